@@ -1,0 +1,54 @@
+# Two commands matter: `make demo` and `make test`. Each makes .venv and installs what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test quick lint types format clean peers bench-overhead
+
+demo: .venv/demo.stamp
+	$(BIN)/python examples/digits.py
+
+test: lint types
+	$(BIN)/python -m pytest -n 2
+
+quick: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev.stamp
+	$(BIN)/mypy
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable ".[demo]"
+	touch $@
+
+.venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+
+# The peers that Treadle is measured against live apart: what they pull in must not reach the tests.
+peers: .venv-peers/peers.stamp
+
+bench-overhead: .venv-peers/peers.stamp
+	.venv-peers/bin/python -m benchmarks.overhead
+
+.venv-peers/bin/python:
+	$(PYTHON) -m venv .venv-peers
+
+.venv-peers/peers.stamp: .venv-peers/bin/python benchmarks/peers-requirements.txt pyproject.toml constraints.txt
+	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . \
+		--requirement benchmarks/peers-requirements.txt
+	touch $@

@@ -1,0 +1,232 @@
+"""The verbs that look at a model without changing it: evaluation and prediction."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from treadle._saving import Saving
+from treadle.data import Batch, RandomState, Stream, size_of
+from treadle.data.stream import make_loader
+from treadle.errors import ConfigError, DataError
+from treadle.events import LossTracker
+from treadle.losses import default_loss, model_inputs, targets_of
+from treadle.run_config import TrainerRunConfig
+
+
+class Evaluation(Saving):
+    """Evaluation during training and by itself, and prediction."""
+
+    def evaluate(
+        self,
+        dataset: Any = None,
+        per_device_batch_size: int = 8,
+        dataloader_kwargs: dict[str, Any] | None = None,
+        collate_fn: Any = None,
+    ) -> dict[str, Any]:
+        """Run one evaluation epoch on `dataset` and return its metrics by name.
+
+        The training history stays: the loss is added to it as `evaluation_loss`, metrics given to the trainer
+        as `evaluation_<name>`.
+
+        Args:
+            dataset: What to evaluate on; by default the evaluation data of the last `train`.
+            per_device_batch_size: Samples per batch on each process.
+            dataloader_kwargs: Arguments for the loader, over the defaults.
+            collate_fn: Joins samples into a batch; by default the one of the last `train`.
+        """
+        self.eval_dataset = self.eval_dataset if dataset is None else dataset
+        if self.eval_dataset is None:
+            raise ConfigError("evaluate() has no data; pass a dataset")
+        self.collate_fn = collate_fn or self.collate_fn
+        self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
+        self._prepare_model_and_optimizer()
+        self.run_config = self._create_run_config()
+        self.evaluation_run_start()
+        try:
+            self.callback_handler.start_session("on_evaluation_run_start", self)  # type: ignore[arg-type]
+            results = self._run_eval_epoch(self._eval_dataloader, is_training=False)
+            self.evaluation_run_end()
+            self.fire("on_evaluation_run_end")
+        except BaseException as error:
+            self.callback_handler.fire_exception(self, error)  # type: ignore[arg-type]
+            raise
+        finally:
+            self.callback_handler.end_session()
+        return results
+
+    @torch.no_grad()
+    def predict(
+        self,
+        dataset: Any,
+        per_device_batch_size: int = 8,
+        dataloader_kwargs: dict[str, Any] | None = None,
+        collate_fn: Any = None,
+    ) -> Any:
+        """Return the model's outputs for every sample of `dataset`, in order, on every process.
+
+        Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
+        """
+        self.model.to(self.device)
+        kwargs = {"batch_size": per_device_batch_size, **(dataloader_kwargs or {})}
+        loader = self._loader(dataset, False, kwargs, collate_fn)
+        stream = self._stream(loader, evaluation=True, name="prediction")
+        with self._looking():
+            self.model.eval()
+            outputs = [self._predict_batch(batch) for batch in stream]
+        return self._joined(outputs)
+
+    def calculate_prediction(self, batch: Batch) -> Any:
+        """Return the outputs of the model for one batch; override it for other than `model(inputs)`."""
+        return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
+
+    def _predict_batch(self, batch: Batch) -> Any:
+        with self.precision.autocast():
+            output = self.calculate_prediction(batch)
+        return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+
+    def _joined(self, outputs: list[Any]) -> Any:
+        if not all(isinstance(output, Tensor) for output in outputs):
+            if self.processes.distributed:
+                raise DataError("predict() on several processes needs a tensor from calculate_prediction")
+            return outputs
+        if not self.processes.distributed:
+            return torch.cat(outputs).cpu()
+        rounds = int(self.processes.reduce([float(len(outputs))], "max")[0])
+        outputs = outputs + [outputs[0][:0]] * (rounds - len(outputs))
+        return torch.cat([self.processes.gather(output, padding_value=0) for output in outputs]).cpu()
+
+    def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
+        kwargs = {**self.get_default_eval_dl_kwargs(batch_size), **(eval_dl_kwargs or {})}
+        return self._loader(self.eval_dataset, bool(kwargs.pop("shuffle", False)), kwargs, self.collate_fn)
+
+    def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of an evaluation that were not given."""
+        return {"shuffle": False, "batch_size": batch_size, "pin_memory": self.device.type == "cuda", "num_workers": 0}
+
+    def evaluation_run_start(self) -> None:
+        """Called before `evaluate` begins."""
+
+    def evaluation_run_end(self) -> None:
+        """Called after `evaluate` ends."""
+
+    def eval_epoch_start(self) -> None:
+        """Put the model into evaluation mode; it gets the mode it was found in back afterwards."""
+        self.model.eval()
+
+    def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
+        return default_loss(self.model, self.loss_func, batch)
+
+    def eval_epoch_end(self) -> None:
+        """Called after the last batch of an evaluation, before its loss is recorded."""
+
+    def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
+        """Hand outputs and targets of one evaluation batch to the metrics given to the trainer."""
+        outputs = batch_output.get("model_outputs")
+        self._metrics.update(getattr(outputs, "logits", outputs), targets_of(batch))
+
+    @torch.no_grad()
+    def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
+        """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
+        tracker = LossTracker()
+        with self._looking():
+            valid_dl.begin(0)
+            self._metrics.to(self.device)
+            self._metrics.reset()
+            self.eval_epoch_start()
+            self.fire("on_eval_epoch_start", is_intermediate=is_intermediate)
+            for batch in valid_dl:
+                self.fire("on_eval_step_start", batch=batch)
+                with self.precision.autocast():
+                    output = self.calculate_eval_batch_loss(batch)
+                tracker.update(output["loss"], self._size_in(output, batch))
+                if self._metrics:
+                    self.update_metrics(batch, output)
+                self.fire("on_eval_step_end", batch=batch, batch_output=output)
+            self.eval_epoch_end()
+            results = self._record_evaluation(tracker, is_training)
+        self.fire("on_eval_epoch_end", is_intermediate=is_intermediate)
+        return results
+
+    @staticmethod
+    def _size_in(output: dict[str, Any], batch: Batch) -> Any:
+        """Return what the loss in `output` is a mean over: items if it says so, else samples."""
+        for name in ("num_items_in_batch", "batch_size"):
+            if output.get(name) is not None:
+                return output[name]
+        return size_of(batch)
+
+    def _record_evaluation(self, tracker: LossTracker, is_training: bool) -> dict[str, Any]:
+        total, count = self.processes.reduce([tracker.total_loss, tracker.running_count])
+        if not count:
+            raise DataError("the evaluation data gave no sample; check the data set, its filter and its loader")
+        name, prefix = ("eval_loss_epoch", "") if is_training else ("evaluation_loss", "evaluation_")
+        results: dict[str, Any] = {name: total / count}
+        self.run_history.update_metric(name, total / count)
+        for metric, value in self._metrics.compute().items():
+            self.run_history.update_metric(prefix + metric, value)
+            results[metric] = self.run_history.get_latest_metric(self.run_history.metric_name_prefix + prefix + metric)
+        return results
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Leave the modes of all modules, and every random generator, as they were found."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        random = RandomState()
+        state = random.state_dict()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            random.load_state_dict(state)
+
+    def _make_eval_stream(self, batch_size: int, kwargs: dict[str, Any] | None) -> Stream:
+        stream = self._stream(self.create_eval_dataloader(batch_size, kwargs), evaluation=True, name="evaluation")
+        length = getattr(stream.dataset, "__len__", None)
+        if stream.length == 0 and length is not None and self.processes.distributed:
+            raise DataError(
+                f"the evaluation data has {length()} samples for {self.processes.size} processes; "
+                "give at least one to each"
+            )
+        return stream
+
+    def _stream(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
+        return Stream(
+            source,
+            device=self.device,
+            seed=self._data_seed,
+            rank=self.processes.rank,
+            size=self.processes.size,
+            evaluation=evaluation,
+            limit=self.max_batches_per_epoch,
+            name=name,
+        )
+
+    @staticmethod
+    def _loader(data: Any, shuffle: bool, kwargs: dict[str, Any], collate_fn: Any) -> Any:
+        """Return `data` if it is a loader or an iterable of batches already, else a loader over the data set."""
+        if isinstance(data, DataLoader):
+            return data
+        map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)
+        if not map_style and not isinstance(data, (Dataset, IterableDataset)):
+            if hasattr(data, "__iter__"):
+                return data
+            raise DataError(
+                f"a {type(data).__name__} is no data; pass a data set, a DataLoader or an iterable of batches"
+            )
+        kwargs = {"collate_fn": collate_fn, **kwargs}
+        if "batch_sampler" in kwargs:
+            kwargs = {key: value for key, value in kwargs.items() if key not in ("batch_size", "drop_last")}
+        return make_loader(data, shuffle=shuffle, **kwargs)
+
+    def _prepare_model_and_optimizer(self) -> nn.Module:
+        raise NotImplementedError
+
+    def _create_run_config(self) -> TrainerRunConfig:
+        raise NotImplementedError

@@ -1,0 +1,221 @@
+"""What every trainer stands on: its parts, its processes, its events and how it stops."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from treadle.accelerator import AcceleratorFacade
+from treadle.callback import EVENTS, CallbackHandler
+from treadle.callbacks import DEFAULT_CALLBACKS
+from treadle.checkpoint import Tracked
+from treadle.data import Stream
+from treadle.errors import ConfigError, StopTrainingError
+from treadle.events import InMemoryRunHistory, LossTracker, RunHistory, first_nonfinite
+from treadle.gradients import REDUCTIONS
+from treadle.metrics import EvaluationMetrics
+from treadle.parallel import LossModule, Processes
+from treadle.phase import Phase
+from treadle.precision import Precision
+from treadle.progress import Progress
+from treadle.run_config import TrainerRunConfig
+from treadle.settings import RunSettings
+
+AGREEMENT_STEPS = 10
+"""How many steps several processes go before they ask each other whether one wants to stop."""
+
+
+class Foundation:
+    """The parts of a trainer and what they need to work together; `Trainer` adds the loop.
+
+    Args:
+        model: The module to train.
+        loss_func: Called as `loss_func(outputs, targets)`; None if the model returns its own loss, or if both
+            loss verbs are overridden.
+        optimizer: What updates the weights, or several by name for a trainer with phases; None is enough to
+            evaluate.
+        callbacks: Instances or classes, called in this order.
+        run_history: Where metrics of epochs are kept; by default in memory.
+        metrics: Torchmetrics by name, kept during evaluations.
+        seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
+            of the data then follows torch's generator at that moment.
+        run_dir: The folder of the run; None writes nothing.
+        precision: "fp32", "bf16" or "fp16".
+        loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its samples.
+        device: Where to train; by default the GPU of this process if there is one.
+    """
+
+    scheduler: Any
+    run_config: TrainerRunConfig | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_func: Any,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None,
+        callbacks: Iterable[Any] = DEFAULT_CALLBACKS,
+        run_history: RunHistory | None = None,
+        *,
+        metrics: Any = None,
+        seed: int | None = None,
+        run_dir: str | Path | None = None,
+        precision: str = "fp32",
+        loss_reduction: str = "mean",
+        device: torch.device | str | None = None,
+    ) -> None:
+        _check_parts(model, loss_func, optimizer, callbacks, loss_reduction)
+        self.model = model
+        self.loss_func = loss_func
+        self.optimizer: Any = optimizer
+        self.seed = seed
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.loss_reduction = loss_reduction
+        self.processes = Processes(device)
+        self.precision = Precision(precision, self.processes.device)
+        self.progress = Progress()
+        self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
+        self.callback_handler = CallbackHandler(callbacks)
+        self.callback_handler.on_stop = self._take_stop
+        self.train_dataset: Any = None
+        self.eval_dataset: Any = None
+        self.collate_fn: Any = None
+        self.create_scheduler_fn: Any = None
+        self.scheduler = None
+        self.run_config = None
+        self.max_batches_per_epoch: int | None = None
+        self.track_gradient_norm = False
+        self.in_own_loop = False
+        self.streams: dict[str, Stream] = {}
+        self.gradient_norm: Tensor | None = None
+        self._accelerator = AcceleratorFacade(self.processes)
+        self._train_dataloader: Stream | None = None
+        self._eval_dataloader: Stream | None = None
+        self._loss_tracker = LossTracker()
+        self._metrics = EvaluationMetrics(metrics)
+        self._settings: RunSettings | None = None
+        self._tracked = Tracked()
+        self._data_seed = 0
+        self._stop_request: str | None = None
+        self._looping = False
+        self._phase: Phase | None = None
+        self._window_samples = 0
+        self._scheduled_by_step = True
+        self._loss_module: LossModule | None = None
+        self._wrapped: DistributedDataParallel | None = None
+        self.fire("on_init_end")
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains."""
+        return self.processes.device
+
+    @property
+    def storage(self) -> Any:
+        """Where scalars are put during a run."""
+        return self.run_history.storage
+
+    @property
+    def settings(self) -> RunSettings:
+        """The arguments of the run under way."""
+        if self._settings is None:
+            raise ConfigError("this trainer has no run yet; call train() first")
+        return self._settings
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """Return the optimizers by name; a single one is called "optimizer"."""
+        if self.optimizer is None:
+            return {}
+        return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"optimizer": self.optimizer}
+
+    def track(self, **objects: Any) -> Self:
+        """Save each object with every checkpoint of this trainer, under its keyword."""
+        self._tracked.add(**objects)
+        return self
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first process of each machine only."""
+        self._accelerator.print(*args, **kwargs)
+
+    def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
+        """Return the rows of `tensor` from every process, in rank order; see `Processes.gather`."""
+        return self.processes.gather(tensor, padding_value)
+
+    def get_model(self, keep_torch_compile: bool = True) -> nn.Module:
+        """Return the user's module, without what `torch.compile` put around it if asked."""
+        return self.model if keep_torch_compile else getattr(self.model, "_orig_mod", self.model)
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell the callbacks that `event` happens."""
+        self.callback_handler.call_event(event, self, **kwargs)  # type: ignore[arg-type]
+
+    def show_loop(self) -> None:
+        """Print which callback acts at which event, in the order of a run."""
+        known = [(event, self.callback_handler.listeners(event)) for event in EVENTS]
+        width = max(len(event) for event in EVENTS)
+        for event, callbacks in known:
+            names = ", ".join(type(callback).__name__ for callback in callbacks) or "-"
+            self.print(f"{event:<{width}}  {names}")
+
+    def request_stop(self, reason: str) -> None:
+        """Ask for the run to end in good order, on every process, at the next point where they agree."""
+        self._stop_request = self._stop_request or reason
+
+    def _take_stop(self, error: StopTrainingError) -> bool:
+        """Turn a callback's wish to stop into a request where other processes would wait for this one."""
+        if not (self._looping and self.processes.distributed):
+            return False
+        self.request_stop(str(error) or "a callback asked to stop")
+        return True
+
+    def _agree_on_stop(self) -> None:
+        """Stop if any process wants to; every process must come here together.
+
+        Raises:
+            StopTrainingError: One of them wants to.
+        """
+        wanted = self.processes.reduce([float(self._stop_request is not None)], "max")[0]
+        if wanted:
+            raise StopTrainingError(self._stop_request or "another process asked to stop")
+
+    def _log(self) -> None:
+        """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""
+        rows = self._loss_tracker.flush()
+        nonfinite = first_nonfinite(rows)
+        if rows or self.processes.distributed:
+            total = sum(loss * weight for _, loss, weight in rows)
+            count = sum(weight for _, _, weight in rows)
+            total, count = self.processes.reduce([total, count])
+            if count:
+                self.storage.put_scalar("train_loss", total / count)
+            nonfinite = self._agree_on_nonfinite(nonfinite)
+        self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
+
+    def _agree_on_nonfinite(
+        self, own: tuple[int, float, float | None] | None
+    ) -> tuple[int, float, float | None] | None:
+        """Return the first bad loss of any process, so that all of them act on it together."""
+        if not self.processes.distributed:
+            return own
+        first = self.processes.reduce([float("inf") if own is None else float(own[0])], "min")[0]
+        if first == float("inf"):
+            return None
+        return own if own is not None and own[0] == first else (int(first), float("nan"), None)
+
+
+def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, loss_reduction: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+    if loss_func is not None and not callable(loss_func):
+        raise ConfigError(f"loss_func is a {type(loss_func).__name__}; pass a callable of (outputs, targets), or None")
+    several = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+    for one in several:
+        if one is not None and not isinstance(one, Optimizer):
+            raise ConfigError(f"optimizer is a {type(one).__name__}; pass a torch.optim.Optimizer, or a dict of them")
+    if callbacks is None or isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
+        raise ConfigError(f"callbacks={callbacks!r}; pass a sequence of callbacks, or () for none")
+    if loss_reduction not in REDUCTIONS:
+        raise ConfigError(f"loss_reduction={loss_reduction!r} is unknown; use 'mean' or 'sum'")

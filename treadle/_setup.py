@@ -1,0 +1,209 @@
+"""Setting a run up: streams, the model on its device, resolved settings, the scheduler, what is tracked."""
+
+import math
+import os
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from treadle._evaluation import Evaluation
+from treadle._saving import ModelState
+from treadle.data import RandomState, Stream, fold_seed
+from treadle.data.seeds import draw_seed
+from treadle.errors import ConfigError, DataError
+from treadle.gradients import WindowScale
+from treadle.optimizer_state import OptimizerState
+from treadle.parallel import LossModule
+from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
+from treadle.progress import Progress
+from treadle.run_config import TrainerRunConfig
+
+
+class SetUp(Evaluation):
+    """Everything between the call of `train` and the first epoch."""
+
+    def _set_up_run(
+        self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None, reset_history: bool
+    ) -> None:
+        self.progress = Progress()
+        self._stop_request = self._phase = None
+        if reset_history:
+            self.run_history.reset()
+        self._seed_run()
+        self._prepare_dataloaders(train_kwargs, eval_kwargs)
+        self._prepare_model_and_optimizer()
+        self.run_config = self._create_run_config(train_kwargs, eval_kwargs)
+        self.scheduler = self.create_scheduler()
+        self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
+        self._track_run()
+        self._scale = WindowScale(
+            self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
+        )
+
+    def _seed_run(self) -> None:
+        if self.seed is not None:
+            own = fold_seed(self.seed, self.processes.rank)
+            random.seed(own)
+            np.random.seed(own)
+            torch.manual_seed(own)
+        self._data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
+
+    def _prepare_dataloaders(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Make the streams that batches of training and evaluation are drawn from."""
+        size = self.settings.per_device_batch_size
+        self._train_dataloader = self._stream(self.create_train_dataloader(size, train_kwargs))
+        if self._train_dataloader.length == 0:
+            raise DataError(
+                "the training data gives no batch; check that the data set is not empty "
+                "and that drop_last leaves at least one full batch"
+            )
+        self.streams = {"train": self._train_dataloader}
+        self._eval_dataloader = None if self.eval_dataset is None else self._make_eval_stream(size, eval_kwargs)
+
+    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for training; `train_dl_kwargs` win over the defaults."""
+        kwargs = {**self.get_default_train_dl_kwargs(batch_size), **(train_dl_kwargs or {})}
+        return self._loader(self.train_dataset, bool(kwargs.pop("shuffle", True)), kwargs, self.collate_fn)
+
+    def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of training that were not given."""
+        workers = _default_workers(self.device)
+        return {
+            "shuffle": True,
+            "batch_size": batch_size,
+            "pin_memory": self.device.type == "cuda",
+            "num_workers": workers,
+            "persistent_workers": workers > 0,
+        }
+
+    def add_stream(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
+        """Add data for a phase of one's own, and return the stream to draw it from.
+
+        Call it in `training_run_start` or later; its place is saved with the run.
+        """
+        loader = self._loader(source, bool(loader_kwargs.pop("shuffle", True)), loader_kwargs, None)
+        self.streams[name] = self._stream(loader, name=name)
+        self.track(**{f"stream_{name}": self.streams[name]})
+        return self.streams[name]
+
+    def _prepare_model_and_optimizer(self) -> nn.Module:
+        """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
+        self.model.to(self.device)
+        self._loss_module = self._wrapped = None
+        groups = [group for optimizer in self.optimizers().values() for group in optimizer.param_groups]
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if held and trainable and not any(id(parameter) in held for parameter in trainable):
+            raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
+        if self.processes.distributed and trainable:
+            self._loss_module = LossModule(self.model, self.device)
+            self._wrapped = DistributedDataParallel(self._loss_module)
+        return self.model
+
+    def _create_run_config(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> TrainerRunConfig:
+        """Return the settings of the run, resolved."""
+        settings, size = self._settings, self.processes.size
+        accumulation = 1 if settings is None else settings.accumulation
+        train_size = None if self._train_dataloader is None else self._train_dataloader.batch_size
+        eval_size = None if self._eval_dataloader is None else self._eval_dataloader.batch_size
+        batches = None if self._train_dataloader is None else self._train_dataloader.length
+        updates = None if batches is None else math.ceil(batches / accumulation)
+        epochs = None if settings is None else settings.num_epochs
+        limits = [] if settings is None or settings.max_steps is None else [settings.max_steps]
+        if epochs is not None and updates is not None:
+            limits.append(epochs * updates)
+        return TrainerRunConfig(
+            num_epochs=epochs,
+            train_per_device_batch_size=train_size,
+            train_dl_kwargs=train_kwargs,
+            eval_per_device_batch_size=eval_size,
+            eval_dl_kwargs=eval_kwargs,
+            gradient_accumulation_steps=accumulation,
+            gradient_clip_value=None if settings is None else settings.clip_value,
+            clip_norm=None if settings is None else settings.clip_norm,
+            train_total_batch_size=None if train_size is None else train_size * size * accumulation,
+            eval_total_batch_size=None if eval_size is None else eval_size * size,
+            num_update_steps_per_epoch=updates,
+            num_local_update_steps_per_epoch=updates,
+            max_num_train_steps=min(limits, default=None),
+            is_local_process_zero=self.processes.is_local_main,
+            is_world_process_zero=self.processes.is_main,
+            is_distributed=self.processes.distributed,
+            mixed_precision=self.precision.kind,
+            num_processes=size,
+            device=str(self.device),
+            seed=self.seed,
+            loss_reduction=self.loss_reduction,
+            eval_every=None if settings is None or self.eval_dataset is None else str(settings.eval_every),
+            log_every="" if settings is None else str(settings.log_every),
+            save_every=None if settings is None or settings.save_every is None else str(settings.save_every),
+            run_dir=None if self.run_dir is None else str(self.run_dir),
+        )
+
+    def placeholder_values(self) -> dict[str, int | None]:
+        """Return what the placeholders in a scheduler factory stand for in this run."""
+        assert self.run_config is not None
+        assert self._train_dataloader is not None
+        updates = self.run_config.num_local_update_steps_per_epoch
+        values = {
+            TrainerPlaceholderValues.NUM_EPOCHS: self._epochs_to_schedule(updates),
+            TrainerPlaceholderValues.NUM_UPDATE_STEPS_PER_EPOCH: updates,
+            TrainerPlaceholderValues.PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH: updates,
+            TrainerPlaceholderValues.TRAIN_DATALOADER_LEN: self._train_dataloader.length,
+            TrainerPlaceholderValues.EVAL_DATALOADER_LEN: (
+                None if self._eval_dataloader is None else self._eval_dataloader.length
+            ),
+        }
+        return {placeholder.name: value for placeholder, value in values.items()}
+
+    def _epochs_to_schedule(self, updates: int | None) -> int | None:
+        if self.settings.num_epochs is not None or self.settings.max_steps is None or updates is None:
+            return self.settings.num_epochs
+        return math.ceil(self.settings.max_steps / updates)
+
+    def create_scheduler(self) -> Any:
+        """Return the scheduler: the factory given to `train`, its placeholders replaced, called with the optimizer."""
+        if self.create_scheduler_fn is None:
+            return None
+        if len(self.optimizers()) > 1:
+            raise ConfigError(
+                "create_scheduler_fn is for one optimizer; with several, override create_scheduler "
+                "and give each phase its scheduler"
+            )
+        factory = replace_placeholders(self.create_scheduler_fn, self.placeholder_values())
+        return factory(next(iter(self.optimizers().values())))
+
+    def _track_run(self) -> None:
+        """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
+        self.track(model=ModelState(self.model))
+        for name, optimizer in self.optimizers().items():
+            self.track(**{name: OptimizerState(optimizer, self.model)})
+        self._tracked.remove("scheduler")
+        if self.scheduler is not None:
+            self.track(scheduler=self.scheduler)
+        for name, stream in self.streams.items():
+            self.track(**{f"stream_{name}": stream})
+        self.track(
+            precision=self.precision,
+            progress=self.progress,
+            history=self.run_history,
+            losses=self._loss_tracker,
+            callbacks=self.callback_handler,
+            random=RandomState(),
+        )
+
+
+def _default_workers(device: torch.device) -> int:
+    """Workers pay where a GPU would wait; on the CPU they only take its cores away."""
+    if device.type != "cuda":
+        return 0
+    per_process = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(8, per_process))

@@ -1,0 +1,304 @@
+"""Callbacks: what may happen at each event of a run, and the table that calls only who listens."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[..., None]
+
+EVENTS: tuple[str, ...] = (
+    "on_init_end",
+    "on_training_run_start",
+    "on_train_epoch_start",
+    "on_update_start",
+    "on_train_step_start",
+    "on_train_step_end",
+    "on_update_end",
+    "on_log",
+    "on_train_epoch_end",
+    "on_eval_epoch_start",
+    "on_eval_step_start",
+    "on_eval_step_end",
+    "on_eval_epoch_end",
+    "on_training_run_epoch_end",
+    "on_stop_training_error",
+    "on_training_run_end",
+    "on_evaluation_run_start",
+    "on_evaluation_run_end",
+    "on_exception",
+)
+"""Every event, in the order of a run."""
+
+OTHER_PEOPLES_NAMES: dict[str, str] = {
+    "on_batch_start": "on_train_step_start",
+    "on_batch_end": "on_train_step_end",
+    "on_train_batch_start": "on_train_step_start",
+    "on_train_batch_end": "on_train_step_end",
+    "on_validation_batch_end": "on_eval_step_end",
+    "on_step_begin": "on_update_start",
+    "on_step_end": "on_update_end",
+    "on_optimizer_step": "on_update_end",
+    "on_epoch_begin": "on_train_epoch_start",
+    "on_epoch_start": "on_train_epoch_start",
+    "on_epoch_end": "on_training_run_epoch_end",
+    "on_validation_epoch_start": "on_eval_epoch_start",
+    "on_validation_epoch_end": "on_eval_epoch_end",
+    "on_validation_end": "on_eval_epoch_end",
+    "on_fit_start": "on_training_run_start",
+    "on_fit_end": "on_training_run_end",
+    "on_train_begin": "on_training_run_start",
+    "on_train_start": "on_training_run_start",
+    "on_train_end": "on_training_run_end",
+}
+"""Names of events in other libraries, and ours for the same moment."""
+
+
+class TrainerCallback:
+    """The parent of every callback: override the events to act on.
+
+    Each event gets the trainer and keyword arguments; an override takes only those it names. State that must
+    survive a restart belongs into `state_dict` and `load_state_dict`; what was opened is closed in `close`.
+    An event of one's own, fired by `trainer.callback_handler.call_event`, is listed in `custom_events` if its
+    name is near that of a built-in one.
+    """
+
+    custom_events: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name.startswith("on_") and name not in EVENTS and name not in cls.custom_events:
+                _reject_misspelt_event(cls, name)
+
+    def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called once the trainer is built, before a subclass's own attributes exist."""
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called when everything is ready and the first epoch is about to begin."""
+
+    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called before the first batch of an epoch."""
+
+    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called before the data of an update is fetched."""
+
+    def on_train_step_start(self, trainer: "Trainer", batch: Any = None, **kwargs: Any) -> None:
+        """Called before the loss of a micro-batch."""
+
+    def on_train_step_end(
+        self, trainer: "Trainer", batch: Any = None, batch_output: Any = None, step: int = 0, **kwargs: Any
+    ) -> None:
+        """Called after the loss of a micro-batch, before its gradient."""
+
+    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called after the weights were updated and the schedule moved on."""
+
+    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+        """Called when a log is due, with the scalars that just came from the device."""
+
+    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called after the last batch of an epoch, when its loss is recorded."""
+
+    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Called before an evaluation; `is_intermediate` says that it is in the middle of an epoch."""
+
+    def on_eval_step_start(self, trainer: "Trainer", batch: Any = None, **kwargs: Any) -> None:
+        """Called before the loss of an evaluation batch."""
+
+    def on_eval_step_end(self, trainer: "Trainer", batch: Any = None, batch_output: Any = None, **kwargs: Any) -> None:
+        """Called after the loss of an evaluation batch."""
+
+    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Called after an evaluation, when its metrics are recorded."""
+
+    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called when an epoch's training and evaluation are both done."""
+
+    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called when somebody asked to stop and the run is about to end."""
+
+    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called when the run is over, stopped runs included."""
+
+    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called before `Trainer.evaluate` begins."""
+
+    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Called after `Trainer.evaluate` ends."""
+
+    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+        """Called when a run dies of `exception`, which is raised again afterwards."""
+
+    def close(self) -> None:
+        """Release files, threads and handlers; called last, however the run ended."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+Callback = TrainerCallback
+
+
+def _reject_misspelt_event(cls: type, name: str) -> None:
+    ours = OTHER_PEOPLES_NAMES.get(name)
+    hint = f"; the event for that moment is {ours!r}" if ours else did_you_mean(name, EVENTS)
+    if hint:
+        raise UnknownEventError(
+            f"{cls.__name__}.{name} is called by no event{hint} "
+            "If it is an event of your own, list it in custom_events."
+        )
+
+
+def listens(callback: object, event: str) -> bool:
+    """Whether `callback` has something of its own to do at `event`."""
+    method = getattr(type(callback), event, None) or getattr(callback, event, None)
+    return method is not None and method is not getattr(TrainerCallback, event, None)
+
+
+def accepting(method: Handler) -> Handler:
+    """Return `method`, or a wrapper that passes on only the keyword arguments its signature takes."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return method
+    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+    def call(trainer: "Trainer", **kwargs: Any) -> None:
+        method(trainer, **{name: value for name, value in kwargs.items() if name in names})
+
+    return call
+
+
+class CallbackHandler:
+    """The callbacks of a trainer and, for each event, the table of those that listen."""
+
+    def __init__(self, callbacks: Iterable[Any] = ()) -> None:
+        self.callback_list: list[Any] = []
+        self.on_stop: Callable[[StopTrainingError], bool] = lambda error: False
+        self._table: dict[str, tuple[Handler, ...]] = {}
+        self._started: list[Any] | None = None
+        self.add_callbacks(callbacks)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.callback_list)
+
+    def add_callbacks(self, callbacks: Iterable[Any]) -> None:
+        """Add several callbacks in order; each an instance, or a class to be built without arguments."""
+        for callback in callbacks:
+            self.add_callback(callback)
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback: an instance, or a class to be built without arguments.
+
+        Raises:
+            CallbackError: One of exactly this class is there already, or it is no callback.
+        """
+        instance = callback() if isinstance(callback, type) else callback
+        kind = type(instance)
+        if any(type(present) is kind for present in self.callback_list):
+            raise CallbackError(
+                f"{kind.__name__} was given twice; a trainer takes one callback of each class, "
+                f"so pass a single {kind.__name__} or a subclass of it"
+            )
+        if not isinstance(instance, TrainerCallback) and not any(listens(instance, event) for event in EVENTS):
+            raise CallbackError(f"{instance!r} is no callback: it has none of the methods {list(EVENTS)}")
+        self.callback_list.append(instance)
+        self._table.clear()
+
+    def clear_callbacks(self) -> None:
+        """Remove every callback."""
+        self.callback_list = []
+        self._table.clear()
+
+    @property
+    def active(self) -> list[Any]:
+        """The callbacks that events reach: during a run those that started, otherwise all."""
+        return self.callback_list if self._started is None else self._started
+
+    def listeners(self, event: str) -> list[Any]:
+        """Return the callbacks that act at `event`, in the order they are called."""
+        return [callback for callback in self.callback_list if listens(callback, event)]
+
+    def call_event(self, event: str, trainer: "Trainer", **kwargs: Any) -> None:
+        """Call every callback that listens to `event`, in registration order.
+
+        A wish to stop ends the event at once, unless `on_stop` takes it as a request to be met later.
+        """
+        handlers = self._table.get(event)
+        if handlers is None:
+            handlers = self._build(event)
+        for handler in handlers:
+            try:
+                handler(trainer, **kwargs)
+            except StopTrainingError as error:
+                if not self.on_stop(error):
+                    raise
+
+    def _build(self, event: str) -> tuple[Handler, ...]:
+        listening = [callback for callback in self.active if listens(callback, event)]
+        self._table[event] = tuple(accepting(getattr(callback, event)) for callback in listening)
+        return self._table[event]
+
+    def start_session(self, event: str, trainer: "Trainer") -> None:
+        """Fire the event that opens a run; later events reach only callbacks that came through it."""
+        self._started = []
+        self._table.clear()
+        for callback in list(self.callback_list):
+            self._started.append(callback)
+            self._table.clear()
+            if listens(callback, event):
+                accepting(getattr(callback, event))(trainer)
+
+    def end_session(self) -> None:
+        """Close every callback that was started, last first; one failure hides no other.
+
+        Raises:
+            Exception: The first failure of a `close`, after all of them were called.
+        """
+        started, self._started = self._started or [], None
+        self._table.clear()
+        failures: list[Exception] = []
+        for callback in reversed(started):
+            try:
+                getattr(callback, "close", lambda: None)()
+            except Exception as failure:
+                logger.exception("closing %s failed", type(callback).__name__)
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def fire_exception(self, trainer: "Trainer", exception: BaseException) -> None:
+        """Tell every callback of `exception`; their own failures are logged and do not hide it."""
+        for callback in self.active:
+            if not listens(callback, "on_exception"):
+                continue
+            try:
+                accepting(callback.on_exception)(trainer, exception=exception)
+            except Exception:
+                logger.exception("%s failed in on_exception", type(callback).__name__)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every callback that has some, by class name."""
+        states = {type(callback).__name__: _state_of(callback) for callback in self.callback_list}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hand each callback its state; one that is new to the run keeps its own."""
+        for callback in self.callback_list:
+            if type(callback).__name__ in state:
+                callback.load_state_dict(state[type(callback).__name__])
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    return callback.state_dict() if hasattr(callback, "state_dict") else {}

@@ -1,0 +1,31 @@
+"""Brings the modules that a trainer holds beside its model to the device."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from treadle.callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class MoveModulesToDeviceCallback(TrainerCallback):
+    """Moves every module that is an attribute of the trainer, such as a loss or a metric, to its device.
+
+    The model itself is moved by the trainer.
+    """
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Move the modules before training."""
+        self._move(trainer)
+
+    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Move the modules before an evaluation by itself."""
+        self._move(trainer)
+
+    @staticmethod
+    def _move(trainer: "Trainer") -> None:
+        for name, value in vars(trainer).items():
+            if isinstance(value, nn.Module) and name != "model":
+                value.to(trainer.device)

@@ -1,0 +1,97 @@
+"""Says in words what a run does: its settings, its epochs, its end."""
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from treadle.callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+WIDTH = 80
+
+
+class PrintProgressCallback(TrainerCallback):
+    """Prints every resolved setting once, a line for each epoch, and how and where the run ended."""
+
+    def __init__(self) -> None:
+        self._stop_reason: str | None = None
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Print the settings."""
+        self._stop_reason = None
+        trainer.print("Starting training run")
+        self._print_settings(trainer)
+
+    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Say which epoch begins."""
+        trainer.print(f"Starting epoch {_epoch(trainer)}")
+
+    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Say which epoch is done."""
+        trainer.print(f"Finished epoch {_epoch(trainer)}")
+
+    def on_stop_training_error(self, trainer: "Trainer", reason: str | None = None, **kwargs: Any) -> None:
+        """Keep why the run ends before its time."""
+        self._stop_reason = reason or "a callback asked to stop"
+
+    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Say how the run ended, and where it is kept."""
+        how = "Finished training run" if self._stop_reason is None else f"Training stopped: {self._stop_reason};"
+        done = trainer.progress
+        trainer.print(f"{how} after {_counted(done.epoch, 'epoch')} and {_counted(done.step, 'step')}")
+        self._print_folder(trainer)
+
+    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Say that an evaluation by itself begins."""
+        trainer.print("Starting evaluation run")
+
+    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Say that it is done."""
+        trainer.print("Finished evaluation run")
+
+    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+        """Say what ended the run, and where it is kept."""
+        trainer.print(f"The run ended with {type(exception).__name__} after {_counted(trainer.progress.step, 'step')}")
+        self._print_folder(trainer)
+
+    @staticmethod
+    def _print_settings(trainer: "Trainer") -> None:
+        if trainer.run_config is not None:
+            trainer.print(settings_table(trainer.run_config.to_dict()))
+
+    @staticmethod
+    def _print_folder(trainer: "Trainer") -> None:
+        if trainer.run_dir is not None:
+            trainer.print(f"The run is in {trainer.run_dir}")
+
+
+def settings_table(settings: dict[str, Any], width: int = WIDTH) -> str:
+    """Return `settings` as two columns no wider than `width`, without those that are not set.
+
+    >>> print(settings_table({"num_epochs": 3, "clip_norm": None, "device": "cpu"}))
+      num_epochs  3
+      device      cpu
+    """
+    shown = {name: _shown_as(value) for name, value in settings.items() if value not in (None, "", {})}
+    column = max((len(name) for name in shown), default=0) + 4
+    lines: list[str] = []
+    for name, value in shown.items():
+        first, *rest = textwrap.wrap(value, width - column) or [""]
+        lines += [f"  {name}".ljust(column) + first, *(" " * column + line for line in rest)]
+    return "\n".join(lines)
+
+
+def _shown_as(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={entry}" for key, entry in value.items())
+    return str(value)
+
+
+def _epoch(trainer: "Trainer") -> str:
+    total = None if trainer.run_config is None else trainer.run_config.num_epochs
+    return f"{trainer.run_history.current_epoch}" + ("" if total is None else f"/{total}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,60 @@
+"""Keeps the best weights of a run."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from treadle.callbacks.watching import EVALUATION_LOSS, WatchesMetric
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class SaveBestModelCallback(WatchesMetric):
+    """Saves a checkpoint whenever a metric is better than ever, and loads the best one when the run ends.
+
+    The value is kept in the checkpoint under the metric's own name.
+
+    Args:
+        save_path: The file.
+        watch_metric: The metric to watch.
+        greater_is_better: Whether a greater value is better.
+        reset_on_train: Whether a new run starts without the best value of the one before.
+        save_optimizer: Whether the optimizer's state is saved, and loaded at the end.
+        save_scheduler: Whether the scheduler's state is saved, and loaded at the end.
+        load_saved_checkpoint: Whether the best checkpoint is loaded when the run ends.
+    """
+
+    def __init__(
+        self,
+        save_path: str | os.PathLike[str] = "best_model.pt",
+        watch_metric: str = EVALUATION_LOSS,
+        greater_is_better: bool = False,
+        reset_on_train: bool = True,
+        save_optimizer: bool = True,
+        save_scheduler: bool = True,
+        load_saved_checkpoint: bool = True,
+    ) -> None:
+        super().__init__(watch_metric, greater_is_better=greater_is_better, reset_on_train=reset_on_train)
+        self.save_path = save_path
+        self.save_optimizer = save_optimizer
+        self.save_scheduler = save_scheduler
+        self.load_saved_checkpoint = load_saved_checkpoint
+
+    def new_value(self, trainer: "Trainer", value: float) -> None:
+        """Save a checkpoint if `value` is the best so far."""
+        if not self.is_better(value):
+            return
+        self.best_metric = value
+        trainer.save_checkpoint(
+            self.save_path,
+            checkpoint_kwargs={self.watch_metric: value},
+            save_optimizer=self.save_optimizer,
+            save_scheduler=self.save_scheduler,
+        )
+
+    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Load the best checkpoint."""
+        if self.load_saved_checkpoint and self.best_metric is not None:
+            trainer.load_checkpoint(
+                self.save_path, load_optimizer=self.save_optimizer, load_scheduler=self.save_scheduler
+            )

@@ -1,0 +1,88 @@
+"""One file with a whole state in it: safetensors, with the rest as JSON in its header."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file as save_safetensors
+from torch import Tensor
+
+from treadle.checkpoint.tree import join, split
+from treadle.errors import CheckpointError
+
+FORMAT = "treadle-state-1"
+
+
+def write_file(path: str | os.PathLike[str], tree: Any) -> None:
+    """Write `tree` to `path`, whatever its suffix; the file is complete or not there.
+
+    Raises:
+        CheckpointError: The tree holds something that is no plain data, or the file cannot be written.
+    """
+    target = Path(path)
+    structure, tensors = split(tree)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save_safetensors(
+            {name: _on_host(tensor) for name, tensor in tensors.items()},
+            temporary,
+            metadata={"format": FORMAT, "state": json.dumps(structure)},
+        )
+        _sync(temporary)
+        os.replace(temporary, target)
+        _sync(target.parent)
+    except (OSError, SafetensorError) as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write {target}: {error}") from error
+
+
+def read_file(path: str | os.PathLike[str]) -> Any:
+    """Read what `write_file` wrote. No code in the file is ever run.
+
+    Raises:
+        CheckpointError: The file is not there, damaged, or of another kind.
+    """
+    target = Path(path)
+    if not target.is_file():
+        raise CheckpointError(f"there is no checkpoint file {target}")
+    _reject_pickle(target)
+    try:
+        with safe_open(target, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{target} is damaged or no checkpoint: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{target} is a safetensors file, but holds no state of a trainer")
+    try:
+        structure = json.loads(metadata["state"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{target} is damaged: its header is no JSON ({error})") from error
+    return join(structure, tensors)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    # safetensors refuses views that share memory; what split() found to be the same tensor is here once.
+    tensor = tensor.cpu().contiguous()
+    return tensor.clone() if tensor.untyped_storage().nbytes() != tensor.nbytes else tensor
+
+
+def _reject_pickle(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start.startswith((b"PK\x03\x04", b"\x80")):
+        raise CheckpointError(
+            f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
+            "import its weights with treadle.checkpoint.import_torch"
+        )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,65 @@
+"""The things whose state makes up a run, by name."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from treadle.errors import CheckpointError, ConfigError
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything whose state can be taken and given back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take the state back."""
+
+
+class Tracked:
+    """Named stateful things: together they are what a checkpoint holds."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Stateful] = {}
+
+    def add(self, **objects: Any) -> None:
+        """Track each object under its keyword; an old one of that name is forgotten.
+
+        Raises:
+            ConfigError: An object has no `state_dict` and `load_state_dict`.
+        """
+        for name, value in objects.items():
+            if not isinstance(value, Stateful):
+                raise ConfigError(
+                    f"track({name}=...): a {type(value).__name__} has no state_dict and load_state_dict; "
+                    "give it both, or keep it out of the checkpoint"
+                )
+            self._objects[name] = value
+
+    def remove(self, name: str) -> None:
+        """Stop tracking `name`."""
+        self._objects.pop(name, None)
+
+    def names(self) -> list[str]:
+        """Return the names tracked, in the order they were added."""
+        return list(self._objects)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of everything tracked, by name."""
+        return {name: value.state_dict() for name, value in self._objects.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Give everything tracked its state back.
+
+        Raises:
+            CheckpointError: Something tracked has no state there, or the other way round.
+        """
+        missing = sorted(set(self._objects) - set(state))
+        surplus = sorted(set(state) - set(self._objects))
+        if missing or surplus:
+            raise CheckpointError(
+                f"the checkpoint does not match this trainer: it lacks {missing} and has {surplus} besides; "
+                "build the trainer as it was when the checkpoint was written"
+            )
+        for name, value in self._objects.items():
+            value.load_state_dict(state[name])

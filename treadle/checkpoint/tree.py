@@ -1,0 +1,105 @@
+"""State as a tree of plain data and tensors, taken apart into JSON and named tensors, and put together again."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treadle.errors import CheckpointError
+
+KIND = "__kind__"
+
+
+def split(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Take `tree` apart: what JSON can hold, and the tensors by name.
+
+    A tensor that stands in several places is kept once.
+
+    >>> split({"a": (1, torch.zeros(2))})[0]
+    {'a': {'__kind__': 'tuple', 'items': [1, {'__kind__': 'tensor', 'name': 'a.1'}]}}
+
+    Raises:
+        CheckpointError: Something in the tree is neither plain data nor a tensor; its place is named.
+    """
+    return _Splitter().run(tree)
+
+
+class _Splitter:
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def run(self, tree: Any) -> tuple[Any, dict[str, Tensor]]:
+        return self._encode(tree, ()), self.tensors
+
+    def _encode(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, Tensor):
+            return {KIND: "tensor", "name": self._keep(value, path)}
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {KIND: "float", "value": str(value)}
+        if isinstance(value, (list, tuple)):
+            items = [self._encode(item, (*path, str(place))) for place, item in enumerate(value)]
+            return items if isinstance(value, list) else {KIND: "tuple", "items": items}
+        if isinstance(value, dict):
+            return self._encode_dict(value, path)
+        raise CheckpointError(
+            f"{'.'.join(path) or 'the state'} is a {type(value).__name__}, which a checkpoint cannot hold; "
+            "return tensors, numbers, strings, lists, tuples and dicts from state_dict"
+        )
+
+    def _encode_dict(self, value: dict[Any, Any], path: tuple[str, ...]) -> Any:
+        pairs = [(key, self._encode(item, (*path, str(key)))) for key, item in value.items()]
+        if all(isinstance(key, str) and key != KIND for key, _ in pairs):
+            return dict(pairs)
+        return {KIND: "dict", "items": [[self._encode(key, path), item] for key, item in pairs]}
+
+    def _keep(self, tensor: Tensor, path: tuple[str, ...]) -> str:
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided:
+            raise CheckpointError(f"{'.'.join(path)} is a {tensor.layout} tensor; make it dense in state_dict")
+        identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and identity in self._names:
+            return self._names[identity]
+        name = base = ".".join(path) or "tensor"
+        suffix = 1
+        while name in self.tensors:
+            suffix += 1
+            name = f"{base}#{suffix}"
+        self.tensors[name] = tensor
+        self._names[identity] = name
+        return name
+
+
+def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
+    """Put together again what `split` took apart.
+
+    Raises:
+        CheckpointError: The structure names a tensor that is not there, or a kind that does not exist.
+    """
+    if isinstance(structure, list):
+        return [join(item, tensors) for item in structure]
+    if not isinstance(structure, dict):
+        return structure
+    kind = structure.get(KIND)
+    if kind is None:
+        return {key: join(item, tensors) for key, item in structure.items()}
+    try:
+        if kind == "tensor":
+            return tensors[structure["name"]]
+        if kind == "tuple":
+            return tuple(join(item, tensors) for item in structure["items"])
+        if kind == "dict":
+            return {join(key, tensors): join(item, tensors) for key, item in structure["items"]}
+        if kind == "float":
+            return float(structure["value"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint is damaged: a {kind!r} entry lacks {error}") from error
+    raise CheckpointError(f"the checkpoint holds an entry of unknown kind {kind!r}; it may be from a newer Treadle")

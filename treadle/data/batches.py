@@ -1,0 +1,76 @@
+"""What one can say of a batch without knowing its type: how large it is, and how to move it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle.errors import DataError
+
+Batch = Any
+
+
+def mover(device: torch.device) -> Callable[[Batch], Batch]:
+    """Return the function that brings a batch to `device`; on the CPU it does nothing."""
+    if device.type == "cpu":
+        return stay
+
+    def move(batch: Batch) -> Batch:
+        if isinstance(batch, Tensor):
+            return batch.to(device, non_blocking=True)
+        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+            return type(batch)(*map(move, batch))
+        if isinstance(batch, (list, tuple)):
+            return type(batch)(map(move, batch))
+        if isinstance(batch, Mapping):
+            return _rebuild(batch, {key: move(value) for key, value in batch.items()})
+        return batch.to(device) if hasattr(batch, "to") else batch
+
+    return move
+
+
+def stay(batch: Batch) -> Batch:
+    """Return `batch` as it is."""
+    return batch
+
+
+def _rebuild(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+    """Keep the type of a mapping that can be built from a dict, such as a Hugging Face batch."""
+    if type(batch) is dict:
+        return moved
+    try:
+        return type(batch)(moved)  # type: ignore[call-arg]
+    except TypeError:
+        return moved
+
+
+def size_of(batch: Batch) -> int:
+    """Return the number of samples in a batch.
+
+    >>> size_of((torch.zeros(3, 2), torch.zeros(3))), size_of({"ids": torch.zeros(4, 7)})
+    (3, 4)
+
+    Raises:
+        DataError: The batch holds nothing with a length.
+    """
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    if isinstance(batch, Mapping):
+        parts: list[Any] = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = list(batch)
+    else:
+        parts = []
+    tensors = [part for part in parts if isinstance(part, Tensor) and part.dim()]
+    if tensors:
+        return tensors[-1].shape[0] if isinstance(batch, (list, tuple)) else tensors[0].shape[0]
+    for part in parts:
+        if isinstance(part, (Mapping, list, tuple)):
+            return size_of(part)
+    if hasattr(batch, "__len__"):
+        return len(batch)
+    raise DataError(
+        f"the size of a batch of type {type(batch).__name__} is not known; "
+        "return 'batch_size' from calculate_train_batch_loss and calculate_eval_batch_loss"
+    )

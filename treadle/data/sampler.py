@@ -1,0 +1,88 @@
+"""Samplers that know their place: they begin anywhere in an epoch at no cost, and give each rank its share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from treadle.data.order import Order
+
+
+class PositionedBatchSampler(Sampler[Any]):
+    """Batches of one rank, from any place of an epoch.
+
+    With several ranks, the global batch of size x `batch_size` samples is cut into slices, one per rank: the
+    ranks together see what one process with the global batch would see. A last, shorter global batch is spread
+    as evenly as it goes. A rank left without a sample repeats one in training (see `is_padding`), and has no
+    batch in evaluation, so that every sample is evaluated exactly once.
+
+    Args:
+        order: The indices of an epoch.
+        batch_size: Samples per rank and batch; None if each entry of `order` is a batch already.
+        drop_last: Whether a last, shorter global batch is left out.
+        rank: This rank.
+        size: How many ranks share the data.
+        evaluation: Whether the batches are for evaluation.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        batch_size: int | None,
+        drop_last: bool = False,
+        rank: int = 0,
+        size: int = 1,
+        evaluation: bool = False,
+    ) -> None:
+        self.order = order
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._rank = rank
+        self._size = size
+        self._evaluation = evaluation
+        self._start = 0
+
+    @property
+    def global_size(self) -> int:
+        """Entries of the order in one full global batch."""
+        return (self.batch_size or 1) * self._size
+
+    def begin(self, epoch: int, batch: int = 0) -> None:
+        """Get ready to iterate over `epoch` from the batch numbered `batch`."""
+        self.order.begin(epoch)
+        self._start = batch
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.order), self.global_size)
+        if self.drop_last or not rest:
+            return full
+        if self._evaluation and self._share(rest)[0] == self._share(rest)[1]:
+            return full
+        return full + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self._start, len(self)):
+            yield self.batch(number)
+
+    def is_padding(self, number: int) -> bool:
+        """Whether the batch numbered `number` only keeps this rank in step and must not count."""
+        rest = len(self.order) - number * self.global_size
+        if self._evaluation or rest >= self._size:
+            return False
+        first, last = self._share(rest)
+        return first == last
+
+    def batch(self, number: int) -> Any:
+        """Return the indices, or the entry, of the batch numbered `number`."""
+        base = number * self.global_size
+        first, last = self._share(min(len(self.order) - base, self.global_size))
+        if first == last:
+            first, last = 0, 1
+        entries = self.order.slice(base + first, base + last)
+        return entries if self.batch_size is not None else entries[0]
+
+    def _share(self, count: int) -> tuple[int, int]:
+        each, more = divmod(count, self._size)
+        first = self._rank * each + min(self._rank, more)
+        return first, first + each + (self._rank < more)

@@ -1,0 +1,303 @@
+"""A stream of batches that counts what was drawn from it, whoever draws."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from treadle.data.batches import Batch, mover, size_of, stay
+from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
+from treadle.data.sampler import PositionedBatchSampler
+from treadle.data.seeds import fold_seed
+from treadle.errors import DataError
+
+
+class Shuffle(RandomSampler):
+    """Marks a loader that the trainer made: its order comes from the run's seed and the epoch."""
+
+
+class Stream:
+    """Batches of one data source for this rank: on the device, counted, and entered at any place.
+
+    Iterating over it, as a loop of one's own does, draws the rest of the current epoch.
+
+    Args:
+        source: A `DataLoader`, or any iterable of ready batches.
+        device: Where batches go.
+        seed: What the order of a loader that the trainer made depends on.
+        rank: This rank.
+        size: How many ranks share the source.
+        evaluation: Whether every sample counts exactly once, even if ranks get unequal numbers of batches.
+        limit: The most batches to give in an epoch.
+        name: What to call it in messages.
+
+    Attributes:
+        epoch: The epoch that batches are drawn from.
+        drawn: Batches drawn from it so far.
+        samples: Samples that were drawn by iterating, and not asked for yet.
+        keep_last: Whether the last window is kept for a phase that takes it again.
+        padded: The position, in the last window, of a batch that must not count; None otherwise.
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Batch],
+        *,
+        device: torch.device,
+        seed: int = 0,
+        rank: int = 0,
+        size: int = 1,
+        evaluation: bool = False,
+        limit: int | None = None,
+        name: str = "train",
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.limit = limit
+        self.epoch = 0
+        self.drawn = 0
+        self.padded: int | None = None
+        self.samples = 0
+        self.keep_last = False
+        self._last: list[Batch] = []
+        self._last_size = 0
+        self._rank, self._size, self._evaluation = rank, size, evaluation
+        self._move = mover(device)
+        self._iterator: Iterator[Batch] | None = None
+        self._peeked: list[Batch] = []
+        self.sampler = _positioned_sampler(source, seed=seed, rank=rank, size=size, evaluation=evaluation)
+        self.loader = source if self.sampler is None else _rebuilt(source, self.sampler, fold_seed(seed, 1))
+
+    @property
+    def length(self) -> int | None:
+        """Batches in an epoch for this rank; None if it cannot be known."""
+        if self.sampler is not None:
+            count: int | None = len(self.sampler)
+        else:
+            count = _length_of(self.source)
+            if count is not None:
+                count = -(-count // self._size)
+        return count if count is None or self.limit is None else min(count, self.limit)
+
+    @property
+    def dataset(self) -> Any:
+        """The data set behind the loader, if it has one."""
+        return getattr(self.source, "dataset", None)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The sampler that decides which samples make a batch, if there is one."""
+        return self.sampler
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples per batch on this rank, if the loader says so."""
+        if self.sampler is not None:
+            return self.sampler.batch_size
+        return getattr(self.source, "batch_size", None)
+
+    def __len__(self) -> int:
+        length = self.length
+        if length is None:
+            raise TypeError(f"the {self.name} data has no known length")
+        return length
+
+    def begin(self, epoch: int, drawn: int = 0) -> None:
+        """Go to the place after `drawn` batches of `epoch`."""
+        if epoch != self.epoch and isinstance(self._order, SamplerOrder):
+            self._order.finish()
+        self.epoch, self.drawn = epoch, drawn
+        self._peeked = []
+        self._iterator = None
+
+    @property
+    def _order(self) -> Order | None:
+        return None if self.sampler is None else self.sampler.order
+
+    def _open(self) -> Iterator[Batch]:
+        if self.sampler is not None:
+            self.sampler.begin(self.epoch, self.drawn)
+            return iter(self.loader)
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(self.epoch)
+        batches = iter(self.source)
+        if self._size > 1:
+            batches = _every_nth(batches, self._rank, self._size, self._evaluation)
+        return islice(batches, self.drawn, None)
+
+    def has_next(self) -> bool:
+        """Whether there is another batch; only a source of unknown length is read to find out."""
+        if self.limit is not None and self.drawn >= self.limit:
+            return False
+        if self.sampler is not None:
+            return self.drawn < len(self.sampler)
+        if not self._peeked:
+            self._peeked = self._read(1)
+        return bool(self._peeked)
+
+    def window(self, size: int) -> list[Batch]:
+        """Draw up to `size` batches; fewer, or none, at the end of the epoch."""
+        if self.limit is not None:
+            size = min(size, self.limit - self.drawn)
+        batches = self._peeked
+        if len(batches) < size:
+            batches = batches + self._read(size - len(batches))
+        self._peeked = []
+        self.drawn += len(batches)
+        self._last_size = len(batches)
+        if self._size > 1:
+            batches = self._note_padding(batches)
+        if self._move is not stay:
+            batches = [self._move(batch) for batch in batches]
+        if self.keep_last:
+            self._last = batches
+        return batches
+
+    def last_window(self) -> list[Batch]:
+        """Return the window that was drawn last; after a resume it is drawn from the data again."""
+        if not self._last and self._last_size:
+            self.begin(self.epoch, self.drawn - self._last_size)
+            return self.window(self._last_size)
+        return self._last
+
+    def _note_padding(self, batches: list[Batch]) -> list[Batch]:
+        """Remember which batch of the window only keeps this rank in step; it can only be the last."""
+        repeated = bool(batches) and isinstance(batches[-1], _Repeated)
+        if repeated:
+            batches = [*batches[:-1], batches[-1].batch]
+        padding = repeated or (self.sampler is not None and self.sampler.is_padding(self.drawn - 1))
+        self.padded = len(batches) - 1 if padding else None
+        return batches
+
+    def _read(self, count: int) -> list[Batch]:
+        if self._iterator is None:
+            self._iterator = self._open()
+        return list(islice(self._iterator, count))
+
+    def __iter__(self) -> Iterator[Batch]:
+        while self.has_next():
+            batch = self.window(1)
+            if not batch:
+                return
+            self.samples += size_of(batch[0])
+            yield batch[0]
+
+    def take_samples(self) -> int:
+        """Return how many samples were drawn by iterating since this was last asked."""
+        samples, self.samples = self.samples, 0
+        return samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place in the data, and what is needed to find the same order again."""
+        state: dict[str, Any] = {"epoch": self.epoch, "drawn": self.drawn, "last": self._last_size}
+        if isinstance(self._order, SamplerOrder):
+            state["order"] = self._order.start_state
+        if hasattr(self.source, "state_dict"):
+            state["source"] = self.source.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to the place in `state`."""
+        self.begin(int(state["epoch"]), int(state["drawn"]))
+        self._last, self._last_size = [], int(state["last"])
+        if isinstance(self._order, SamplerOrder):
+            self._order.start_state = state.get("order")
+        if "source" in state and hasattr(self.source, "load_state_dict"):
+            self.source.load_state_dict(state["source"])
+
+
+def _length_of(source: Any) -> int | None:
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+class _Repeated:
+    """A batch of another rank, drawn to stay in step and not to be counted."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+
+def _every_nth(batches: Iterator[Batch], rank: int, size: int, evaluation: bool) -> Iterator[Batch]:
+    """Give each rank its batch of every group of `size`; in training a rank without one repeats the first."""
+    while group := list(islice(batches, size)):
+        if rank < len(group):
+            yield group[rank]
+        elif not evaluation:
+            yield _Repeated(group[0])
+
+
+def _positioned_sampler(
+    source: Any, *, seed: int, rank: int, size: int, evaluation: bool
+) -> PositionedBatchSampler | None:
+    """Return the sampler for a map-style loader; None for anything else, which is drawn in sequence."""
+    if not isinstance(source, DataLoader) or isinstance(source.dataset, IterableDataset):
+        return None
+    sampler, batch_sampler = source.sampler, source.batch_sampler
+    if isinstance(sampler, DistributedSampler):
+        # Somebody shared the data out already; each rank keeps its part.
+        rank, size = 0, 1
+    standard = batch_sampler is None or type(batch_sampler) is torch.utils.data.BatchSampler
+    if not standard:
+        assert batch_sampler is not None
+        order: Order = SamplerOrder(batch_sampler, source.generator)
+        batch_size: int | None = None
+        drop_last = False
+    else:
+        order = _order_of(sampler, source, seed)
+        batch_size = None if batch_sampler is None else source.batch_size
+        drop_last = source.drop_last
+    return PositionedBatchSampler(
+        order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
+    )
+
+
+def _order_of(sampler: Sampler[Any] | Iterable[Any], source: DataLoader[Any], seed: int) -> Order:
+    if isinstance(sampler, Shuffle):
+        return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]
+    if type(sampler) is SequentialSampler:
+        return SequentialOrder(len(source.dataset))  # type: ignore[arg-type]
+    return SamplerOrder(sampler, source.generator)
+
+
+def _rebuilt(source: Any, sampler: PositionedBatchSampler, seed: int) -> DataLoader[Any]:
+    """Return a loader like `source` that draws through `sampler` and touches no global generator."""
+    chosen: dict[str, Any] = {"batch_sampler": sampler}
+    if source.batch_size is None and source.batch_sampler is None:
+        chosen = {"batch_size": None, "sampler": sampler}
+    if source.num_workers > 0:
+        chosen |= {
+            "prefetch_factor": source.prefetch_factor,
+            "persistent_workers": source.persistent_workers,
+            "multiprocessing_context": source.multiprocessing_context,
+        }
+    return DataLoader(
+        source.dataset,
+        num_workers=source.num_workers,
+        collate_fn=source.collate_fn,
+        pin_memory=source.pin_memory,
+        timeout=source.timeout,
+        worker_init_fn=source.worker_init_fn,
+        generator=torch.Generator().manual_seed(seed),
+        **chosen,
+    )
+
+
+def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs: Any) -> DataLoader[Any]:
+    """Return a `DataLoader` over `dataset` whose shuffling follows the run's seed.
+
+    Raises:
+        DataError: The data set is empty.
+    """
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
+    if _length_of(dataset) == 0:
+        raise DataError(f"the data set {type(dataset).__name__} is empty; give it at least one sample")
+    if shuffle and not {"sampler", "batch_sampler"} & set(kwargs):
+        kwargs["sampler"] = Shuffle(dataset)
+    return DataLoader(dataset, collate_fn=collate_fn, **kwargs)

@@ -1,0 +1,75 @@
+"""Every error that Treadle raises on purpose.
+
+```
+TreadleError
+├── ConfigError             (ValueError)      an argument or setting that cannot be meant
+├── DataError               (ValueError)      a data set, loader or batch that cannot be trained on
+├── LossError               (ValueError)      a loss that is no scalar, or that no gradient can flow through
+├── CallbackError           (ValueError)      a callback given twice, or not a callback
+│   └── UnknownEventError   (TypeError)       an `on_...` method that no event calls
+├── UnknownMetricError      (ValueError)      a metric that nothing reported
+├── NonFiniteError          (ArithmeticError) a loss or gradient that became nan or inf
+├── CheckpointError                           a checkpoint that cannot be written, read or matched
+└── MissingDependencyError  (ImportError)     an optional package that is not installed
+StopTrainingError                             not an error: a callback's wish to end the run in good order
+```
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TreadleError(Exception):
+    """The parent of every error that Treadle raises on purpose."""
+
+
+class ConfigError(TreadleError, ValueError):
+    """An argument or setting cannot be meant as given."""
+
+
+class DataError(TreadleError, ValueError):
+    """A data set, loader or batch cannot be trained or evaluated on."""
+
+
+class LossError(TreadleError, ValueError):
+    """A loss is not a scalar, or no gradient can flow through it."""
+
+
+class CallbackError(TreadleError, ValueError):
+    """A callback was given twice, or is not a callback."""
+
+
+class UnknownEventError(CallbackError, TypeError):
+    """A callback class defines an `on_...` method that no event calls."""
+
+
+class UnknownMetricError(TreadleError, ValueError):
+    """A metric was asked for that nothing reported."""
+
+
+class NonFiniteError(TreadleError, ArithmeticError):
+    """A loss or a gradient became nan or infinite."""
+
+
+class CheckpointError(TreadleError):
+    """A checkpoint cannot be written, read, or matched to this trainer."""
+
+
+class MissingDependencyError(TreadleError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+class StopTrainingError(Exception):
+    """Raise it in a callback or verb to end the run in good order; `train` then returns normally."""
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest candidate, or an empty string.
+
+    >>> did_you_mean("on_train_step_ends", ["on_train_step_end", "on_init_end"])
+    "; did you mean 'on_train_step_end'?"
+    >>> did_you_mean("xyz", ["on_init_end"])
+    ''
+    """
+    near = get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    return f"; did you mean {near[0]!r}?" if near else ""

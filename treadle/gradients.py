@@ -1,0 +1,127 @@
+"""Gradients of a window: weighed so that the split into micro-batches and ranks does not show, and clipped."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from treadle.errors import ConfigError
+
+REDUCTIONS = ("mean", "sum")
+
+
+class WindowScale:
+    """Makes the gradient of a window that of one batch with all its samples, over all ranks.
+
+    Each loss is a mean over its own weight w (samples, or tokens) or a sum. Means are multiplied by
+    w / (nominal * parts) before backward and the gradient is divided by the sum of these factors afterwards:
+    the nominal weight cancels, and keeps losses in the range of half precision. A window of one micro-batch on
+    one process is not touched at all.
+
+    Args:
+        reduction: "mean" or "sum", what the loss is over its samples.
+        ranks: How many processes share the window.
+        nominal: The weight of an ordinary micro-batch, the same on every rank.
+    """
+
+    def __init__(self, reduction: str, *, ranks: int = 1, nominal: float | None = None) -> None:
+        if reduction not in REDUCTIONS:
+            raise ConfigError(f"loss_reduction={reduction!r} is unknown; use 'mean' or 'sum'")
+        self._mean = reduction == "mean"
+        self._ranks = ranks
+        self._fixed_nominal = float(nominal or 32)
+        self.begin(1)
+
+    def begin(self, parts: int) -> None:
+        """Start a window of `parts` micro-batches."""
+        self._parts = parts
+        self._total: Any = 0
+        self._nominal: Any = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether, on one process, the gradients of this window still have to be divided."""
+        return self._mean and self._parts > 1
+
+    def share(self, loss: Tensor, weight: Any, rider: Tensor | None = None) -> Tensor:
+        """Return the part of the window's loss that this micro-batch makes up.
+
+        Args:
+            loss: Its loss.
+            weight: What the loss is a mean over: a number, or a tensor on the device.
+            rider: A zero whose gradient collects the factors over all ranks.
+        """
+        if not self._mean:
+            return loss if rider is None else loss * self._ranks + rider
+        if rider is None:
+            return self._share_alone(loss, weight)
+        factor = weight / (self._fixed_nominal * self._parts)
+        shared: Tensor = loss * factor + rider * factor
+        return shared
+
+    def _share_alone(self, loss: Tensor, weight: Any) -> Tensor:
+        if self._parts == 1:
+            return loss
+        if self._nominal is None:
+            self._nominal = weight
+        self._total = self._total + weight
+        expected = self._nominal * self._parts
+        if isinstance(weight, Tensor):
+            return loss * (weight / expected)
+        # A division by the plain number of parts is what a hand-written loop does, to the last bit.
+        part: Tensor = loss / float(expected / weight) if weight else loss * 0.0
+        return part
+
+    def normalise(self, gradients: list[Tensor], collected: Tensor | None = None) -> None:
+        """Divide `gradients` by the sum of the factors of this window.
+
+        Args:
+            gradients: The gradients to divide, in place.
+            collected: The gradient of the rider, averaged over all ranks; None on one process.
+        """
+        if not self._mean or not gradients:
+            return
+        if collected is not None:
+            _multiply(gradients, 1.0 / collected.clamp_min(1e-12))
+        elif self.pending:
+            expected = self._nominal * self._parts
+            if isinstance(self._total, Tensor) or self._total != expected:
+                _multiply(gradients, expected / self._total)
+
+
+def _multiply(gradients: list[Tensor], factor: Any) -> None:
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    for gradient in gradients:
+        if gradient.is_sparse:
+            gradient.mul_(factor)
+    if dense:
+        torch._foreach_mul_(dense, factor.squeeze() if isinstance(factor, Tensor) else factor)
+
+
+def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients that are there, in the order of the parameters."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def norm_of(gradients: list[Tensor]) -> Tensor:
+    """Return the joint norm of `gradients`, on their device."""
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def clip_by_norm(gradients: list[Tensor], limit: float) -> Tensor:
+    """Scale `gradients` down so that their joint norm is at most `limit`; return the norm they had.
+
+    Nothing is read from the device.
+    """
+    norm = norm_of(gradients)
+    factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+    _multiply(gradients, factor)
+    return norm
+
+
+def clip_by_value(gradients: list[Tensor], limit: float) -> None:
+    """Force every element of `gradients` between -`limit` and `limit`."""
+    if gradients:
+        torch._foreach_clamp_min_(gradients, -limit)
+        torch._foreach_clamp_max_(gradients, limit)

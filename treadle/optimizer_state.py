@@ -1,0 +1,67 @@
+"""An optimizer's state, saved with the names and shapes that prove it belongs to this model."""
+
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from treadle.errors import CheckpointError
+
+
+class OptimizerState:
+    """Saves and restores one optimizer, and refuses the state of another model's.
+
+    Torch matches the state to parameters by position alone and takes wrong shapes without a word; it also lets
+    the checkpoint decide whether the optimizer is fused. Here names and shapes are compared first, and how the
+    optimizer is carried out stays as it was built.
+    """
+
+    IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+
+    def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
+        self._optimizer = optimizer
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._names = names
+
+    def _parameters(self) -> list[list[Any]]:
+        return [
+            [self._names.get(id(parameter), "?"), list(parameter.shape)]
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state with the names and shapes of its parameters."""
+        return {"parameters": self._parameters(), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state back.
+
+        Raises:
+            CheckpointError: It belongs to other parameters; the first that differs is named.
+        """
+        saved, present = state["parameters"], self._parameters()
+        if saved != present:
+            raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
+        kept = [
+            {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
+        ]
+        self._optimizer.load_state_dict(_copied(state["optimizer"]))
+        for group, how in zip(self._optimizer.param_groups, kept, strict=True):
+            group.update(how)
+
+
+def _difference(saved: list[list[Any]], present: list[list[Any]]) -> str:
+    if len(saved) != len(present):
+        return f"{len(saved)} in the checkpoint, {len(present)} in this trainer"
+    old, new = next((old, new) for old, new in zip(saved, present, strict=True) if old != new)
+    return f"{old[0]} {tuple(old[1])} in the checkpoint, {new[0]} {tuple(new[1])} in this trainer"
+
+
+def _copied(value: Any) -> Any:
+    """Copy the containers and tensors: `load_state_dict` of an optimizer keeps the ones it is given."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value.clone() if hasattr(value, "clone") else value

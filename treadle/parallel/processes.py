@@ -1,0 +1,149 @@
+"""The processes of a run: which one this is, and what they tell each other on the host."""
+
+import atexit
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from treadle.errors import ConfigError
+
+REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+TIMEOUT = timedelta(minutes=30)
+
+
+class Processes:
+    """This process among those that `torchrun` started; alone, it talks to nobody.
+
+    What is agreed on the host travels over a gloo group of its own, so that it never waits for a device.
+    """
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device(device) if device is not None else self._default_device()
+        self._control: dist.ProcessGroup | None = None
+        if dist.is_initialized():
+            self.size, self.rank = dist.get_world_size(), dist.get_rank()
+        elif self.size > 1:
+            self._join()
+        if self.size > 1:
+            self._control = _control_group()
+
+    def _default_device(self) -> torch.device:
+        if torch.cuda.is_available():
+            return torch.device("cuda", self.local_rank)
+        return torch.device("cpu")
+
+    def _join(self) -> None:
+        backend = "gloo"
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            backend = "cpu:gloo,cuda:nccl"
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        atexit.register(_leave)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether there is more than one process."""
+        return self.size > 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the first process of all."""
+        return self.rank == 0
+
+    @property
+    def is_local_main(self) -> bool:
+        """Whether this is the first process of its machine."""
+        return self.local_rank == 0
+
+    def reduce(self, values: list[float], how: str = "sum") -> list[float]:
+        """Return `values` reduced over all processes, element by element; on the host."""
+        if not self.distributed:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, REDUCTIONS[how], group=self._control)
+        return [float(value) for value in tensor.tolist()]
+
+    def share(self, value: Any) -> Any:
+        """Return the main process's `value`: plain data, the same on all."""
+        if not self.distributed:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self._control)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait until every process has come here."""
+        if self.distributed:
+            dist.barrier(group=self._control)
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Let the main process run the block before the others do."""
+        if not self.is_main:
+            self.barrier()
+        yield
+        if self.is_main:
+            self.barrier()
+
+    def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
+        """Return the rows of `tensor` from every process, in rank order.
+
+        With `padding_value`, the processes may hold different numbers of rows; the padding that makes them
+        equal on the way is removed by length, so that rows which happen to equal it survive. A scalar gives
+        one row per process.
+
+        Raises:
+            ConfigError: The numbers of rows differ and no `padding_value` was given.
+        """
+        if not self.distributed:
+            return tensor
+        tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor
+        lengths = self._lengths(tensor)
+        if padding_value is None and len(set(lengths)) > 1:
+            raise ConfigError(f"gather: the processes hold {lengths} rows; pass padding_value= to join them")
+        longest = max(lengths)
+        padded = tensor.new_full((longest, *tensor.shape[1:]), padding_value or 0)
+        padded[: len(tensor)] = tensor
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded.contiguous())
+        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+
+    def _lengths(self, tensor: Tensor) -> list[int]:
+        own = torch.tensor([len(tensor)])
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own, group=self._control)
+        return [int(part) for part in parts]
+
+
+_control_groups: list[dist.ProcessGroup] = []
+
+
+def _control_group() -> "dist.ProcessGroup":
+    # One group for all trainers of the process: every group holds sockets and threads of its own.
+    if not _control_groups:
+        _control_groups.append(dist.new_group(backend="gloo", timeout=TIMEOUT))
+    return _control_groups[0]
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+        _control_groups.clear()
+
+
+def on_main_process_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function so that only the main process runs it; the others get None."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if int(os.environ.get("RANK", "0")) == 0 else None
+
+    return wrapper

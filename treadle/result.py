@@ -1,0 +1,78 @@
+"""What a training run hands back."""
+
+import math
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class BestMetric:
+    """The best value of the metric that a run watched."""
+
+    name: str
+    value: float
+    position: int
+    """How many values came before it: 0 is the first."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome of `Trainer.train`.
+
+    Attributes:
+        history: Every metric of the run history, by name.
+        best: The best value of the metric watched, None if nothing was reported.
+        stop_reason: Why the run ended, in words.
+        epochs: Epochs completed.
+        steps: Updates attempted.
+        run_dir: The folder of the run, if it has one.
+    """
+
+    history: dict[str, list[Any]]
+    best: BestMetric | None
+    stop_reason: str
+    epochs: int
+    steps: int
+    run_dir: Path | None = None
+
+    @property
+    def best_metric(self) -> float | None:
+        """The value of `best`."""
+        return None if self.best is None else self.best.value
+
+    def _repr_html_(self) -> str:
+        """Show the history as a table in a notebook."""
+        length = max((len(values) for values in self.history.values()), default=0)
+        names = sorted(self.history)
+        head = "".join(f"<th>{escape(name)}</th>" for name in ("epoch", *names))
+        rows = "".join(
+            "<tr><td>"
+            + "</td><td>".join([str(row + 1), *(_cell(self.history[name], row) for name in names)])
+            + "</td></tr>"
+            for row in range(length)
+        )
+        return f"<p>{escape(self.stop_reason)}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _cell(values: list[Any], row: int) -> str:
+    if row >= len(values):
+        return ""
+    value = values[row]
+    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+
+
+def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestMetric | None:
+    """Return the best of `values`, the first of equals; nan never wins.
+
+    >>> find_best("accuracy", [0.5, float("nan"), 0.75, 0.75], greater_is_better=True)
+    BestMetric(name='accuracy', value=0.75, position=2)
+    """
+    numbers = [(value, place) for place, value in enumerate(values) if isinstance(value, (int, float))]
+    finite = [(value, place) for value, place in numbers if not math.isnan(value)]
+    if not finite:
+        return None
+    sign = -1 if greater_is_better else 1
+    value, place = min(finite, key=lambda pair: (sign * pair[0], pair[1]))
+    return BestMetric(name, float(value), place)
