@@ -1,5 +1,6 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -12,10 +13,11 @@ from torch.optim import Optimizer
 from treadle.accelerator import AcceleratorFacade
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
+from treadle.callbacks.limit_batches import active_limit
 from treadle.checkpoint import Tracked
 from treadle.data import Stream
 from treadle.errors import ConfigError, StopTrainingError
-from treadle.events import InMemoryRunHistory, LossTracker, RunHistory, first_nonfinite
+from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
 from treadle.gradients import REDUCTIONS
 from treadle.metrics import EvaluationMetrics
 from treadle.parallel import LossModule, Processes
@@ -86,7 +88,7 @@ class Foundation:
         self.create_scheduler_fn: Any = None
         self.scheduler = None
         self.run_config = None
-        self.max_batches_per_epoch: int | None = None
+        self.max_batches_per_epoch: int | None = active_limit()
         self.track_gradient_norm = False
         self.in_own_loop = False
         self.streams: dict[str, Stream] = {}
@@ -94,7 +96,7 @@ class Foundation:
         self._accelerator = AcceleratorFacade(self.processes)
         self._train_dataloader: Stream | None = None
         self._eval_dataloader: Stream | None = None
-        self._loss_tracker = LossTracker()
+        self._loss_tracker = LossTracker(self.progress)
         self._metrics = EvaluationMetrics(metrics)
         self._settings: RunSettings | None = None
         self._tracked = Tracked()
@@ -103,6 +105,9 @@ class Foundation:
         self._looping = False
         self._phase: Phase | None = None
         self._window_samples = 0
+        self._optimizers: list[Optimizer] = []
+        self._clips = False
+        self._next_due = 0
         self._scheduled_by_step = True
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
@@ -183,27 +188,20 @@ class Foundation:
 
     def _log(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""
-        rows = self._loss_tracker.flush()
-        nonfinite = first_nonfinite(rows)
-        if rows or self.processes.distributed:
-            total = sum(loss * weight for _, loss, weight in rows)
-            count = sum(weight for _, _, weight in rows)
+        total, count, nonfinite = self._loss_tracker.flush()
+        if self.processes.distributed:
             total, count = self.processes.reduce([total, count])
-            if count:
-                self.storage.put_scalar("train_loss", total / count)
             nonfinite = self._agree_on_nonfinite(nonfinite)
+        if count:
+            self.storage.put_scalar("train_loss", total / count)
         self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
 
-    def _agree_on_nonfinite(
-        self, own: tuple[int, float, float | None] | None
-    ) -> tuple[int, float, float | None] | None:
+    def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
         """Return the first bad loss of any process, so that all of them act on it together."""
-        if not self.processes.distributed:
-            return own
-        first = self.processes.reduce([float("inf") if own is None else float(own[0])], "min")[0]
-        if first == float("inf"):
+        first = self.processes.reduce([math.inf if own is None else float(own.step)], "min")[0]
+        if first == math.inf:
             return None
-        return own if own is not None and own[0] == first else (int(first), float("nan"), None)
+        return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
 
 
 def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, loss_reduction: str) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ class SetUp(Evaluation):
     def _set_up_run(
         self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None, reset_history: bool
     ) -> None:
-        self.progress = Progress()
+        self.progress = self.storage.progress = self._loss_tracker.progress = Progress()
         self._stop_request = self._phase = None
+        self._next_due = 0
         if reset_history:
             self.run_history.reset()
         self._seed_run()
@@ -39,10 +41,19 @@ class SetUp(Evaluation):
         self.run_config = self._create_run_config(train_kwargs, eval_kwargs)
         self.scheduler = self.create_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
+        self._resolve_cadences()
         self._track_run()
         self._scale = WindowScale(
             self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
         )
+
+    def _resolve_cadences(self) -> None:
+        """Turn what is due by steps into numbers, which a step compares without asking anybody; 0 is never."""
+        settings = self.settings
+        self._last_step = sys.maxsize if settings.max_steps is None else settings.max_steps
+        self._log_steps = settings.log_every.in_steps
+        evaluates = None if self._eval_dataloader is None else settings.eval_every
+        self._eval_steps = 0 if evaluates is None else evaluates.in_steps
 
     def _seed_run(self) -> None:
         if self.seed is not None:
@@ -96,7 +107,8 @@ class SetUp(Evaluation):
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
         self.model.to(self.device)
         self._loss_module = self._wrapped = None
-        groups = [group for optimizer in self.optimizers().values() for group in optimizer.param_groups]
+        self._optimizers = list(self.optimizers().values())
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         held = {id(parameter) for group in groups for parameter in group["params"]}
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if held and trainable and not any(id(parameter) in held for parameter in trainable):

@@ -180,13 +180,32 @@ def accepting(method: Handler) -> Handler:
     return call
 
 
+class _Table(dict[str, tuple[Handler, ...]]):
+    """For each event the handlers to call, looked up in the callbacks the first time it is asked for."""
+
+    def __init__(self, handler: "CallbackHandler") -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __missing__(self, event: str) -> tuple[Handler, ...]:
+        listening = [callback for callback in self._handler.active if listens(callback, event)]
+        self[event] = tuple(accepting(getattr(callback, event)) for callback in listening)
+        return self[event]
+
+
 class CallbackHandler:
-    """The callbacks of a trainer and, for each event, the table of those that listen."""
+    """The callbacks of a trainer and, for each event, the table of those that listen.
+
+    Attributes:
+        callback_list: The callbacks, in the order they are called.
+        table: For each event the handlers to call; an empty entry means that nobody listens.
+        on_stop: Asked when a callback wants to stop; True takes it as a request to be met later.
+    """
 
     def __init__(self, callbacks: Iterable[Any] = ()) -> None:
         self.callback_list: list[Any] = []
         self.on_stop: Callable[[StopTrainingError], bool] = lambda error: False
-        self._table: dict[str, tuple[Handler, ...]] = {}
+        self.table = _Table(self)
         self._started: list[Any] | None = None
         self.add_callbacks(callbacks)
 
@@ -214,12 +233,12 @@ class CallbackHandler:
         if not isinstance(instance, TrainerCallback) and not any(listens(instance, event) for event in EVENTS):
             raise CallbackError(f"{instance!r} is no callback: it has none of the methods {list(EVENTS)}")
         self.callback_list.append(instance)
-        self._table.clear()
+        self.table.clear()
 
     def clear_callbacks(self) -> None:
         """Remove every callback."""
         self.callback_list = []
-        self._table.clear()
+        self.table.clear()
 
     @property
     def active(self) -> list[Any]:
@@ -235,28 +254,20 @@ class CallbackHandler:
 
         A wish to stop ends the event at once, unless `on_stop` takes it as a request to be met later.
         """
-        handlers = self._table.get(event)
-        if handlers is None:
-            handlers = self._build(event)
-        for handler in handlers:
+        for handler in self.table[event]:
             try:
                 handler(trainer, **kwargs)
             except StopTrainingError as error:
                 if not self.on_stop(error):
                     raise
 
-    def _build(self, event: str) -> tuple[Handler, ...]:
-        listening = [callback for callback in self.active if listens(callback, event)]
-        self._table[event] = tuple(accepting(getattr(callback, event)) for callback in listening)
-        return self._table[event]
-
     def start_session(self, event: str, trainer: "Trainer") -> None:
         """Fire the event that opens a run; later events reach only callbacks that came through it."""
         self._started = []
-        self._table.clear()
+        self.table.clear()
         for callback in list(self.callback_list):
             self._started.append(callback)
-            self._table.clear()
+            self.table.clear()
             if listens(callback, event):
                 accepting(getattr(callback, event))(trainer)
 
@@ -267,7 +278,7 @@ class CallbackHandler:
             Exception: The first failure of a `close`, after all of them were called.
         """
         started, self._started = self._started or [], None
-        self._table.clear()
+        self.table.clear()
         failures: list[Exception] = []
         for callback in reversed(started):
             try:

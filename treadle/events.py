@@ -1,14 +1,14 @@
 """What a run reports: scalars on the device until a log is due, then one copy to the host."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
+from treadle.progress import Progress
 
 Kind = Literal["step", "epoch"]
 
@@ -33,12 +33,21 @@ class Series:
 
 
 class EventStorage:
-    """Metrics by name, put as numbers or device tensors and read from the device only by `flush`."""
+    """Metrics by name, put as numbers or device tensors and read from the device only by `flush`.
+
+    Attributes:
+        progress: Where the run is; values are put at its step.
+    """
 
     def __init__(self) -> None:
-        self.step = 0
+        self.progress = Progress()
         self._series: dict[str, Series] = {}
         self._pending: list[tuple[str, int, Any, Kind]] = []
+
+    @property
+    def step(self) -> int:
+        """The step that values put now belong to."""
+        return self.progress.step
 
     def put_scalar(self, name: str, value: Any, *, step: int | None = None, kind: Kind = "step") -> None:
         """Record `value` under `name`; a tensor stays where it is until the next `flush`."""
@@ -82,40 +91,46 @@ class EventStorage:
         """Return every series as plain data."""
         self.flush()
         return {
-            "step": self.step,
-            "series": {
-                name: {"kind": s.kind, "steps": list(s.steps), "values": list(s.values)}
-                for name, s in self._series.items()
-            },
+            name: {"kind": series.kind, "steps": list(series.steps), "values": list(series.values)}
+            for name, series in self._series.items()
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace every series by those of `state`."""
-        self.step = int(state["step"])
         self._pending = []
         self._series = {
-            name: Series(entry["kind"], list(entry["steps"]), list(entry["values"]))
-            for name, entry in state["series"].items()
+            name: Series(entry["kind"], list(entry["steps"]), list(entry["values"])) for name, entry in state.items()
         }
 
 
 def read_values(values: list[Any]) -> list[Any]:
-    """Bring scalar tensors among `values` to the host, with one copy per device.
+    """Bring scalar tensors among `values` to the host, with one copy per device and type.
 
     >>> read_values([torch.tensor(2.0), 3, "a", torch.tensor([1, 2])])
     [2.0, 3, 'a', [1, 2]]
     """
+    try:
+        # The common case, losses of one kind: no look at each of them is needed.
+        if values and values[0].dim() == 0:
+            return torch.stack(values).tolist()
+    except (TypeError, RuntimeError, AttributeError):
+        pass
+    return _read_mixed(values)
+
+
+def _read_mixed(values: list[Any]) -> list[Any]:
     result = list(values)
-    by_device: dict[torch.device, list[int]] = {}
+    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for position, value in enumerate(values):
-        if isinstance(value, Tensor) and value.numel() == 1 and value.is_floating_point():
-            by_device.setdefault(value.device, []).append(position)
-        elif isinstance(value, Tensor):
-            result[position] = value.tolist()
-    for positions in by_device.values():
-        # float64 holds every narrower float exactly, so mixed precisions share the one copy.
-        stacked = torch.stack([values[position].reshape(()).double() for position in positions])
-        for position, number in zip(positions, stacked.tolist(), strict=True):
+        if not isinstance(value, Tensor):
+            continue
+        if value.dim() == 0:
+            alike.setdefault((value.device, value.dtype), []).append(position)
+        else:
+            result[position] = value.item() if value.numel() == 1 else value.tolist()
+    for positions in alike.values():
+        numbers = torch.stack([values[position] for position in positions]).tolist()
+        for position, number in zip(positions, numbers, strict=True):
             result[position] = number
     return result
 
@@ -211,39 +226,66 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, Tensor)) or hasattr(value, "__float__")
 
 
+class NonFinite(NamedTuple):
+    """A loss that is nan or infinite: its step, its value, and the loss before it if that is known."""
+
+    step: int
+    value: float
+    before: float | None
+
+
+class LossSummary(NamedTuple):
+    """What some losses add up to: their weighted sum, their weight, and the first bad one among them."""
+
+    total: float
+    weight: float
+    nonfinite: NonFinite | None
+
+
 class LossTracker:
     """The weighted mean of many losses, which stay on the device until somebody asks.
 
-    Attributes:
-        step: The step that losses put from now on belong to; the trainer counts it up.
+    Args:
+        progress: Where the run is: losses are remembered with the number of the step they belong to.
     """
 
-    def __init__(self) -> None:
-        self.step = 0
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = Progress() if progress is None else progress
         self.reset()
 
     def reset(self) -> None:
         """Forget every loss."""
-        self._pending: list[tuple[int, Any, Any]] = []
+        self._forget_pending()
         self._total = 0.0
         self._count = 0.0
         self._latest = 0.0
 
     def update(self, loss: Any, batch_size: Any = 1) -> None:
         """Add a mean loss over `batch_size` samples; either may be a tensor on the device."""
-        self._pending.append((self.step, loss.detach() if isinstance(loss, Tensor) else loss, batch_size))
+        self._steps.append(self.progress.step)
+        self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+        self._weights.append(batch_size)
 
-    def flush(self) -> list[tuple[int, float, float]]:
-        """Bring pending losses to the host; return their (step, loss, weight) in order."""
-        pending, self._pending = self._pending, []
-        losses = read_values([loss for _, loss, _ in pending])
-        weights = read_values([weight for _, _, weight in pending])
-        rows = [(step, loss, weight) for (step, _, _), loss, weight in zip(pending, losses, weights, strict=True)]
-        for _, loss, weight in rows:
+    def _forget_pending(self) -> None:
+        self._steps: list[int] = []
+        self._losses: list[Any] = []
+        self._weights: list[Any] = []
+
+    def flush(self) -> "LossSummary":
+        """Bring pending losses to the host with one copy; return what they add up to."""
+        losses, weights, steps = read_values(self._losses), read_values(self._weights), self._steps
+        self._forget_pending()
+        total = count = 0.0
+        for loss, weight in zip(losses, weights, strict=True):
+            total += loss * weight
+            count += weight
+            # The running sum is kept loss by loss, so that it does not depend on when it was read.
             self._total += loss * weight
-            self._count += weight
-            self._latest = loss
-        return rows
+        self._count += count
+        if losses:
+            self._latest = losses[-1]
+        bad = None if math.isfinite(total) else first_nonfinite(steps, losses)
+        return LossSummary(total, count, bad)
 
     @property
     def total_loss(self) -> float:
@@ -275,16 +317,14 @@ class LossTracker:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the sums from `state`."""
-        self._pending = []
+        self._forget_pending()
         self._total, self._count = float(state["total"]), float(state["count"])
         self._latest = float(state["latest"])
 
 
-def first_nonfinite(rows: Iterable[tuple[int, float, float]]) -> tuple[int, float, float | None] | None:
-    """Return (step, loss, loss before) of the first loss in `rows` that is nan or infinite, if any."""
-    before: float | None = None
-    for step, loss, _ in rows:
+def first_nonfinite(steps: list[int], losses: list[float]) -> NonFinite | None:
+    """Return the first loss that is nan or infinite, if any; the loss after n updates is that of step n + 1."""
+    for place, loss in enumerate(losses):
         if not math.isfinite(loss):
-            return step, loss, before
-        before = loss
+            return NonFinite(steps[place] + 1, loss, losses[place - 1] if place else None)
     return None

@@ -36,7 +36,7 @@ class ForeignUpdates:
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._trainer.in_own_loop:
-            self._trainer._count_update()
+            self._trainer.progress.count_update(0)
 
     def __exit__(self, *exception: Any) -> None:
         for handle in self._handles:

@@ -23,6 +23,9 @@ class WindowScale:
         reduction: "mean" or "sum", what the loss is over its samples.
         ranks: How many processes share the window.
         nominal: The weight of an ordinary micro-batch, the same on every rank.
+
+    Attributes:
+        pending: Whether the gradients of this window still have to be divided.
     """
 
     def __init__(self, reduction: str, *, ranks: int = 1, nominal: float | None = None) -> None:
@@ -38,11 +41,7 @@ class WindowScale:
         self._parts = parts
         self._total: Any = 0
         self._nominal: Any = None
-
-    @property
-    def pending(self) -> bool:
-        """Whether, on one process, the gradients of this window still have to be divided."""
-        return self._mean and self._parts > 1
+        self.pending = self._mean and (parts > 1 or self._ranks > 1)
 
     def share(self, loss: Tensor, weight: Any, rider: Tensor | None = None) -> Tensor:
         """Return the part of the window's loss that this micro-batch makes up.
@@ -55,22 +54,21 @@ class WindowScale:
         if not self._mean:
             return loss if rider is None else loss * self._ranks + rider
         if rider is None:
-            return self._share_alone(loss, weight)
+            return self._share_alone(loss, weight) if self._parts > 1 else loss
         factor = weight / (self._fixed_nominal * self._parts)
         shared: Tensor = loss * factor + rider * factor
         return shared
 
     def _share_alone(self, loss: Tensor, weight: Any) -> Tensor:
-        if self._parts == 1:
-            return loss
         if self._nominal is None:
             self._nominal = weight
         self._total = self._total + weight
         expected = self._nominal * self._parts
         if isinstance(weight, Tensor):
-            return loss * (weight / expected)
-        # A division by the plain number of parts is what a hand-written loop does, to the last bit.
-        part: Tensor = loss / float(expected / weight) if weight else loss * 0.0
+            part: Tensor = loss * (weight / expected)
+        else:
+            # A division by the plain number of parts is what a hand-written loop does, to the last bit.
+            part = loss / float(expected / weight) if weight else loss * 0.0
         return part
 
     def normalise(self, gradients: list[Tensor], collected: Tensor | None = None) -> None:
@@ -80,11 +78,11 @@ class WindowScale:
             gradients: The gradients to divide, in place.
             collected: The gradient of the rider, averaged over all ranks; None on one process.
         """
-        if not self._mean or not gradients:
+        if not self.pending or not gradients:
             return
         if collected is not None:
             _multiply(gradients, 1.0 / collected.clamp_min(1e-12))
-        elif self.pending:
+        else:
             expected = self._nominal * self._parts
             if isinstance(self._total, Tensor) or self._total != expected:
                 _multiply(gradients, expected / self._total)

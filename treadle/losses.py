@@ -15,7 +15,7 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
     """Return loss, outputs and size of `batch`: `loss_func(model(inputs), targets)`, or the model's own loss."""
     if loss_func is None:
         return _models_own_loss(model, batch)
-    if isinstance(batch, Mapping):
+    if type(batch) not in (list, tuple) and isinstance(batch, Mapping):
         outputs = model(**model_inputs(batch)[1])
         targets = targets_of(batch)
         loss = loss_func(getattr(outputs, "logits", outputs), targets)
@@ -70,13 +70,13 @@ def _as_tuple(batch: Batch) -> tuple[Any, ...]:
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
-def checked_loss(output: Any, *, verb: str) -> Tensor:
-    """Return the loss in what a loss verb returned.
+def check_loss(output: Any, *, verb: str) -> None:
+    """Check what a loss verb returned.
 
     Raises:
         LossError: There is none, it is no scalar, or no gradient can flow through it.
     """
-    if not isinstance(output, Mapping) or "loss" not in output:
+    if not (type(output) is dict or isinstance(output, Mapping)) or "loss" not in output:
         raise LossError(
             f"{verb} returned {_described(output)}; return a dict with 'loss', 'model_outputs', 'batch_size'"
         )
@@ -90,7 +90,6 @@ def checked_loss(output: Any, *, verb: str) -> Tensor:
             f"{verb} returned a loss without a graph; compute it from the model's outputs with gradients on, "
             "and give at least one parameter requires_grad=True"
         )
-    return loss
 
 
 def _described(output: Any) -> str:

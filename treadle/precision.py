@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from treadle.errors import ConfigError
 
@@ -17,12 +16,17 @@ class Precision:
     Args:
         kind: "fp32", "bf16" or "fp16".
         device: Where the model runs.
+
+    Attributes:
+        plain: Whether a forward pass needs no context at all.
+        scaler: Scales the loss where gradients would underflow; None otherwise.
     """
 
     def __init__(self, kind: str, device: torch.device) -> None:
         if kind not in KINDS:
             raise ConfigError(f"precision={kind!r} is unknown; use one of {sorted(KINDS)}")
         self.kind = kind
+        self.plain = kind == "fp32"
         self._device = device.type
         self._dtype = KINDS[kind]
         self._plain: AbstractContextManager[Any] = nullcontext()
@@ -35,10 +39,6 @@ class Precision:
             return self._plain
         return torch.autocast(self._device, dtype=self._dtype)
 
-    def scale(self, loss: Tensor) -> Tensor:
-        """Return the loss to take the gradient of."""
-        return loss if self.scaler is None else self.scaler.scale(loss)
-
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
         """Bring the gradients to their true size, once per update, so that they can be clipped."""
         if self.scaler is not None and not self._unscaled:
@@ -47,9 +47,7 @@ class Precision:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the weights, unless the scaled gradients overflowed."""
-        if self.scaler is None:
-            optimizer.step()
-            return
+        assert self.scaler is not None, "without a scaler the optimizer steps by itself"
         self.scaler.step(optimizer)
         self.scaler.update()
         self._unscaled = False

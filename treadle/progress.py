@@ -98,6 +98,11 @@ class Cadence:
         """Like `parse`, where None means never."""
         return None if value is None else cls.parse(value, name=name)
 
+    @property
+    def in_steps(self) -> int:
+        """How many steps lie between two times; 0 if it is not by steps."""
+        return self.every if self.unit == "steps" else 0
+
     def due_after_step(self, step: int) -> bool:
         """Whether it is due once `step` updates were attempted."""
         return self.unit == "steps" and step % self.every == 0

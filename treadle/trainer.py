@@ -1,6 +1,7 @@
 """The training loop, with verbs to override and events to listen to."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,7 +16,7 @@ from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.foreign import ForeignUpdates
 from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
-from treadle.losses import checked_loss, default_loss, describe_batch
+from treadle.losses import check_loss, default_loss, describe_batch
 from treadle.parallel import GradientAverager
 from treadle.phase import Phase
 from treadle.progress import Cadence
@@ -32,6 +33,7 @@ class Trainer(SetUp):
     The arguments are those of `Foundation`. Verbs that begin with *create* or *calculate* return a value, all
     others change the trainer.
 
+    >>> import torch
     >>> from torch import nn, optim
     >>> model = nn.Linear(2, 1)
     >>> data = [(torch.ones(2), torch.zeros(1))] * 4
@@ -175,10 +177,13 @@ class Trainer(SetUp):
             self._agree_on_stop()
         if self.scheduler is not None and not self._scheduled_by_step:
             self.scheduler_step()
-        self.training_run_epoch_end()
-        self.fire("on_training_run_epoch_end")
-        self.progress.finish_epoch()
-        self.run_history._increment_epoch()
+        try:
+            self.training_run_epoch_end()
+            self.fire("on_training_run_epoch_end")
+        finally:
+            # Counted even if a callback stops the run here: nothing of this epoch is left to do.
+            self.progress.finish_epoch()
+            self.run_history._increment_epoch()
         self._agree_on_stop()
 
     def _loop_is_foreign(self) -> bool:
@@ -193,7 +198,11 @@ class Trainer(SetUp):
             if visit < done:
                 continue
             for window in self._windows(phase):
-                self.update(phase, window)
+                try:
+                    self.update(phase, window)
+                except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                    error.add_note(self._place_of(phase, window))
+                    raise
                 self._after_update()
             self.progress.finish_visit()
             if self._limit_reached():
@@ -202,6 +211,10 @@ class Trainer(SetUp):
         self._log()
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
+
+    def _place_of(self, phase: Phase, window: list[Batch]) -> str:
+        place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {phase.loss.__name__}"
+        return f"{place}, for batches of {'; '.join(map(describe_batch, window))}"
 
     def _begin_streams(self) -> None:
         if not self.progress.mid_epoch:
@@ -216,6 +229,9 @@ class Trainer(SetUp):
         self.fire("on_train_epoch_start")
         if resumed:
             self._resume()
+        limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
+        overridden = type(self)._clip_gradients is not Trainer._clip_gradients
+        self._clips = limits or overridden or self.track_gradient_norm
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the phases of an epoch, in order; override it to alternate losses, data or optimizers.
@@ -241,9 +257,10 @@ class Trainer(SetUp):
         """Draw the micro-batches of one update after the other, until the phase or the run is over."""
         stream, progress = phase.stream, self.progress
         while phase.steps is None or progress.visit_step < phase.steps:
-            if self._limit_reached() or not (phase.reuse or stream.has_next()):
+            if progress.step >= self._last_step or not (phase.reuse or stream.has_next()):
                 return
-            self.fire("on_update_start")
+            if self.callback_handler.table["on_update_start"]:
+                self.fire("on_update_start")
             window = stream.last_window() if phase.reuse else stream.window(phase.accumulation)
             if not window:
                 return
@@ -251,21 +268,26 @@ class Trainer(SetUp):
 
     def _after_update(self) -> None:
         """Count the update, then do whatever is due at this step."""
-        settings = self.settings
-        step = self._count_update()
-        self.fire("on_update_end")
-        if settings.log_every.due_after_step(step):
-            self._log()
-        if self._eval_dataloader is not None and settings.eval_every and settings.eval_every.due_after_step(step):
-            self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
-        # Alone, a request is met at once; several processes ask each other, which costs a message.
-        if self._stop_request is not None if not self.processes.distributed else step % AGREEMENT_STEPS == 0:
+        self.progress.count_update(self._window_samples)
+        step = self.progress.step
+        if self.callback_handler.table["on_update_end"]:
+            self.fire("on_update_end")
+        if step >= self._next_due:
+            self._do_what_is_due(step)
+        if self._stop_request is not None and not self.processes.distributed:
             self._agree_on_stop()
 
-    def _count_update(self) -> int:
-        self.progress.count_update(self._window_samples)
-        step = self.storage.step = self._loss_tracker.step = self.progress.step
-        return step
+    def _do_what_is_due(self, step: int) -> None:
+        """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
+        log, evaluate = self._log_steps, self._eval_steps
+        agree = AGREEMENT_STEPS if self.processes.distributed else 0
+        if log and step % log == 0:
+            self._log()
+        if evaluate and step % evaluate == 0:
+            self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
+        if agree and step % agree == 0:
+            self._agree_on_stop()
+        self._next_due = min((step // every + 1) * every for every in (log, evaluate, agree, sys.maxsize) if every)
 
     def _finish_foreign_epoch(self) -> None:
         """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
@@ -285,51 +307,59 @@ class Trainer(SetUp):
     def calculate_gradients(self, phase: Phase, window: list[Batch]) -> None:
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
+        listening = self.callback_handler.table
         parts = len(window)
         self._window_samples = 0
         self._scale.begin(parts)
         for position, batch in enumerate(window):
-            self.fire("on_train_step_start", batch=batch)
-            with self._gradient_sync(now=position == parts - 1):
-                with self.precision.autocast():
-                    output, rider = self._loss_of(phase, batch)
-                loss = checked_loss(output, verb=phase.loss.__name__)
-                weight = 0 if phase.stream.padded == position else self._weight(batch, output)
-                self._update_loss_tracker(loss, weight)
+            if listening["on_train_step_start"]:
+                self.fire("on_train_step_start", batch=batch)
+            output, rider = self._loss_of(phase, batch, last=position == parts - 1)
+            loss = output["loss"]
+            weight = self._weight(batch, output) if phase.stream.padded != position else 0
+            self._loss_tracker.update(loss, weight)
+            if listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
-                self.backward_step(self._scale.share(loss, weight, rider))
+            self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
 
-    def _loss_of(self, phase: Phase, batch: Batch) -> tuple[dict[str, Any], Tensor | None]:
-        try:
-            if self._loss_module is None:
-                return phase.loss(batch), None
-            wrapped: Any = self._wrapped if phase.parameters is None else self._loss_module
-            output, rider = wrapped(phase.loss, batch)
-            return output, rider
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            error.add_note(
-                f"in {phase.loss.__name__}, at step {self.progress.step + 1} (epoch {self.progress.epoch + 1}), "
-                f"for a batch of {describe_batch(batch)}"
-            )
-            raise
+    def _loss_of(self, phase: Phase, batch: Batch, *, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+        """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
+        rider: Tensor | None = None
+        if self._loss_module is None and self.precision.plain:
+            output = phase.loss(batch)
+        else:
+            with self.precision.autocast():
+                output, rider = self._wrapped_loss(phase, batch, last)
+        if self.progress.visit_step == 0:
+            check_loss(output, verb=phase.loss.__name__)
+        return output, rider
+
+    def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+        """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
+        if self._wrapped is None or phase.parameters is not None:
+            module = self._loss_module
+            return (phase.loss(batch), None) if module is None else module(phase.loss, batch)
+        # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
+        self._wrapped.require_backward_grad_sync = last
+        result: tuple[dict[str, Any], Tensor] = self._wrapped(phase.loss, batch)
+        return result
 
     def _weight(self, batch: Batch, output: dict[str, Any]) -> Any:
         """Count the samples of a micro-batch and return what its loss is a mean over."""
         size = output.get("batch_size")
-        self._window_samples += size if type(size) is int else size_of(batch)
-        return self._size_in(output, batch)
-
-    def _gradient_sync(self, *, now: bool) -> AbstractContextManager[Any]:
-        """Return the context in which gradients stay on this process until the last micro-batch."""
-        if self._wrapped is None or now:
-            return NO_CONTEXT
-        return self._wrapped.no_sync()
+        if type(size) is not int:
+            self._window_samples += size_of(batch)
+            return self._size_in(output, batch)
+        self._window_samples += size
+        return output.get("num_items_in_batch", size)
 
     def apply_gradients(self, phase: Phase) -> None:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
-        self.normalise_gradients(phase)
-        self._clip_gradients()
+        if self._scale.pending:
+            self.normalise_gradients(phase)
+        if self._clips:
+            self._clip_gradients()
         self.optimizer_step()
         if phase.scheduler is not None and self._scheduled_by_step:
             self.scheduler_step()
@@ -338,8 +368,7 @@ class Trainer(SetUp):
     def normalise_gradients(self, phase: Phase) -> None:
         """Make the gradient that of one batch with all samples of the window, over all ranks."""
         if self._loss_module is None:
-            if self._scale.pending:
-                self._scale.normalise(gradients_of(phase.trained))
+            self._scale.normalise(gradients_of(phase.trained))
             return
         rider = self._loss_module.weight
         if phase.parameters is not None:
@@ -350,8 +379,6 @@ class Trainer(SetUp):
     def _clip_gradients(self) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
         norm, value = self.settings.clip_norm, self.settings.clip_value
-        if norm is None and value is None and not self.track_gradient_norm:
-            return
         optimizer = self._acting_optimizer
         self.precision.unscale(optimizer)
         groups = optimizer.param_groups
@@ -371,7 +398,7 @@ class Trainer(SetUp):
     @property
     def _acting_optimizer(self) -> Optimizer:
         """The optimizer of the phase under way; in a loop of the user's, the only one."""
-        return next(iter(self.optimizers().values())) if self._phase is None else self._phase.optimizer
+        return self._optimizers[0] if self._phase is None else self._phase.optimizer
 
     # Verbs to override ------------------------------------------------------------------------------------
 
@@ -393,12 +420,16 @@ class Trainer(SetUp):
 
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
-        parameters = None if self._phase is None else self._phase.parameters
-        self.precision.scale(loss).backward(inputs=parameters)  # type: ignore[no-untyped-call]
+        if self.precision.scaler is not None:
+            loss = self.precision.scaler.scale(loss)
+        loss.backward(inputs=None if self._phase is None else self._phase.parameters)  # type: ignore[no-untyped-call]
 
     def optimizer_step(self) -> None:
         """Update the weights."""
-        self.precision.step(self._acting_optimizer)
+        if self.precision.scaler is None:
+            self._acting_optimizer.step()
+        else:
+            self.precision.step(self._acting_optimizer)
 
     def scheduler_step(self) -> None:
         """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
@@ -411,7 +442,7 @@ class Trainer(SetUp):
 
     def optimizer_zero_grad(self) -> None:
         """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
-        for optimizer in self.optimizers().values():
+        for optimizer in self._optimizers:
             optimizer.zero_grad()
 
     def train_epoch_end(self) -> None:

@@ -1,9 +1,64 @@
 """Callbacks ready to use."""
 
-from typing import Any
-
 from treadle.callback import TrainerCallback
+from treadle.callbacks.convert_sync_batch_norm import ConvertSyncBatchNormCallback
+from treadle.callbacks.early_stopping import EarlyStoppingCallback
+from treadle.callbacks.ema import ModelEma
+from treadle.callbacks.gradient_norm_monitor import GradientNormMonitor
+from treadle.callbacks.learning_rate_monitor import LearningRateMonitor
+from treadle.callbacks.limit_batches import LimitBatches, LimitBatchesCallback
+from treadle.callbacks.limit_eval_steps import LimitEvalStepsCallback
+from treadle.callbacks.log_metrics import LogMetricsCallback
+from treadle.callbacks.model_ema import ModelEmaCallback
+from treadle.callbacks.move_modules_to_device import MoveModulesToDeviceCallback
+from treadle.callbacks.print_progress import PrintProgressCallback
+from treadle.callbacks.profiler import ProfilerCallback
+from treadle.callbacks.progress_bar import ProgressBarCallback
+from treadle.callbacks.save_best_model import SaveBestModelCallback
+from treadle.callbacks.save_training_state import SaveTrainingStateCallback
+from treadle.callbacks.step_based_evaluation import StepBasedEvaluationCallback
+from treadle.callbacks.terminate_on_nan import TerminateOnNaNCallback
+from treadle.callbacks.throughput_monitor import ThroughputMonitor
+from treadle.callbacks.watching import WatchesMetric
+from treadle.callbacks.wsd_checkpoint import WSDCheckpointCallback
 
-DEFAULT_CALLBACKS: tuple[Any, ...] = ()
+__all__ = [
+    "DEFAULT_CALLBACKS",
+    "ConvertSyncBatchNormCallback",
+    "EarlyStoppingCallback",
+    "GradientNormMonitor",
+    "LearningRateMonitor",
+    "LimitBatches",
+    "LimitBatchesCallback",
+    "LimitEvalStepsCallback",
+    "LogMetricsCallback",
+    "ModelEma",
+    "ModelEmaCallback",
+    "MoveModulesToDeviceCallback",
+    "PrintProgressCallback",
+    "ProfilerCallback",
+    "ProgressBarCallback",
+    "SaveBestModelCallback",
+    "SaveTrainingStateCallback",
+    "StepBasedEvaluationCallback",
+    "TerminateOnNaNCallback",
+    "ThroughputMonitor",
+    "TrainerCallback",
+    "WSDCheckpointCallback",
+    "WatchesMetric",
+    "get_default_callbacks",
+]
 
-__all__ = ["DEFAULT_CALLBACKS", "TrainerCallback"]
+DEFAULT_CALLBACKS: tuple[type[TrainerCallback], ...] = (
+    MoveModulesToDeviceCallback,
+    TerminateOnNaNCallback,
+    PrintProgressCallback,
+    ProgressBarCallback,
+    LogMetricsCallback,
+)
+"""The callbacks of a trainer that is given none: classes, so that each trainer builds its own."""
+
+
+def get_default_callbacks(progress_bar: bool = True) -> tuple[type[TrainerCallback], ...]:
+    """Return the default callbacks, with the progress bar or without it."""
+    return tuple(callback for callback in DEFAULT_CALLBACKS if progress_bar or callback is not ProgressBarCallback)

@@ -15,11 +15,11 @@ class PrintProgressCallback(TrainerCallback):
     """Prints every resolved setting once, a line for each epoch, and how and where the run ended."""
 
     def __init__(self) -> None:
-        self._stop_reason: str | None = None
+        self._stopped = False
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Print the settings."""
-        self._stop_reason = None
+        self._stopped = False
         trainer.print("Starting training run")
         self._print_settings(trainer)
 
@@ -31,15 +31,14 @@ class PrintProgressCallback(TrainerCallback):
         """Say which epoch is done."""
         trainer.print(f"Finished epoch {_epoch(trainer)}")
 
-    def on_stop_training_error(self, trainer: "Trainer", reason: str | None = None, **kwargs: Any) -> None:
-        """Keep why the run ends before its time."""
-        self._stop_reason = reason or "a callback asked to stop"
+    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Take note that the run ends before its time; the trainer itself prints why."""
+        self._stopped = True
 
     def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Say how the run ended, and where it is kept."""
-        how = "Finished training run" if self._stop_reason is None else f"Training stopped: {self._stop_reason};"
-        done = trainer.progress
-        trainer.print(f"{how} after {_counted(done.epoch, 'epoch')} and {_counted(done.step, 'step')}")
+        how, done = "Stopped" if self._stopped else "Finished", trainer.progress
+        trainer.print(f"{how} training run after {_counted(done.epoch, 'epoch')} and {_counted(done.step, 'step')}")
         self._print_folder(trainer)
 
     def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:

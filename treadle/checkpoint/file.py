@@ -72,8 +72,9 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 def _reject_pickle(path: Path) -> None:
     with path.open("rb") as file:
-        start = file.read(4)
-    if start.startswith((b"PK\x03\x04", b"\x80")):
+        start = file.read(9)
+    # A safetensors file begins with the length of its header, any byte at all, and then the header's brace.
+    if start.startswith((b"PK\x03\x04", b"\x80")) and start[8:] != b"{":
         raise CheckpointError(
             f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
             "import its weights with treadle.checkpoint.import_torch"

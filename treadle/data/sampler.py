@@ -7,6 +7,9 @@ from torch.utils.data import Sampler
 
 from treadle.data.order import Order
 
+CHUNK = 1024
+"""Batches whose indices are drawn from the order at once."""
+
 
 class PositionedBatchSampler(Sampler[Any]):
     """Batches of one rank, from any place of an epoch.
@@ -62,8 +65,17 @@ class PositionedBatchSampler(Sampler[Any]):
         return full + 1
 
     def __iter__(self) -> Iterator[Any]:
-        for number in range(self._start, len(self)):
-            yield self.batch(number)
+        if self._size > 1:
+            yield from map(self.batch, range(self._start, len(self)))
+            return
+        # Alone, batches are neighbouring slices: a run of them is cut from the order at once.
+        size, count = self.batch_size or 1, len(self)
+        for first in range(self._start, count, CHUNK):
+            entries = self.order.slice(first * size, min(first + CHUNK, count) * size)
+            if self.batch_size is None:
+                yield from entries
+            else:
+                yield from (entries[place : place + size] for place in range(0, len(entries), size))
 
     def is_padding(self, number: int) -> bool:
         """Whether the batch numbered `number` only keeps this rank in step and must not count."""

@@ -66,10 +66,14 @@ class Stream:
         self._last_size = 0
         self._rank, self._size, self._evaluation = rank, size, evaluation
         self._move = mover(device)
+        self._as_is = size == 1 and self._move is stay
         self._iterator: Iterator[Batch] | None = None
+        self._end: int | None = None
         self._peeked: list[Batch] = []
         self.sampler = _positioned_sampler(source, seed=seed, rank=rank, size=size, evaluation=evaluation)
-        self.loader = source if self.sampler is None else _rebuilt(source, self.sampler, fold_seed(seed, 1))
+        self._in_process = self.sampler is not None and is_plain(source)
+        rebuild = self.sampler is not None and not self._in_process
+        self.loader = _rebuilt(source, self.sampler, fold_seed(seed, 1)) if rebuild else source
 
     @property
     def length(self) -> int | None:
@@ -112,6 +116,7 @@ class Stream:
         self.epoch, self.drawn = epoch, drawn
         self._peeked = []
         self._iterator = None
+        self._end = None if self.sampler is None else self.length
 
     @property
     def _order(self) -> Order | None:
@@ -120,7 +125,8 @@ class Stream:
     def _open(self) -> Iterator[Batch]:
         if self.sampler is not None:
             self.sampler.begin(self.epoch, self.drawn)
-            return iter(self.loader)
+            self._end = self.length
+            return fetched_here(self.source, self.sampler) if self._in_process else iter(self.loader)
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(self.epoch)
         batches = iter(self.source)
@@ -130,24 +136,24 @@ class Stream:
 
     def has_next(self) -> bool:
         """Whether there is another batch; only a source of unknown length is read to find out."""
+        if self._end is not None:
+            return self.drawn < self._end
         if self.limit is not None and self.drawn >= self.limit:
             return False
-        if self.sampler is not None:
-            return self.drawn < len(self.sampler)
         if not self._peeked:
             self._peeked = self._read(1)
         return bool(self._peeked)
 
     def window(self, size: int) -> list[Batch]:
         """Draw up to `size` batches; fewer, or none, at the end of the epoch."""
-        if self.limit is not None:
-            size = min(size, self.limit - self.drawn)
-        batches = self._peeked
-        if len(batches) < size:
-            batches = batches + self._read(size - len(batches))
-        self._peeked = []
-        self.drawn += len(batches)
+        if size == 1 and not self._peeked and self._iterator is not None:
+            batches = list(islice(self._iterator, 1))
+        else:
+            batches = self._gather(size)
         self._last_size = len(batches)
+        self.drawn += self._last_size
+        if self._as_is and not self.keep_last:
+            return batches
         if self._size > 1:
             batches = self._note_padding(batches)
         if self._move is not stay:
@@ -163,6 +169,12 @@ class Stream:
             return self.window(self._last_size)
         return self._last
 
+    def _gather(self, size: int) -> list[Batch]:
+        if self.limit is not None:
+            size = min(size, self.limit - self.drawn)
+        batches, self._peeked = self._peeked, []
+        return batches if len(batches) >= size else batches + self._read(size - len(batches))
+
     def _note_padding(self, batches: list[Batch]) -> list[Batch]:
         """Remember which batch of the window only keeps this rank in step; it can only be the last."""
         repeated = bool(batches) and isinstance(batches[-1], _Repeated)
@@ -173,9 +185,10 @@ class Stream:
         return batches
 
     def _read(self, count: int) -> list[Batch]:
-        if self._iterator is None:
-            self._iterator = self._open()
-        return list(islice(self._iterator, count))
+        iterator = self._iterator
+        if iterator is None:
+            iterator = self._iterator = self._open()
+        return list(islice(iterator, count))
 
     def __iter__(self) -> Iterator[Batch]:
         while self.has_next():
@@ -265,7 +278,28 @@ def _order_of(sampler: Sampler[Any] | Iterable[Any], source: DataLoader[Any], se
     return SamplerOrder(sampler, source.generator)
 
 
-def _rebuilt(source: Any, sampler: PositionedBatchSampler, seed: int) -> DataLoader[Any]:
+def is_plain(source: Any) -> bool:
+    """Whether a loader only fetches and collates, in this process, as torch's own does."""
+    return type(source) is DataLoader and source.num_workers == 0 and not source.pin_memory
+
+
+def fetched_here(source: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:
+    """Fetch and collate the batches of `sampler` in this process.
+
+    The same as iterating over the loader, without its bookkeeping: a profiler label and a few calls per batch,
+    which cost more than the rest of the trainer.
+    """
+    dataset, collate = source.dataset, source.collate_fn
+    if sampler.batch_size is None and source.batch_sampler is None:
+        for index in sampler:
+            yield collate(dataset[index])
+        return
+    together = getattr(dataset, "__getitems__", None)
+    for indices in sampler:
+        yield collate(together(indices) if together else [dataset[index] for index in indices])
+
+
+def _rebuilt(source: Any, sampler: PositionedBatchSampler | None, seed: int) -> DataLoader[Any]:
     """Return a loader like `source` that draws through `sampler` and touches no global generator."""
     chosen: dict[str, Any] = {"batch_sampler": sampler}
     if source.batch_size is None and source.batch_sampler is None:

@@ -1,0 +1,58 @@
+"""Reports the learning rates."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from treadle.callback import TrainerCallback
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class LearningRateMonitor(TrainerCallback):
+    """Puts the learning rate of the latest update into the trainer's storage whenever a log is due.
+
+    One group of parameters is reported as "lr", several as "lr/<name of the group>", where a group without a
+    name has its number; with several optimizers as "lr/<optimizer>/<group>".
+    """
+
+    def __init__(self) -> None:
+        self._rates: list[Any] = []
+        self._reported_step = 0
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Forget the rates of an earlier run."""
+        self._rates, self._reported_step = [], 0
+
+    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Take note of the rates that the update will use; afterwards the schedule has moved on."""
+        self._rates = [
+            _as_of_now(group["lr"]) for optimizer in trainer.optimizers().values() for group in optimizer.param_groups
+        ]
+
+    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+        """Report the rates, to the storage and to the callbacks that come later."""
+        step = trainer.progress.step
+        if not self._rates or step == self._reported_step:
+            return
+        self._reported_step = step
+        for name, rate in zip(_names(trainer), self._rates, strict=True):
+            trainer.storage.put_scalar(name, rate)
+        scalars.update(trainer.storage.flush())
+
+
+def _as_of_now(rate: Any) -> Any:
+    # A rate on the device is changed in place by its schedule.
+    return rate.detach().clone() if isinstance(rate, Tensor) else rate
+
+
+def _names(trainer: "Trainer") -> list[str]:
+    optimizers = trainer.optimizers()
+    paths = []
+    for name, optimizer in optimizers.items():
+        groups = [str(group.get("name", place)) for place, group in enumerate(optimizer.param_groups)]
+        paths += [
+            ["lr", *([name] if len(optimizers) > 1 else []), *([group] if len(groups) > 1 else [])] for group in groups
+        ]
+    return ["/".join(path) for path in paths]

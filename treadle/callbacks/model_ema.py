@@ -1,0 +1,137 @@
+"""Keeps a moving average of the weights beside the model, evaluates and saves it."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from treadle.callback import CallbackHandler
+from treadle.callbacks.ema import ModelEma
+from treadle.callbacks.watching import WatchesMetric
+from treadle.progress import Cadence
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+PREFIX = "ema_model_"
+
+
+class ModelEmaCallback(WatchesMetric):
+    """Averages the weights of the model over the updates of a run.
+
+    After each evaluation of the model its average is evaluated too, and its metrics are recorded with
+    "ema_model_" before their names. The average with the best metric is saved; without evaluations, the average
+    at the end of the run. The model that is trained is never changed.
+
+    Args:
+        decay: How much of the average stays at each update.
+        evaluate_during_training: Whether the average is evaluated; without evaluation data it is not.
+        save_path: Where the average is saved.
+        watch_metric: The metric that says which average is best.
+        greater_is_better: Whether a greater value is better.
+        model_ema: What makes the average of a model: a class like `ModelEma`.
+        callbacks: Callbacks that see the evaluations of the average, and the start and end of the run.
+        update_every: How often the average moves: by default at every update; "1 epoch" for once an epoch.
+
+    Attributes:
+        ema_model: The average of the run under way, or of the last one.
+    """
+
+    def __init__(
+        self,
+        decay: float = 0.99,
+        evaluate_during_training: bool = True,
+        save_path: str | os.PathLike[str] = "ema_model.pt",
+        watch_metric: str = PREFIX + "eval_loss_epoch",
+        greater_is_better: bool = False,
+        model_ema: Any = ModelEma,
+        callbacks: Iterable[Any] = (),
+        update_every: int | str | Cadence | None = None,
+    ) -> None:
+        super().__init__(watch_metric, greater_is_better=greater_is_better)
+        self.decay = decay
+        self.evaluate_during_training = evaluate_during_training
+        self.save_path = save_path
+        self.ema_model: Any = None
+        self._make = model_ema
+        self._handler = CallbackHandler(callbacks)
+        self._cadence = Cadence.parse(1 if update_every is None else update_every, name="update_every")
+        self._evaluates = False
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Start the average at the model's weights."""
+        super().on_training_run_start(trainer)
+        self.ema_model = self._make(trainer.get_model(keep_torch_compile=False), decay=self.decay)
+        self._evaluates = self.evaluate_during_training and trainer._eval_dataloader is not None
+        self._handler.start_session("on_training_run_start", trainer)
+
+    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Move the average."""
+        if self._cadence.due_after_step(trainer.progress.step):
+            self.ema_model.update(trainer.get_model(keep_torch_compile=False))
+
+    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Move the average, if it moves by epochs."""
+        if self._cadence.due_after_epoch(trainer.run_history.current_epoch):
+            self.ema_model.update(trainer.get_model(keep_torch_compile=False))
+
+    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Evaluate the average after the model was evaluated."""
+        if self._evaluates:
+            with self._in_place_of_the_model(trainer):
+                trainer._run_eval_epoch(trainer._eval_dataloader, is_intermediate=is_intermediate)
+            super().on_eval_epoch_end(trainer, is_intermediate)
+
+    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Save the average if it is the best so far."""
+        if self._evaluates:
+            super().on_training_run_epoch_end(trainer)
+
+    def new_value(self, trainer: "Trainer", value: float) -> None:
+        """Save the average if `value` is the best so far."""
+        if self.is_better(value):
+            self.best_metric = value
+            self._save(trainer, {self.watch_metric: value})
+
+    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Save the average, if no evaluation could tell which one is best."""
+        if not self._evaluates:
+            self._save(trainer, {})
+        self._handler.call_event("on_training_run_end", trainer)
+
+    def close(self) -> None:
+        """Close the callbacks of the average's evaluations."""
+        self._handler.end_session()
+
+    def _save(self, trainer: "Trainer", extra: dict[str, Any]) -> None:
+        with self._in_place_of_the_model(trainer):
+            trainer.save_checkpoint(self.save_path, checkpoint_kwargs=extra, save_optimizer=False, save_scheduler=False)
+
+    @contextmanager
+    def _in_place_of_the_model(self, trainer: "Trainer") -> Iterator[None]:
+        """Let the trainer work with the average, its callbacks and its names of metrics."""
+        history = trainer.run_history
+        model, handler, prefix = trainer.model, trainer.callback_handler, history.metric_name_prefix
+        trainer.model = self.ema_model.module
+        trainer.callback_handler = self._handler
+        history.set_metric_name_prefix(PREFIX)
+        try:
+            yield
+        finally:
+            trainer.model = model
+            trainer.callback_handler = handler
+            history.set_metric_name_prefix(prefix)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averaged weights, the best value and the state of the callbacks."""
+        state = {**super().state_dict(), "callbacks": self._handler.state_dict()}
+        if self.ema_model is not None:
+            state["module"] = self.ema_model.module.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the average of `state`."""
+        super().load_state_dict(state)
+        self._handler.load_state_dict(state["callbacks"])
+        if self.ema_model is not None:  # before the run starts there is none, and the state comes again after it
+            self.ema_model.module.load_state_dict(state["module"])

@@ -1,0 +1,168 @@
+"""Shows how far an epoch or an evaluation is."""
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from treadle.callback import TrainerCallback
+from treadle.callbacks.progress_display import Activity, BarDisplay, Display, make_display
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_drawing = threading.Lock()
+"""Held while something is drawn, and while this process forks: a worker must not inherit a console in use."""
+_guarding_forks: list[bool] = []
+
+
+class ProgressBarCallback(TrainerCallback):
+    """Shows the epoch, the loss, the learning rate, samples per second and the time left.
+
+    A thread of its own looks at the trainer's counters a few times a second, so that a step costs nothing. Loss
+    and rate are those of the latest log. Where there is no terminal it prints a line now and then instead.
+
+    Args:
+        refresh_every: Seconds between two drawings of a bar.
+        line_every: Seconds between two lines, where no bar can be drawn.
+    """
+
+    def __init__(self, refresh_every: float = 0.25, line_every: float = 10.0) -> None:
+        self.refresh_every = refresh_every
+        self.line_every = line_every
+        self._display: Display | None = None
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._training: Activity | None = None
+        self._evaluating: Activity | None = None
+        self._notes: dict[str, str] = {}
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Start to look."""
+        self._start(trainer)
+
+    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Start to look."""
+        self._start(trainer)
+
+    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Show the epoch."""
+        self._training = self._begin(_training(trainer, self._notes))
+
+    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Leave the epoch as it is shown."""
+        self._finish(self._training)
+
+    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Show the evaluation, below the epoch if it is in the middle of one."""
+        self._evaluating = self._begin(_evaluating(trainer))
+
+    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Leave the evaluation as it is shown."""
+        self._finish(self._evaluating)
+
+    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+        """Take note of the loss and the learning rate."""
+        if scalars and "train_loss" in scalars:
+            self._notes["loss"] = f"{scalars['train_loss']:.4g}"
+        rates = [group["lr"] for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
+        if rates and not (isinstance(rates[0], Tensor) and rates[0].is_cuda):
+            self._notes["lr"] = f"{float(rates[0]):.3g}"
+
+    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Stop to look."""
+        self.close()
+
+    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Stop to look."""
+        self.close()
+
+    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Stop to look."""
+        self.close()
+
+    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+        """Give the terminal back before the error is shown."""
+        self.close()
+
+    def close(self) -> None:
+        """End the thread and leave the terminal as it was."""
+        self._over.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        with _drawing:
+            display, self._display = self._display, None
+            if display is not None:
+                display.close()
+        self._training = self._evaluating = None
+
+    def _start(self, trainer: "Trainer") -> None:
+        self.close()
+        if not trainer.processes.is_local_main:
+            return
+        _guard_forks()
+        self._notes, self._over = {}, threading.Event()
+        self._display = make_display(trainer.print)
+        seconds = self.refresh_every if isinstance(self._display, BarDisplay) else self.line_every
+        arguments = (self._display, self._over, seconds)
+        self._thread = threading.Thread(target=_keep_drawing, args=arguments, name="treadle-progress", daemon=True)
+        self._thread.start()
+
+    def _begin(self, activity: Activity) -> Activity | None:
+        with _drawing:
+            if self._display is None:
+                return None
+            self._display.begin(activity)
+            return activity
+
+    def _finish(self, activity: Activity | None) -> None:
+        with _drawing:
+            if self._display is not None and activity is not None:
+                self._display.finish(activity)
+
+
+def _keep_drawing(display: Display, over: threading.Event, seconds: float) -> None:
+    while not over.wait(seconds):
+        try:
+            with _drawing:
+                display.draw(time.monotonic())
+        except Exception:  # nothing that is only shown may end a run
+            logger.exception("the progress cannot be shown any more; the run goes on without it")
+            return
+
+
+def _guard_forks() -> None:
+    if not _guarding_forks and hasattr(os, "register_at_fork"):
+        _guarding_forks.append(True)
+        os.register_at_fork(before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release)
+
+
+def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
+    progress, config = trainer.progress, trainer.run_config
+    epochs = None if config is None else config.num_epochs
+    known = [] if config is None else [config.num_local_update_steps_per_epoch, config.max_num_train_steps]
+    per_epoch, limit = known or (None, None)
+    left = None if limit is None else limit - (progress.step - progress.epoch_step)
+    total = min((count for count in (per_epoch, left) if count is not None), default=None)
+    return Activity(
+        f"Epoch {trainer.run_history.current_epoch}" + ("" if epochs is None else f"/{epochs}"),
+        position=lambda: progress.epoch_step,
+        total=lambda: total,
+        samples=lambda: progress.samples * trainer.processes.size,
+        notes=notes,
+    )
+
+
+def _evaluating(trainer: "Trainer") -> Activity:
+    stream = trainer._eval_dataloader
+    return Activity(
+        "Evaluating",
+        position=lambda: 0 if stream is None else stream.drawn,
+        total=lambda: None if stream is None else stream.length,
+    )

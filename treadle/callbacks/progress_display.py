@@ -1,0 +1,189 @@
+"""How progress is shown: as bars on a terminal or in a notebook, as a line now and then anywhere else."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+SMOOTHING = 0.3
+"""How much the newest speed counts."""
+
+
+@dataclass(eq=False)
+class Activity:
+    """Something that goes on for a known or unknown number of steps, looked at from outside.
+
+    Args:
+        title: What it is.
+        position: Tells how many steps are done; called by another thread, so it may only read a counter.
+        total: Tells how many there are, if it is known.
+        samples: Tells how many samples went through, if that is of interest.
+        notes: What else to show, such as the loss.
+    """
+
+    title: str
+    position: Callable[[], int]
+    total: Callable[[], int | None]
+    samples: Callable[[], int] | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    _last: tuple[float, int, int] | None = None
+    _step_speed: float = 0.0
+    _sample_speed: float = 0.0
+
+    def look(self, now: float) -> None:
+        """Take note of the place at the time `now`, for the speed."""
+        here = (now, self.position(), 0 if self.samples is None else self.samples())
+        before, self._last = self._last, here
+        if before is not None and here[0] > before[0]:
+            seconds = here[0] - before[0]
+            self._step_speed = _smoothed(self._step_speed, (here[1] - before[1]) / seconds)
+            self._sample_speed = _smoothed(self._sample_speed, (here[2] - before[2]) / seconds)
+
+    def pause(self) -> None:
+        """Leave out the time until the next look."""
+        self._last = None
+
+    def details(self) -> str:
+        """Return notes, speed and the time left, as far as they are known."""
+        parts = [f"{name} {value}" for name, value in self.notes.items()]
+        if self._sample_speed > 0:
+            parts.append(f"{self._sample_speed:,.0f} samples/s")
+        total = self.total()
+        if total is not None and self._step_speed > 0:
+            parts.append(f"ETA {_duration(max(0, total - self.position()) / self._step_speed)}")
+        return "  ".join(parts)
+
+    def line(self) -> str:
+        """Return everything as one line."""
+        total = self.total()
+        of = "" if total is None else f"/{total}"
+        return f"{self.title}  {self.position()}{of}  {self.details()}".rstrip()
+
+
+def _smoothed(before: float, now: float) -> float:
+    return now if before == 0 else (1 - SMOOTHING) * before + SMOOTHING * now
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+class Display(Protocol):
+    """Shows activities, the newest of which is under way while the others wait for it."""
+
+    def begin(self, activity: Activity) -> None:
+        """Show another activity."""
+
+    def draw(self, now: float) -> None:
+        """Show where the activities are."""
+
+    def finish(self, activity: Activity) -> None:
+        """Stop showing an activity."""
+
+    def close(self) -> None:
+        """Stop showing anything, and leave the terminal as it was."""
+
+
+class LineDisplay:
+    """Prints a line for the newest activity whenever it is drawn."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._activities: list[Activity] = []
+
+    def begin(self, activity: Activity) -> None:
+        """Show another activity."""
+        self._activities.append(activity)
+
+    def draw(self, now: float) -> None:
+        """Print where the newest activity is."""
+        if self._activities:
+            self._activities[-1].look(now)
+            self._write(self._activities[-1].line())
+
+    def finish(self, activity: Activity) -> None:
+        """Stop showing an activity."""
+        self._activities.remove(activity)
+
+    def close(self) -> None:
+        """Stop showing anything."""
+        self._activities.clear()
+
+
+class BarDisplay:
+    """Draws a bar for each activity; the last bar stays on the screen when its activity is finished."""
+
+    def __init__(self, console: Any) -> None:
+        self._console = console
+        self._tasks: dict[Activity, Any] = {}
+        self._progress: Any = None
+
+    def begin(self, activity: Activity) -> None:
+        """Show another bar."""
+        if self._progress is None:
+            self._progress = _bars(self._console)
+            self._progress.start()
+        self._tasks[activity] = self._progress.add_task(activity.title, total=activity.total(), details="")
+
+    def draw(self, now: float) -> None:
+        """Draw the bars anew."""
+        if not self._tasks:
+            return
+        newest = next(reversed(self._tasks))
+        for activity in self._tasks:
+            if activity is newest:
+                activity.look(now)
+            else:
+                activity.pause()
+            self._refresh(activity)
+        self._progress.refresh()
+
+    def finish(self, activity: Activity) -> None:
+        """Remove a bar; the last one stays on the screen as it is then."""
+        self._refresh(activity)
+        task = self._tasks.pop(activity)
+        if self._tasks:
+            self._progress.remove_task(task)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Stop drawing; the cursor is shown again."""
+        progress, self._progress = self._progress, None
+        self._tasks.clear()
+        if progress is not None:
+            progress.stop()
+
+    def _refresh(self, activity: Activity) -> None:
+        self._progress.update(
+            self._tasks[activity],
+            completed=activity.position(),
+            total=activity.total(),
+            details=activity.details(),
+        )
+
+
+def _bars(console: Any) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    # No refreshing of its own: each update would cost a lock and now and then a drawing, in the step.
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[details]}"),
+        console=console,
+        auto_refresh=False,
+        expand=True,
+    )
+
+
+def make_display(write: Callable[[str], None]) -> Display:
+    """Return bars where they can be drawn, lines otherwise."""
+    from rich.console import Console
+
+    console = Console()
+    if (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter:
+        return BarDisplay(console)
+    return LineDisplay(write)

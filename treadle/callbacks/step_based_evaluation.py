@@ -1,0 +1,38 @@
+"""Evaluates within epochs."""
+
+from typing import TYPE_CHECKING, Any
+
+from treadle.callback import TrainerCallback
+from treadle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class StepBasedEvaluationCallback(TrainerCallback):
+    """Evaluates every so many steps of the run, besides the evaluations that the run makes anyway.
+
+    Args:
+        eval_every_n_steps: The number of updates between two evaluations, counted over the whole run.
+    """
+
+    def __init__(self, eval_every_n_steps: int) -> None:
+        if eval_every_n_steps < 1:
+            raise ConfigError(
+                f"StepBasedEvaluationCallback: eval_every_n_steps={eval_every_n_steps} must be at least 1"
+            )
+        self.eval_every_n_steps = eval_every_n_steps
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Make sure that there is something to evaluate on.
+
+        Raises:
+            ConfigError: There is not.
+        """
+        if trainer._eval_dataloader is None:
+            raise ConfigError("StepBasedEvaluationCallback has nothing to evaluate on; pass eval_dataset= to train()")
+
+    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Evaluate if it is due."""
+        if trainer.progress.step % self.eval_every_n_steps == 0:
+            trainer._run_eval_epoch(trainer._eval_dataloader, is_intermediate=True)
