@@ -18,7 +18,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from treadle.errors import ConfigError
 from treadle.placeholders import TrainerPlaceholderValues as P
-from treadle.placeholders import replace_placeholders
+from treadle.placeholders import replace_placeholders, replace_trainer_placeholder_values
+from treadle.trainer import Trainer
 
 # The same examples in every run, and no example is too slow on a busy machine.
 deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -223,3 +224,26 @@ def test_a_torch_scheduler_is_built_with_the_numbers_of_the_run() -> None:
     )
     scheduler = replace_placeholders(factory, VALUES)(torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert scheduler.total_steps == 120
+
+
+def trainer_in_a_run() -> Trainer:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, torch.nn.MSELoss(), optimizer, callbacks=(), device="cpu")
+    trainer.train([(torch.ones(1), torch.ones(1))] * 6, num_epochs=3, per_device_batch_size=2)
+    return trainer
+
+
+def test_a_trainer_in_a_run_gives_placeholders_their_values() -> None:
+    factory = partial(dict, P.NUM_EPOCHS, total=P.NUM_EPOCHS * P.NUM_UPDATE_STEPS_PER_EPOCH, other="kept")
+    replaced = replace_trainer_placeholder_values(trainer_in_a_run(), factory)
+    assert (replaced.func, replaced.args, replaced.keywords) == (dict, (3,), {"total": 9, "other": "kept"})
+
+
+def test_a_trainer_without_a_run_has_no_values_to_give() -> None:
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(model, torch.nn.MSELoss(), None, callbacks=(), device="cpu")
+    with pytest.raises(
+        ConfigError, match=r"^the trainer has no run yet, .*; replace them in create_scheduler or later$"
+    ):
+        replace_trainer_placeholder_values(trainer, partial(dict, total=P.NUM_EPOCHS))

@@ -14,17 +14,20 @@ from treadle.accelerator import AcceleratorFacade
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
-from treadle.checkpoint import Tracked
+from treadle.checkpoint import Policy, Tracked
 from treadle.data import Stream
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
 from treadle.gradients import REDUCTIONS
 from treadle.metrics import EvaluationMetrics
+from treadle.micro_batches import MicroBatchSplits
+from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate
 from treadle.parallel import LossModule, Processes
 from treadle.phase import Phase
 from treadle.precision import Precision
 from treadle.progress import Progress
 from treadle.run_config import TrainerRunConfig
+from treadle.run_folder import RunFolder
 from treadle.settings import RunSettings
 
 AGREEMENT_STEPS = 10
@@ -49,6 +52,12 @@ class Foundation:
         precision: "fp32", "bf16" or "fp16".
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its samples.
         device: Where to train; by default the GPU of this process if there is one.
+        checkpoints: Which checkpoints of the run folder are kept, and how they are written.
+        on_nonfinite: What happens when a loss or gradient is nan or infinite: "raise" ends the run and names the
+            step; "skip" leaves that update out; "rollback" returns to the last checkpoint and skips its data.
+        max_rollbacks: How often a run may roll back before it gives up.
+        deterministic: Whether torch must give the same bits each time, and fail where it cannot.
+        microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
     """
 
     scheduler: Any
@@ -68,7 +77,14 @@ class Foundation:
         precision: str = "fp32",
         loss_reduction: str = "mean",
         device: torch.device | str | None = None,
+        checkpoints: Policy | None = None,
+        on_nonfinite: str = "raise",
+        max_rollbacks: int = 3,
+        deterministic: bool = False,
+        microbatch: str = "fixed",
     ) -> None:
+        _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
+        _check_choice("microbatch", microbatch, ("fixed", "auto"))
         _check_parts(model, loss_func, optimizer, callbacks, loss_reduction)
         self.model = model
         self.loss_func = loss_func
@@ -76,6 +92,12 @@ class Foundation:
         self.seed = seed
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.loss_reduction = loss_reduction
+        self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
+        self.on_nonfinite = on_nonfinite
+        self.max_rollbacks = max_rollbacks
+        self.deterministic = deterministic
+        self.microbatch = microbatch
+        self.update_applied: Tensor | None = None
         self.processes = Processes(device)
         self.precision = Precision(precision, self.processes.device)
         self.progress = Progress()
@@ -108,6 +130,10 @@ class Foundation:
         self._optimizers: list[Optimizer] = []
         self._clips = False
         self._next_due = 0
+        self._folder: RunFolder | None = None
+        self._poisoned = PoisonedSteps()
+        self._gate: UpdateGate | None = None
+        self._splits = MicroBatchSplits()
         self._scheduled_by_step = True
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
@@ -142,8 +168,10 @@ class Foundation:
         return self
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print on the first process of each machine only."""
+        """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
         self._accelerator.print(*args, **kwargs)
+        if self._folder is not None and self.processes.is_main:
+            self._folder.log(" ".join(map(str, args)))
 
     def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
         """Return the rows of `tensor` from every process, in rank order; see `Processes.gather`."""
@@ -188,10 +216,15 @@ class Foundation:
 
     def _log(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""
-        total, count, nonfinite = self._loss_tracker.flush()
+        total, count, nonfinite = self._loss_tracker.take()
         if self.processes.distributed:
             total, count = self.processes.reduce([total, count])
             nonfinite = self._agree_on_nonfinite(nonfinite)
+        if nonfinite is not None and self.on_nonfinite == "rollback":
+            raise RollBack(nonfinite.step, nonfinite.value)
+        if self._gate is not None:
+            nonfinite = None
+            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone())
         if count:
             self.storage.put_scalar("train_loss", total / count)
         self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
@@ -202,6 +235,11 @@ class Foundation:
         if first == math.inf:
             return None
         return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is unknown; use one of {choices}")
 
 
 def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, loss_reduction: str) -> None:

@@ -10,7 +10,12 @@ from treadle._foundation import Foundation
 from treadle.checkpoint import read_file, write_file
 from treadle.errors import CheckpointError
 
-STATE_FILE = "state.safetensors"
+LOCAL = ("random", "losses")
+"""What differs between the ranks of a run, beside their places in the data."""
+
+MAIN_ONLY = ("metrics_file",)
+"""What only the first rank has, and a run in another folder may lack."""
+
 COMPILED_PREFIX = "_orig_mod."
 
 
@@ -81,10 +86,13 @@ class Saving(Foundation):
     def save_training_state(
         self, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
     ) -> None:
-        """Write everything that a run needs to go on exactly from here into a folder."""
+        """Write everything that a run needs to go on exactly from here into a folder.
+
+        Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
+        save in `on_update_end`, `on_update_start` or at the end of the run.
+        """
         state = {"run": self._state(), "kwargs": checkpoint_kwargs or {}}
-        name = STATE_FILE if self.processes.is_main else f"rank_{self.processes.rank}.safetensors"
-        write_file(Path(output_dir) / name, state)
+        write_file(Path(output_dir) / _state_file(self.processes.rank), state)
         self.processes.barrier()
 
     def load_training_state(self, input_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -93,21 +101,35 @@ class Saving(Foundation):
         Raises:
             CheckpointError: The folder holds no training state, or that of another trainer.
         """
-        name = STATE_FILE if self.processes.is_main else f"rank_{self.processes.rank}.safetensors"
-        state: dict[str, Any] = read_file(Path(input_dir) / name)
-        self._load_state(state["run"])
+        state: dict[str, Any] = read_file(Path(input_dir) / _state_file(self.processes.rank))
+        shared = state if self.processes.is_main else read_file(Path(input_dir) / _state_file(0))
+        self._load_state(shared["run"], state["run"])
         return dict(state["kwargs"])
 
     def _state(self) -> dict[str, Any]:
-        return {"processes": self.processes.size, "tracked": self._tracked.state_dict()}
+        """Return the state of the run; what all ranks have in common is only in the first one's."""
+        tracked = self._tracked.state_dict(None if self.processes.is_main else self._is_local)
+        return {"processes": self.processes.size, "tracked": tracked}
 
-    def _load_state(self, state: dict[str, Any]) -> None:
-        if state["processes"] != self.processes.size:
+    def _load_state(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+        """Bring everything tracked back: from the first rank's state, and from `own` what is this rank's alone."""
+        if shared["processes"] != self.processes.size:
             raise CheckpointError(
-                f"the training state was written by {state['processes']} processes and this run has "
+                f"the training state was written by {shared['processes']} processes and this run has "
                 f"{self.processes.size}; start as many"
             )
-        self._tracked.load_state_dict(state["tracked"])
+        common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}
+        mine = {name: value for name, value in own["tracked"].items() if self._is_local(name)}
+        self._tracked.load_state_dict({**common, **mine}, optional=MAIN_ONLY)
+
+    @staticmethod
+    def _is_local(name: str) -> bool:
+        """Whether what is tracked under `name` differs between ranks."""
+        return name in LOCAL or name.startswith("stream_")
+
+
+def _state_file(rank: int) -> str:
+    return "state.safetensors" if rank == 0 else f"rank_{rank}.safetensors"
 
 
 class ModelState:

@@ -17,6 +17,8 @@ from treadle.data import RandomState, Stream, fold_seed
 from treadle.data.seeds import draw_seed
 from treadle.errors import ConfigError, DataError
 from treadle.gradients import WindowScale
+from treadle.micro_batches import MicroBatchSplits
+from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.optimizer_state import OptimizerState
 from treadle.parallel import LossModule
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
@@ -42,6 +44,9 @@ class SetUp(Evaluation):
         self.scheduler = self.create_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self._resolve_cadences()
+        self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
+        self._gate = UpdateGate(self.model, self.device) if self.on_nonfinite == "skip" else None
+        self._loss_tracker.skip_nonfinite = self._gate is not None
         self._track_run()
         self._scale = WindowScale(
             self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
@@ -54,6 +59,7 @@ class SetUp(Evaluation):
         self._log_steps = settings.log_every.in_steps
         evaluates = None if self._eval_dataloader is None else settings.eval_every
         self._eval_steps = 0 if evaluates is None else evaluates.in_steps
+        self._save_steps = 0 if settings.save_every is None else settings.save_every.in_steps
 
     def _seed_run(self) -> None:
         if self.seed is not None:
@@ -210,7 +216,12 @@ class SetUp(Evaluation):
             losses=self._loss_tracker,
             callbacks=self.callback_handler,
             random=RandomState(),
+            poisoned=self._poisoned,
+            micro_batches=self._splits,
         )
+        self._tracked.remove("gate")
+        if self._gate is not None:
+            self.track(gate=self._gate)
 
 
 def _default_workers(device: torch.device) -> int:

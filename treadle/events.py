@@ -1,6 +1,7 @@
 """What a run reports: scalars on the device until a log is due, then one copy to the host."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -37,12 +38,14 @@ class EventStorage:
 
     Attributes:
         progress: Where the run is; values are put at its step.
+        on_flush: Called with the (name, step, value, kind) of everything that came to the host.
     """
 
     def __init__(self) -> None:
         self.progress = Progress()
         self._series: dict[str, Series] = {}
         self._pending: list[tuple[str, int, Any, Kind]] = []
+        self.on_flush: Callable[[list[tuple[str, int, Any, str]]], None] | None = None
 
     @property
     def step(self) -> int:
@@ -63,6 +66,8 @@ class EventStorage:
         for (name, step, _, kind), value in zip(pending, values, strict=True):
             self._series.setdefault(name, Series(kind)).append(step, value)
             latest[name] = value
+        if self.on_flush is not None and pending:
+            self.on_flush([(row[0], row[1], value, row[3]) for row, value in zip(pending, values, strict=True)])
         return latest
 
     def series(self, name: str) -> Series:
@@ -245,20 +250,29 @@ class LossSummary(NamedTuple):
 class LossTracker:
     """The weighted mean of many losses, which stay on the device until somebody asks.
 
+    Two sums are kept: since the last `reset` (an epoch), and since the last `take` (a log). Both are added up
+    loss by loss in the same order however often they are read, so that a resumed run gives the same bits.
+
     Args:
         progress: Where the run is: losses are remembered with the number of the step they belong to.
+
+    Attributes:
+        skip_nonfinite: Whether losses that are nan or infinite stay out of the sums.
     """
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = Progress() if progress is None else progress
+        self.skip_nonfinite = False
+        self._taken = LossSummary(0.0, 0.0, None)
         self.reset()
 
     def reset(self) -> None:
         """Forget every loss."""
-        self._forget_pending()
-        self._total = 0.0
-        self._count = 0.0
-        self._latest = 0.0
+        self._steps: list[int] = []
+        self._losses: list[Any] = []
+        self._weights: list[Any] = []
+        self._total = self._count = self._latest = 0.0
+        self._taken = LossSummary(0.0, 0.0, None)
 
     def update(self, loss: Any, batch_size: Any = 1) -> None:
         """Add a mean loss over `batch_size` samples; either may be a tensor on the device."""
@@ -266,43 +280,47 @@ class LossTracker:
         self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         self._weights.append(batch_size)
 
-    def _forget_pending(self) -> None:
-        self._steps: list[int] = []
-        self._losses: list[Any] = []
-        self._weights: list[Any] = []
-
-    def flush(self) -> "LossSummary":
-        """Bring pending losses to the host with one copy; return what they add up to."""
-        losses, weights, steps = read_values(self._losses), read_values(self._weights), self._steps
-        self._forget_pending()
-        total = count = 0.0
-        for loss, weight in zip(losses, weights, strict=True):
-            total += loss * weight
-            count += weight
-            # The running sum is kept loss by loss, so that it does not depend on when it was read.
+    def read(self) -> NonFinite | None:
+        """Bring pending losses to the host with one copy; return the first bad one since the last `take`."""
+        steps, losses, weights = self._steps, read_values(self._losses), read_values(self._weights)
+        self._steps, self._losses, self._weights = [], [], []
+        total, weight_since, bad = self._taken
+        for step, loss, weight in zip(steps, losses, weights, strict=True):
+            if not math.isfinite(loss):
+                # The loss of the update under way, after n others, is the loss of step n + 1.
+                bad = bad or NonFinite(step + 1, loss, self._latest if self._count else None)
+                if self.skip_nonfinite:
+                    continue
             self._total += loss * weight
-        self._count += count
-        if losses:
-            self._latest = losses[-1]
-        bad = None if math.isfinite(total) else first_nonfinite(steps, losses)
-        return LossSummary(total, count, bad)
+            self._count += weight
+            total += loss * weight
+            weight_since += weight
+            self._latest = loss
+        self._taken = LossSummary(total, weight_since, bad)
+        return bad
+
+    def take(self) -> LossSummary:
+        """Return what the losses since the last time add up to."""
+        self.read()
+        taken, self._taken = self._taken, LossSummary(0.0, 0.0, None)
+        return taken
 
     @property
     def total_loss(self) -> float:
         """The sum of all losses, each times its batch size."""
-        self.flush()
+        self.read()
         return self._total
 
     @property
     def running_count(self) -> float:
         """The number of samples over all losses."""
-        self.flush()
+        self.read()
         return self._count
 
     @property
     def loss_value(self) -> float:
         """The newest loss."""
-        self.flush()
+        self.read()
         return self._latest
 
     @property
@@ -312,19 +330,13 @@ class LossTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as plain data."""
-        self.flush()
-        return {"total": self._total, "count": self._count, "latest": self._latest}
+        self.read()
+        return {"total": self._total, "count": self._count, "latest": self._latest, "taken": self._taken[:2]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the sums from `state`."""
-        self._forget_pending()
+        self.reset()
         self._total, self._count = float(state["total"]), float(state["count"])
         self._latest = float(state["latest"])
-
-
-def first_nonfinite(steps: list[int], losses: list[float]) -> NonFinite | None:
-    """Return the first loss that is nan or infinite, if any; the loss after n updates is that of step n + 1."""
-    for place, loss in enumerate(losses):
-        if not math.isfinite(loss):
-            return NonFinite(steps[place] + 1, loss, losses[place - 1] if place else None)
-    return None
+        total, weight = state["taken"]
+        self._taken = LossSummary(float(total), float(weight), None)

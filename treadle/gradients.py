@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from treadle.errors import ConfigError
 
 REDUCTIONS = ("mean", "sum")
+SMALLEST = 1e-12
+"""What a window's weight is at least, where it is on the device and cannot be asked."""
 
 
 class WindowScale:
@@ -51,17 +53,21 @@ class WindowScale:
             weight: What the loss is a mean over: a number, or a tensor on the device.
             rider: A zero whose gradient collects the factors over all ranks.
         """
-        if not self._mean:
-            return loss if rider is None else loss * self._ranks + rider
+        weight = _exactly(weight, loss)
         if rider is None:
-            return self._share_alone(loss, weight) if self._parts > 1 else loss
+            return self._share_alone(loss, weight) if self._mean and self._parts > 1 else loss
+        if not self._mean:
+            # A batch that only keeps this rank in step weighs nothing; its sum is another rank's already.
+            counts = isinstance(weight, Tensor) or weight > 0
+            return loss * (self._ranks if counts else 0) + rider
         factor = weight / (self._fixed_nominal * self._parts)
         shared: Tensor = loss * factor + rider * factor
         return shared
 
     def _share_alone(self, loss: Tensor, weight: Any) -> Tensor:
         if self._nominal is None:
-            self._nominal = weight
+            # Any weight will do, since it cancels; but the first micro-batch may have nothing to be a mean over.
+            self._nominal = weight.clamp_min(1) if isinstance(weight, Tensor) else weight or 1
         self._total = self._total + weight
         expected = self._nominal * self._parts
         if isinstance(weight, Tensor):
@@ -80,12 +86,22 @@ class WindowScale:
         """
         if not self.pending or not gradients:
             return
+        # A window that weighs nothing has gradients of zero, which must stay so.
         if collected is not None:
-            _multiply(gradients, 1.0 / collected.clamp_min(1e-12))
-        else:
-            expected = self._nominal * self._parts
-            if isinstance(self._total, Tensor) or self._total != expected:
-                _multiply(gradients, expected / self._total)
+            _multiply(gradients, 1.0 / collected.clamp_min(SMALLEST))
+            return
+        expected = self._nominal * self._parts
+        if isinstance(self._total, Tensor):
+            _multiply(gradients, expected / self._total.clamp_min(SMALLEST))
+        elif self._total not in (0, expected):
+            _multiply(gradients, expected / self._total)
+
+
+def _exactly(weight: Any, loss: Tensor) -> Any:
+    """Return a count on the device in the type of `loss`, lest its quotients be rounded to the default type."""
+    if not isinstance(weight, Tensor):
+        return weight
+    return weight.to(torch.promote_types(loss.dtype, torch.float32))
 
 
 def _multiply(gradients: list[Tensor], factor: Any) -> None:
@@ -104,7 +120,12 @@ def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
     """Return the joint norm of `gradients`, on their device."""
-    return torch.nn.utils.get_total_norm(gradients)
+    return torch.nn.utils.get_total_norm([_elements(gradient) for gradient in gradients])
+
+
+def _elements(gradient: Tensor) -> Tensor:
+    """Return the elements of a gradient that are there; those of a sparse row that was met twice are summed."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def clip_by_norm(gradients: list[Tensor], limit: float) -> Tensor:
@@ -120,6 +141,12 @@ def clip_by_norm(gradients: list[Tensor], limit: float) -> Tensor:
 
 def clip_by_value(gradients: list[Tensor], limit: float) -> None:
     """Force every element of `gradients` between -`limit` and `limit`."""
-    if gradients:
-        torch._foreach_clamp_min_(gradients, -limit)
-        torch._foreach_clamp_max_(gradients, limit)
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    if dense:
+        torch._foreach_clamp_min_(dense, -limit)
+        torch._foreach_clamp_max_(dense, limit)
+    for gradient in gradients:
+        if gradient.is_sparse:
+            summed = gradient.coalesce()
+            summed.values().clamp_(-limit, limit)
+            gradient.copy_(summed)

@@ -19,9 +19,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from numbers import Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
 
 RunNumbers = Mapping[str, int | float | None]
 
@@ -302,6 +305,19 @@ def replace_placeholders(value: Any, values: RunNumbers) -> Any:
         items = [replace_placeholders(item, values) for item in value]
         return value if _same(items, value) else _rebuild(value, items)
     return value
+
+
+def replace_trainer_placeholder_values(trainer: "Trainer", instance: Any) -> Any:
+    """Return `instance` with the numbers of the trainer's run in the place of placeholders; see `replace_placeholders`.
+
+    Raises:
+        ConfigError: The trainer has no run yet.
+    """
+    if trainer.run_config is None or trainer._train_dataloader is None:
+        raise ConfigError(
+            "the trainer has no run yet, so its placeholders have no values; replace them in create_scheduler or later"
+        )
+    return replace_placeholders(instance, trainer.placeholder_values())
 
 
 def _same(new: Any, old: Any) -> bool:

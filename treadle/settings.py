@@ -28,6 +28,8 @@ class RunSettings:
     log_every: Cadence
     save_every: Cadence | None
     resume_from: Path | None
+    resume: str | None = None
+    extend: str | None = None
 
     def __post_init__(self) -> None:
         if self.num_epochs is None and self.max_steps is None:
@@ -38,6 +40,10 @@ class RunSettings:
         self._require_positive("gradient_accumulation_steps", self.accumulation)
         self._require_positive("gradient_clip_value", self.clip_value, whole=False)
         self._require_positive("clip_norm", self.clip_norm, whole=False)
+        if self.resume not in (None, "auto"):
+            raise ConfigError(f"resume={self.resume!r} is unknown; use 'auto' to go on with the run in run_dir")
+        if self.extend not in (None, "stretch", "hold"):
+            raise ConfigError(f"extend={self.extend!r} is unknown; use 'stretch' or 'hold'")
         if self.scheduler_interval not in (None, "step", "epoch"):
             raise ConfigError(f"scheduler_interval={self.scheduler_interval!r} is unknown; use 'step' or 'epoch'")
 

@@ -5,29 +5,30 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from torch import Tensor
+import torch
 from torch.optim import Optimizer
 
 from treadle._foundation import AGREEMENT_STEPS
-from treadle._setup import SetUp
+from treadle._updating import Updating
 from treadle.data import Batch, size_of
+from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.foreign import ForeignUpdates
-from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
-from treadle.losses import check_loss, default_loss, describe_batch
-from treadle.parallel import GradientAverager
+from treadle.losses import describe_batch
+from treadle.nonfinite import RollBack
 from treadle.phase import Phase
 from treadle.progress import Cadence
 from treadle.result import TrainResult, find_best
 from treadle.schedules import require_factory
+from treadle.schedules.extending import Extend
 from treadle.settings import Interval, RunSettings, one_limit
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
-class Trainer(SetUp):
+class Trainer(Updating):
     """Trains a model; subclass it and override a verb, or add a callback.
 
     The arguments are those of `Foundation`. Verbs that begin with *create* or *calculate* return a value, all
@@ -65,6 +66,8 @@ class Trainer(SetUp):
         eval_every: int | str | None = "1 epoch",
         log_every: int | str = 50,
         save_every: int | str | None = None,
+        resume: Literal["auto"] | None = None,
+        extend: Extend | None = None,
     ) -> TrainResult:
         """Train on `train_dataset` and return how it went.
 
@@ -89,8 +92,13 @@ class Trainer(SetUp):
             scheduler_metric: The metric that drives the scheduler, for one whose `step` takes it.
             eval_every: How often to evaluate: "500 steps", "1 epoch" or a number of steps.
             log_every: How often scalars are read from the device.
-            save_every: How often the run is saved into its folder.
+            save_every: How often the run is saved into its folder; by default after every epoch.
+            resume: "auto" goes on with the run in `run_dir` if there is one; None refuses to touch it.
+            extend: What a schedule made for a shorter run does when the run is continued with a larger limit:
+                "stretch" to the new length, or "hold" its last rate.
         """
+        if save_every is None and self.run_dir is not None:
+            save_every = "1 epoch"
         self._settings = RunSettings(
             num_epochs=num_epochs,
             max_steps=one_limit(max_num_train_steps, max_steps),
@@ -104,13 +112,17 @@ class Trainer(SetUp):
             log_every=Cadence.parse(log_every, name="log_every"),
             save_every=Cadence.parse_optional(save_every, name="save_every"),
             resume_from=None if resume_from is None else Path(resume_from),
+            resume=resume,
+            extend=extend,
         )
         if self.optimizer is None:
             raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
         self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
-        return self._run_training()
+        self._open_run()
+        with self._leaving(), Deterministic(self.device) if self.deterministic else NO_CONTEXT:
+            return self._run_training()
 
     # The run ----------------------------------------------------------------------------------------------
 
@@ -123,6 +135,7 @@ class Trainer(SetUp):
             handler.start_session("on_training_run_start", self)
             self._resume()
             reason = self._run_epochs()
+            self._finish_run()
             self.training_run_end()
             self.fire("on_training_run_end")
         except BaseException as error:
@@ -130,19 +143,20 @@ class Trainer(SetUp):
             raise
         finally:
             self._looping = False
-            handler.end_session()
+            try:
+                handler.end_session()
+            finally:
+                self._close_run()
         return self._result(reason)
-
-    def _resume(self) -> None:
-        """Load the state to go on from: once for the start events to see, and again where they may have moved it."""
-        if self.settings.resume_from is not None:
-            self.load_training_state(self.settings.resume_from)
 
     def _run_epochs(self) -> str:
         self._looping = True
         try:
             while (reason := self._limit_reached()) is None:
-                self._run_epoch()
+                try:
+                    self._run_epoch()
+                except RollBack as request:
+                    self._roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
             self._looping = False
@@ -163,9 +177,11 @@ class Trainer(SetUp):
     def _run_epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
         self.in_own_loop = False
+        before = self.progress.step
         with ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
             self._run_train_epoch(self._train_dataloader)
-        if not self.progress.mid_epoch and not self._loop_is_foreign():
+        foreign = self._loop_is_foreign()
+        if not self.progress.mid_epoch and not foreign:
             raise DataError(
                 f"epoch {self.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
                 "epoch only, so pass something that can be iterated again"
@@ -181,10 +197,28 @@ class Trainer(SetUp):
             self.training_run_epoch_end()
             self.fire("on_training_run_epoch_end")
         finally:
-            # Counted even if a callback stops the run here: nothing of this epoch is left to do.
-            self.progress.finish_epoch()
-            self.run_history._increment_epoch()
+            # Counted even if a callback stops the run here: nothing of this epoch is left to do. One that the
+            # step limit cut short is not over: a longer run goes on in the middle of it.
+            if not self._cut_short():
+                self.progress.finish_epoch()
+                self.run_history._increment_epoch()
         self._agree_on_stop()
+        self._save_after_epoch(before)
+        self._leave_if_asked()
+
+    def _cut_short(self) -> bool:
+        stream = self._train_dataloader
+        return self.progress.step >= self._last_step and stream is not None and stream.has_next()
+
+    def _save_after_epoch(self, step_before: int) -> None:
+        """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
+        cadence = self.settings.save_every
+        by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch)
+        every = self._save_steps if self._loop_is_foreign() else 0
+        by_step = every and self.progress.step // every > step_before // every
+        best = self._improved()
+        if by_epoch or by_step or best:
+            self._save(best=best)
 
     def _loop_is_foreign(self) -> bool:
         return type(self)._run_train_epoch is not Trainer._run_train_epoch
@@ -198,11 +232,7 @@ class Trainer(SetUp):
             if visit < done:
                 continue
             for window in self._windows(phase):
-                try:
-                    self.update(phase, window)
-                except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                    error.add_note(self._place_of(phase, window))
-                    raise
+                self._attempt(phase, window)
                 self._after_update()
             self.progress.finish_visit()
             if self._limit_reached():
@@ -211,6 +241,36 @@ class Trainer(SetUp):
         self._log()
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
+
+    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
+        """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
+        if self.progress.step + 1 in self._poisoned.steps:
+            self._window_samples = sum(map(size_of, window))
+            return
+        try:
+            self.update(phase, self._splits.cut(window))
+        except torch.OutOfMemoryError:
+            if not self._may_cut_finer(window):
+                raise
+            self._cut_finer()
+            self._attempt(phase, window)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            error.add_note(self._place_of(phase, window))
+            raise
+
+    def _may_cut_finer(self, window: list[Batch]) -> bool:
+        # Alone only: another process would not know that this one makes more backward passes.
+        alone = not self.processes.distributed
+        return self.microbatch == "auto" and alone and self._splits.parts < max(map(size_of, window))
+
+    def _cut_finer(self) -> None:
+        """Halve the micro-batches after memory ran out."""
+        self._splits.halve()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.print(f"memory ran out: each micro-batch is cut into {self._splits.parts}, the batch stays the same")
 
     def _place_of(self, phase: Phase, window: list[Batch]) -> str:
         place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {phase.loss.__name__}"
@@ -229,6 +289,7 @@ class Trainer(SetUp):
         self.fire("on_train_epoch_start")
         if resumed:
             self._resume()
+        self._resumed()
         limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
         overridden = type(self)._clip_gradients is not Trainer._clip_gradients
         self._clips = limits or overridden or self.track_gradient_norm
@@ -279,15 +340,24 @@ class Trainer(SetUp):
 
     def _do_what_is_due(self, step: int) -> None:
         """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
-        log, evaluate = self._log_steps, self._eval_steps
+        log, evaluate, save = self._log_steps, self._eval_steps, self._save_steps
         agree = AGREEMENT_STEPS if self.processes.distributed else 0
+        self._next_due = min(
+            (step // every + 1) * every for every in (log, evaluate, save, agree, sys.maxsize) if every
+        )
+        self._check_saver()
+        best = False
         if log and step % log == 0:
             self._log()
         if evaluate and step % evaluate == 0:
             self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
+            best = self._improved()
+        if best or (save and step % save == 0):
+            self._save(best=best)
+        if not agree or step % agree == 0:
+            self._leave_if_asked()
         if agree and step % agree == 0:
             self._agree_on_stop()
-        self._next_due = min((step // every + 1) * every for every in (log, evaluate, agree, sys.maxsize) if every)
 
     def _finish_foreign_epoch(self) -> None:
         """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
@@ -297,109 +367,6 @@ class Trainer(SetUp):
         if recorded < self.run_history.current_epoch:
             self._add_epoch_loss_to_run_history()
 
-    # One update -------------------------------------------------------------------------------------------
-
-    def update(self, phase: Phase, window: list[Batch]) -> None:
-        """Make one update from the micro-batches in `window`."""
-        self.calculate_gradients(phase, window)
-        self.apply_gradients(phase)
-
-    def calculate_gradients(self, phase: Phase, window: list[Batch]) -> None:
-        """Accumulate the gradient of `window`; the host never waits for the device."""
-        self._phase = phase
-        listening = self.callback_handler.table
-        parts = len(window)
-        self._window_samples = 0
-        self._scale.begin(parts)
-        for position, batch in enumerate(window):
-            if listening["on_train_step_start"]:
-                self.fire("on_train_step_start", batch=batch)
-            output, rider = self._loss_of(phase, batch, last=position == parts - 1)
-            loss = output["loss"]
-            weight = self._weight(batch, output) if phase.stream.padded != position else 0
-            self._loss_tracker.update(loss, weight)
-            if listening["on_train_step_end"]:
-                step = phase.stream.drawn - parts + position
-                self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
-            self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
-
-    def _loss_of(self, phase: Phase, batch: Batch, *, last: bool) -> tuple[dict[str, Any], Tensor | None]:
-        """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
-        rider: Tensor | None = None
-        if self._loss_module is None and self.precision.plain:
-            output = phase.loss(batch)
-        else:
-            with self.precision.autocast():
-                output, rider = self._wrapped_loss(phase, batch, last)
-        if self.progress.visit_step == 0:
-            check_loss(output, verb=phase.loss.__name__)
-        return output, rider
-
-    def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
-        """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
-        if self._wrapped is None or phase.parameters is not None:
-            module = self._loss_module
-            return (phase.loss(batch), None) if module is None else module(phase.loss, batch)
-        # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
-        self._wrapped.require_backward_grad_sync = last
-        result: tuple[dict[str, Any], Tensor] = self._wrapped(phase.loss, batch)
-        return result
-
-    def _weight(self, batch: Batch, output: dict[str, Any]) -> Any:
-        """Count the samples of a micro-batch and return what its loss is a mean over."""
-        size = output.get("batch_size")
-        if type(size) is not int:
-            self._window_samples += size_of(batch)
-            return self._size_in(output, batch)
-        self._window_samples += size
-        return output.get("num_items_in_batch", size)
-
-    def apply_gradients(self, phase: Phase) -> None:
-        """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
-        if self._scale.pending:
-            self.normalise_gradients(phase)
-        if self._clips:
-            self._clip_gradients()
-        self.optimizer_step()
-        if phase.scheduler is not None and self._scheduled_by_step:
-            self.scheduler_step()
-        self.optimizer_zero_grad()
-
-    def normalise_gradients(self, phase: Phase) -> None:
-        """Make the gradient that of one batch with all samples of the window, over all ranks."""
-        if self._loss_module is None:
-            self._scale.normalise(gradients_of(phase.trained))
-            return
-        rider = self._loss_module.weight
-        if phase.parameters is not None:
-            GradientAverager(self.processes).average([*phase.trained, rider])
-        self._scale.normalise(gradients_of(phase.trained), rider.grad)
-        rider.grad = None
-
-    def _clip_gradients(self) -> None:
-        """Bound the gradient of the update, once, over all parameters of its optimizer."""
-        norm, value = self.settings.clip_norm, self.settings.clip_value
-        optimizer = self._acting_optimizer
-        self.precision.unscale(optimizer)
-        groups = optimizer.param_groups
-        held = (
-            [parameter for group in groups for parameter in group["params"]]
-            if self._phase is None
-            else self._phase.trained
-        )
-        gradients = gradients_of(held)
-        if value is not None:
-            clip_by_value(gradients, value)
-        if norm is not None:
-            self.gradient_norm = clip_by_norm(gradients, norm)
-        elif self.track_gradient_norm:
-            self.gradient_norm = norm_of(gradients)
-
-    @property
-    def _acting_optimizer(self) -> Optimizer:
-        """The optimizer of the phase under way; in a loop of the user's, the only one."""
-        return self._optimizers[0] if self._phase is None else self._phase.optimizer
-
     # Verbs to override ------------------------------------------------------------------------------------
 
     def training_run_start(self) -> None:
@@ -408,42 +375,6 @@ class Trainer(SetUp):
     def train_epoch_start(self) -> None:
         """Put the model into training mode."""
         self.model.train()
-
-    def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
-        """Return the loss of one micro-batch.
-
-        Returns:
-            A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
-            is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
-        """
-        return default_loss(self.model, self.loss_func, batch)
-
-    def backward_step(self, loss: Tensor) -> None:
-        """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
-        if self.precision.scaler is not None:
-            loss = self.precision.scaler.scale(loss)
-        loss.backward(inputs=None if self._phase is None else self._phase.parameters)  # type: ignore[no-untyped-call]
-
-    def optimizer_step(self) -> None:
-        """Update the weights."""
-        if self.precision.scaler is None:
-            self._acting_optimizer.step()
-        else:
-            self.precision.step(self._acting_optimizer)
-
-    def scheduler_step(self) -> None:
-        """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
-        scheduler = self.scheduler if self._phase is None or not self._scheduled_by_step else self._phase.scheduler
-        metric = self.settings.metric_of(scheduler, evaluates=self._eval_dataloader is not None)
-        if metric is None:
-            scheduler.step()
-        else:
-            scheduler.step(self.run_history.get_latest_metric(metric))
-
-    def optimizer_zero_grad(self) -> None:
-        """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
 
     def train_epoch_end(self) -> None:
         """Called after the last batch of an epoch, before its loss is recorded."""

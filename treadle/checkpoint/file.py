@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
+from treadle.checkpoint.durable import replace_file
 from treadle.checkpoint.tree import join, split
 from treadle.errors import CheckpointError
 
@@ -23,19 +24,11 @@ def write_file(path: str | os.PathLike[str], tree: Any) -> None:
     """
     target = Path(path)
     structure, tensors = split(tree)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    metadata = {"format": FORMAT, "state": json.dumps(structure)}
+    hosted = {name: _on_host(tensor) for name, tensor in tensors.items()}
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_safetensors(
-            {name: _on_host(tensor) for name, tensor in tensors.items()},
-            temporary,
-            metadata={"format": FORMAT, "state": json.dumps(structure)},
-        )
-        _sync(temporary)
-        os.replace(temporary, target)
-        _sync(target.parent)
+        replace_file(target, lambda temporary: save_safetensors(hosted, temporary, metadata=metadata))
     except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
 
 
@@ -79,11 +72,3 @@ def _reject_pickle(path: Path) -> None:
             f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
             "import its weights with treadle.checkpoint.import_torch"
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,5 +1,6 @@
 """The things whose state makes up a run, by name."""
 
+from collections.abc import Callable, Container
 from typing import Any, Protocol, runtime_checkable
 
 from treadle.errors import CheckpointError, ConfigError
@@ -44,22 +45,27 @@ class Tracked:
         """Return the names tracked, in the order they were added."""
         return list(self._objects)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of everything tracked, by name."""
-        return {name: value.state_dict() for name, value in self._objects.items()}
+    def state_dict(self, wanted: Callable[[str], bool] | None = None) -> dict[str, Any]:
+        """Return the state of everything tracked, or of the names that are `wanted`."""
+        return {name: value.state_dict() for name, value in self._objects.items() if wanted is None or wanted(name)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, optional: Container[str] = ()) -> None:
         """Give everything tracked its state back.
+
+        Args:
+            state: The states by name.
+            optional: Names that may be missing on either side.
 
         Raises:
             CheckpointError: Something tracked has no state there, or the other way round.
         """
-        missing = sorted(set(self._objects) - set(state))
-        surplus = sorted(set(state) - set(self._objects))
+        missing = sorted(name for name in set(self._objects) - set(state) if name not in optional)
+        surplus = sorted(name for name in set(state) - set(self._objects) if name not in optional)
         if missing or surplus:
             raise CheckpointError(
                 f"the checkpoint does not match this trainer: it lacks {missing} and has {surplus} besides; "
                 "build the trainer as it was when the checkpoint was written"
             )
         for name, value in self._objects.items():
-            value.load_state_dict(state[name])
+            if name in state:
+                value.load_state_dict(state[name])

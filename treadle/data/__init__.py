@@ -1,9 +1,10 @@
 """Data that knows its place: orders, samplers, streams and the state of random generators."""
 
 from treadle.data.batches import Batch, size_of
+from treadle.data.per_sample import sample_seed
 from treadle.data.random_state import RandomState
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.data.stream import Stream
 
-__all__ = ["Batch", "PositionedBatchSampler", "RandomState", "Stream", "fold_seed", "size_of"]
+__all__ = ["Batch", "PositionedBatchSampler", "RandomState", "Stream", "fold_seed", "sample_seed", "size_of"]

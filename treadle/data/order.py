@@ -82,10 +82,15 @@ class SamplerOrder:
         """Draw the order of `epoch`, from the remembered states if they were set."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
-        if self.start_state is not None:
-            self._random.load_state_dict(self.start_state)
-        self.start_state = self._random.state_dict()
+        if self.start_state is None:
+            self.start_state = self._random.state_dict()
+            self._indices = list(self._sampler)
+            return
+        # Drawn again, for a run that goes on: the generators have moved on since, and stay where they are.
+        now = self._random.state_dict()
+        self._random.load_state_dict(self.start_state)
         self._indices = list(self._sampler)
+        self._random.load_state_dict(now)
 
     def finish(self) -> None:
         """Forget the remembered states: the next epoch draws anew."""

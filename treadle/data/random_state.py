@@ -8,10 +8,16 @@ import torch
 
 
 class RandomState:
-    """Python's, NumPy's, torch's and the accelerators' generators, as one thing to save and restore."""
+    """Python's, NumPy's, torch's and the accelerators' generators, as one thing to save and restore.
 
-    def __init__(self, *generators: torch.Generator | None) -> None:
+    Args:
+        generators: Further torch generators to keep with them.
+        cuda: Whether the accelerator's generator is included; workers must not touch it.
+    """
+
+    def __init__(self, *generators: torch.Generator | None, cuda: bool = True) -> None:
         self._generators = [generator for generator in generators if generator is not None]
+        self._cuda = cuda
 
     def state_dict(self) -> dict[str, Any]:
         """Return all states; tensors are copies."""
@@ -28,7 +34,7 @@ class RandomState:
             "torch": torch.get_rng_state(),
             "own": [generator.get_state() for generator in self._generators],
         }
-        if torch.cuda.is_available():
+        if self._cuda and torch.cuda.is_available():
             state["cuda"] = torch.cuda.get_rng_state()
         return state
 

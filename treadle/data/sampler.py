@@ -45,6 +45,7 @@ class PositionedBatchSampler(Sampler[Any]):
         self._size = size
         self._evaluation = evaluation
         self._start = 0
+        self.epoch = 0
 
     @property
     def global_size(self) -> int:
@@ -54,7 +55,7 @@ class PositionedBatchSampler(Sampler[Any]):
     def begin(self, epoch: int, batch: int = 0) -> None:
         """Get ready to iterate over `epoch` from the batch numbered `batch`."""
         self.order.begin(epoch)
-        self._start = batch
+        self.epoch, self._start = epoch, batch
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.order), self.global_size)

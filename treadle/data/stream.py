@@ -1,5 +1,6 @@
 """A stream of batches that counts what was drawn from it, whoever draws."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -10,9 +11,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from treadle.data.batches import Batch, mover, size_of, stay
 from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
+from treadle.data.per_sample import PlacedSampler, SeededSamples, draws_nothing
+from treadle.data.random_state import RandomState
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 
 class Shuffle(RandomSampler):
@@ -55,7 +60,7 @@ class Stream:
         name: str = "train",
     ) -> None:
         self.name = name
-        self.source = source
+        self.source: Any = source
         self.limit = limit
         self.epoch = 0
         self.drawn = 0
@@ -70,10 +75,20 @@ class Stream:
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
-        self.sampler = _positioned_sampler(source, seed=seed, rank=rank, size=size, evaluation=evaluation)
+        self.sampler = _positioned_sampler(self.source, seed=seed, rank=rank, size=size, evaluation=evaluation)
+        self._seed = seed
+        self._start_state: dict[str, Any] | None = None
+        self._before_peek: Any = None
+        self._source_state: dict[str, Any] | None = None
+        self._stateful: Any = source if hasattr(source, "state_dict") else getattr(source, "dataset", None)
         self._in_process = self.sampler is not None and is_plain(source)
-        rebuild = self.sampler is not None and not self._in_process
-        self.loader = _rebuilt(source, self.sampler, fold_seed(seed, 1)) if rebuild else source
+        self.fetched: Any = None
+        self.loader: Any = source
+        if self.sampler is not None:
+            dataset = self.source.dataset
+            self.fetched = dataset if draws_nothing(dataset) else SeededSamples(dataset, seed)
+            if not self._in_process:
+                self.loader = _rebuilt(self.source, self.fetched, self.sampler)
 
     @property
     def length(self) -> int | None:
@@ -126,13 +141,33 @@ class Stream:
         if self.sampler is not None:
             self.sampler.begin(self.epoch, self.drawn)
             self._end = self.length
-            return fetched_here(self.source, self.sampler) if self._in_process else iter(self.loader)
+            if self._in_process:
+                return fetched_here(self.source, self.fetched, self.sampler)
+            self.loader.generator.manual_seed(fold_seed(self._seed, 1, self.epoch))
+            return iter(self.loader)
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(self.epoch)
-        batches = iter(self.source)
+        return self._open_sequence()
+
+    def _open_sequence(self) -> Iterator[Batch]:
+        """Begin a source that can only be read from its start, and go forward to the place in it."""
+        generators = RandomState()
+        now = generators.state_dict()
+        again = self.drawn > 0 and self._start_state is not None
+        if again:
+            generators.load_state_dict(self._start_state or {})
+        else:
+            self._start_state = now
+        batches: Iterator[Batch] = iter(self.source)
         if self._size > 1:
             batches = _every_nth(batches, self._rank, self._size, self._evaluation)
-        return islice(batches, self.drawn, None)
+        if self.drawn and self._source_state is None:
+            logger.info("the %s data cannot be entered in the middle: %d batches are read again", self.name, self.drawn)
+            next(islice(batches, self.drawn - 1, None), None)
+        self._source_state = None
+        if again:
+            generators.load_state_dict(now)
+        return batches
 
     def has_next(self) -> bool:
         """Whether there is another batch; only a source of unknown length is read to find out."""
@@ -141,6 +176,8 @@ class Stream:
         if self.limit is not None and self.drawn >= self.limit:
             return False
         if not self._peeked:
+            if hasattr(self._stateful, "state_dict"):
+                self._before_peek = self._stateful.state_dict()
             self._peeked = self._read(1)
         return bool(self._peeked)
 
@@ -208,8 +245,10 @@ class Stream:
         state: dict[str, Any] = {"epoch": self.epoch, "drawn": self.drawn, "last": self._last_size}
         if isinstance(self._order, SamplerOrder):
             state["order"] = self._order.start_state
-        if hasattr(self.source, "state_dict"):
-            state["source"] = self.source.state_dict()
+        if self.sampler is None:
+            state["start"] = self._start_state
+            if hasattr(self._stateful, "state_dict"):
+                state["source"] = self._before_peek if self._peeked else self._stateful.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -218,8 +257,10 @@ class Stream:
         self._last, self._last_size = [], int(state["last"])
         if isinstance(self._order, SamplerOrder):
             self._order.start_state = state.get("order")
-        if "source" in state and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict(state["source"])
+        self._start_state = state.get("start")
+        if state.get("source") is not None and hasattr(self._stateful, "load_state_dict"):
+            self._source_state = state["source"]
+            self._stateful.load_state_dict(state["source"])
 
 
 def _length_of(source: Any) -> int | None:
@@ -283,27 +324,29 @@ def is_plain(source: Any) -> bool:
     return type(source) is DataLoader and source.num_workers == 0 and not source.pin_memory
 
 
-def fetched_here(source: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:
+def fetched_here(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:
     """Fetch and collate the batches of `sampler` in this process.
 
     The same as iterating over the loader, without its bookkeeping: a profiler label and a few calls per batch,
     which cost more than the rest of the trainer.
     """
-    dataset, collate = source.dataset, source.collate_fn
-    if sampler.batch_size is None and source.batch_sampler is None:
-        for index in sampler:
+    collate = source.collate_fn
+    places = PlacedSampler(sampler) if isinstance(dataset, SeededSamples) else sampler
+    if source.batch_sampler is None:
+        for index in places:
             yield collate(dataset[index])
         return
     together = getattr(dataset, "__getitems__", None)
-    for indices in sampler:
+    for indices in places:
         yield collate(together(indices) if together else [dataset[index] for index in indices])
 
 
-def _rebuilt(source: Any, sampler: PositionedBatchSampler | None, seed: int) -> DataLoader[Any]:
+def _rebuilt(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> DataLoader[Any]:
     """Return a loader like `source` that draws through `sampler` and touches no global generator."""
-    chosen: dict[str, Any] = {"batch_sampler": sampler}
-    if source.batch_size is None and source.batch_sampler is None:
-        chosen = {"batch_size": None, "sampler": sampler}
+    places: Any = PlacedSampler(sampler) if isinstance(dataset, SeededSamples) else sampler
+    chosen: dict[str, Any] = {"batch_sampler": places}
+    if source.batch_sampler is None:
+        chosen = {"batch_size": None, "sampler": places}
     if source.num_workers > 0:
         chosen |= {
             "prefetch_factor": source.prefetch_factor,
@@ -311,13 +354,13 @@ def _rebuilt(source: Any, sampler: PositionedBatchSampler | None, seed: int) -> 
             "multiprocessing_context": source.multiprocessing_context,
         }
     return DataLoader(
-        source.dataset,
+        dataset,
         num_workers=source.num_workers,
         collate_fn=source.collate_fn,
         pin_memory=source.pin_memory,
         timeout=source.timeout,
         worker_init_fn=source.worker_init_fn,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator(),
         **chosen,
     )
 

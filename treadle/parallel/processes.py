@@ -2,7 +2,7 @@
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -47,7 +47,7 @@ class Processes:
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, timeout=TIMEOUT)
-        atexit.register(_leave)
+        atexit.register(leave)
 
     @property
     def distributed(self) -> bool:
@@ -134,16 +134,8 @@ def _control_group() -> "dist.ProcessGroup":
     return _control_groups[0]
 
 
-def _leave() -> None:
+def leave() -> None:
+    """Leave the group of processes, if this one joined it."""
     if dist.is_initialized():
         dist.destroy_process_group()
         _control_groups.clear()
-
-
-def on_main_process_only(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function so that only the main process runs it; the others get None."""
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if int(os.environ.get("RANK", "0")) == 0 else None
-
-    return wrapper

@@ -1,0 +1,211 @@
+"""Evaluation, gathering and prediction on one process and on several."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from parallel_models import classifier, flat, per_device, samples, sgd, trainer_of
+from parallel_program import Program, Report
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torchmetrics.classification import MulticlassAUROC
+
+from treadle import Trainer, TrainerCallback
+from treadle.errors import ConfigError, DataError
+from treadle.parallel import Processes
+
+program = Program()
+SIZES = (3, 4, 5, 11, 12, 13, 23, 24, 25, 26, 33)
+"""Around one and two global batches, with every remainder that leaves a rank with less than the others."""
+
+
+class Noting(TrainerCallback):
+    """Keeps the first input of every sample that this rank evaluates; in this data it is the sample's number."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_eval_step_end(self, trainer: Trainer, batch: Any, batch_output: Any, **kwargs: Any) -> None:
+        self.seen += [int(number) for number in batch[0][:, 0]]
+
+
+def numbered(count: int) -> TensorDataset:
+    """Return samples whose first input is their place."""
+    inputs, targets = samples(count).tensors
+    inputs[:, 0] = torch.arange(count)
+    return TensorDataset(inputs, targets)
+
+
+def evaluated(data: Any, **settings: Any) -> Report:
+    """Evaluate on `data`; say what was found, and which samples each rank saw."""
+    noting = Noting()
+    trainer = trainer_of(classifier(), callbacks=(noting,))
+    results = trainer.evaluate(data, **{"per_device_batch_size": per_device(trainer)} | settings)
+    return {"loss": results["evaluation_loss"], "accuracy": results["accuracy"], "seen": noting.seen}
+
+
+@program.scenario
+def sizes() -> Report:
+    return {str(count): evaluated(numbered(count)) for count in SIZES}
+
+
+@program.scenario
+def sizes_with_drop_last() -> Report:
+    return {str(count): evaluated(numbered(count), dataloader_kwargs={"drop_last": True}) for count in (13, 25)}
+
+
+@program.scenario
+def shuffled_loader() -> Report:
+    size = per_device(trainer_of(classifier()))
+    return evaluated(DataLoader(numbered(25), batch_size=size, shuffle=True))
+
+
+class WithoutLength(IterableDataset[Any]):
+    """Samples one after the other, without a length."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        data = numbered(self._count)
+        return iter([data[place] for place in range(self._count)])
+
+
+@program.scenario
+def iterable() -> Report:
+    return {str(count): evaluated(WithoutLength(count)) for count in (5, 26)}
+
+
+@program.scenario
+def gathered() -> Report:
+    """Gather 2, 3, 4... rows by rank; rows equal to the padding; rows of ranks that have none; scalars."""
+    processes = Processes()
+    rank = processes.rank
+    ragged = torch.arange(2.0 + rank) + 10 * rank
+    padding_like = torch.full((2 + rank, 2), -1.0)
+    nothing_first = torch.full((rank, 3), rank, dtype=torch.long)
+    flags = torch.tensor([True] * (1 + rank))
+    return {
+        "ragged": processes.gather(ragged, padding_value=-1),
+        "padding_like": processes.gather(padding_like, padding_value=-1),
+        "nothing_first": processes.gather(nothing_first, padding_value=-100),
+        "flags": processes.gather(flags, padding_value=0),
+        "scalars": processes.gather(torch.tensor(float(rank))),
+        "equal": processes.gather(torch.full((1, 2), float(rank))),
+        "turned": processes.gather(torch.arange(6.0).view(2, 3).t() + rank),
+        "by_the_trainer": trainer_of(classifier()).gather(ragged, padding_value=0),
+    }
+
+
+@program.scenario
+def gathered_without_padding() -> Report:
+    processes = Processes()
+    try:
+        processes.gather(torch.zeros(1 + processes.rank))
+    except ConfigError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+@program.scenario
+def predicted() -> Report:
+    trainer = trainer_of(classifier())
+    return {str(count): trainer.predict(numbered(count), per_device(trainer)) for count in SIZES}
+
+
+@program.scenario
+def predicted_without_length() -> Report:
+    trainer = trainer_of(classifier())
+    return {"outputs": trainer.predict(WithoutLength(26), per_device(trainer))}
+
+
+class Describes(Trainer):
+    """Predicts something that is no tensor."""
+
+    def calculate_prediction(self, batch: Any) -> dict[str, Tensor]:
+        return {"scores": self.model(batch[0])}
+
+
+@program.scenario
+def predicted_no_tensor() -> Report:
+    try:
+        trainer_of(classifier(), Describes).predict(samples(12))
+    except DataError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+class Recorded(Trainer):
+    """Gathers what it evaluates, as users do."""
+
+    def eval_epoch_start(self) -> None:
+        super().eval_epoch_start()
+        self.rows: list[Tensor] = []
+
+    def calculate_eval_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_eval_batch_loss(batch)
+        self.rows.append(batch[0][:, 0])
+        return output
+
+    def eval_epoch_end(self) -> None:
+        self.run_history.update_metric("numbers", self.gather(torch.cat(self.rows), padding_value=-1).tolist())
+
+
+@program.scenario
+def gathered_in_a_verb() -> Report:
+    trainer = trainer_of(classifier(), Recorded)
+    trainer.evaluate(numbered(25), per_device(trainer))
+    return {"numbers": sorted(trainer.run_history.get_latest_metric("numbers"))}
+
+
+@program.scenario
+def metric_whose_state_grows() -> Report:
+    """Evaluate a metric that keeps every score, with ranks of unequal numbers of batches."""
+    trainer = trainer_of(classifier(), metrics={"auroc": MulticlassAUROC(num_classes=3)})
+    return {"auroc": trainer.evaluate(numbered(25), per_device(trainer))["auroc"]}
+
+
+@program.scenario
+def train_evaluate_train() -> Report:
+    """Alternate the verbs; ranks begin apart, and nothing but the trainer keeps them together."""
+    model = classifier(seed=7 + Processes().rank)
+    trainer = Trainer(model, nn.CrossEntropyLoss(), sgd(model), callbacks=(), seed=3)
+    weights, losses = [], []
+    for count in (25, 48, 49):
+        trainer.train(samples(count), num_epochs=1, per_device_batch_size=per_device(trainer))
+        weights.append(flat(model))
+        losses.append(trainer.evaluate(samples(17, seed=1), per_device(trainer))["evaluation_loss"])
+        losses.append(trainer.evaluate(samples(5, seed=2), per_device(trainer))["evaluation_loss"])
+    return {
+        "weights": torch.stack(weights),
+        "losses": losses,
+        "model_is_the_users": trainer.model is model and type(model) is nn.Sequential,
+        "names": sorted(model.state_dict()),
+    }
+
+
+@program.alone
+def too_few_samples_to_evaluate() -> Report:
+    try:
+        trainer_of(classifier()).evaluate(samples(1))
+    except DataError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+@program.alone
+def too_few_samples_to_train_with() -> Report:
+    try:
+        trainer_of(classifier()).train(samples(12), num_epochs=1, eval_dataset=samples(1))
+    except DataError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+@program.alone
+def too_few_samples_to_predict() -> Report:
+    return {"outputs": trainer_of(classifier()).predict(samples(1))}
+
+
+if __name__ == "__main__":
+    program.main()

@@ -1,0 +1,78 @@
+"""What every program of this folder is made of: scenarios that run on all ranks and report by rank."""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+Report = dict[str, Any]
+Scenario = Callable[[], Report]
+
+PATIENCE_SECONDS = 10
+"""How long a rank that is done with a scenario waits for the others before it takes them for hung."""
+
+
+class Program:
+    """Scenarios by name; each rank runs them in the same order and writes a report after each."""
+
+    def __init__(self) -> None:
+        self._scenarios: dict[str, Scenario] = {}
+        self._alone: set[str] = set()
+
+    def scenario(self, function: Scenario) -> Scenario:
+        """Decorate a function without arguments that returns numbers, strings, lists and tensors by name."""
+        self._scenarios[function.__name__] = function
+        return function
+
+    def alone(self, function: Scenario) -> Scenario:
+        """Decorate a scenario that runs only when it is asked for, since it may not end on every rank."""
+        self._alone.add(function.__name__)
+        return self.scenario(function)
+
+    def add(self, name: str, function: Scenario) -> None:
+        """Add a scenario under a name of its own."""
+        self._scenarios[name] = function
+
+    def main(self) -> None:
+        """Run what the command line asks for: a folder for the reports, then the beginning of names."""
+        folder, wanted = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+        rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        for name, function in self._scenarios.items():
+            chosen = name not in self._alone if wanted is None else name.startswith(wanted)
+            if chosen:
+                _write(folder / f"{name}.rank_{rank}", _run(function))
+                _await([folder / f"{name}.rank_{other}.json" for other in range(ranks)])
+
+
+def _run(function: Scenario) -> Report:
+    try:
+        return function()
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def _write(path: Path, report: Report) -> None:
+    tensors = {name: value.detach().contiguous().clone() for name, value in report.items() if isinstance(value, Tensor)}
+    if tensors:
+        save_file(tensors, f"{path}.safetensors")
+    temporary = Path(f"{path}.part")
+    temporary.write_text(json.dumps({name: value for name, value in report.items() if name not in tensors}))
+    temporary.rename(f"{path}.json")
+
+
+def _await(reports: list[Path]) -> None:
+    """Wait for the other ranks without a collective, which a rank that failed would never answer."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not all(report.exists() for report in reports):
+        if time.monotonic() > deadline:
+            print(f"gave up waiting for {[report.name for report in reports if not report.exists()]}", flush=True)
+            # Not sys.exit: leaving the process group in good order would wait for the rank that hangs.
+            os._exit(3)
+        time.sleep(0.002)

@@ -1,0 +1,262 @@
+"""Keeping a run: its folder, its checkpoints, going on from one, and leaving in good order."""
+
+import os
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from treadle._setup import SetUp
+from treadle.checkpoint import CheckpointStore, Saver
+from treadle.errors import CheckpointError, NonFiniteError
+from treadle.fingerprint import differences, environment, fingerprint_data, fingerprint_model, fingerprint_optimizer
+from treadle.leaving import LeavingRequests, leave
+from treadle.metrics_file import MetricsFile
+from treadle.nonfinite import RollBack
+from treadle.result import find_best
+from treadle.run_folder import RunFolder
+from treadle.schedules.extending import fit_schedule
+
+
+class Running(SetUp):
+    """What a trainer with a run folder does around the loop; without one it does nothing."""
+
+    _saver: Saver | None = None
+    _restored: tuple[dict[str, Any], dict[str, Any]] | None = None
+    _resumed_from = False
+
+    def _open_run(self) -> None:
+        """Open the run's folder and find out whether to go on from a checkpoint in it."""
+        self._folder = self._saver = self._restored = None
+        self._resumed_from = False
+        self._leave_request = 0
+        self._rollbacks = 0
+        self._saved_at: tuple[int, int] | None = None
+        self.storage.on_flush = None
+        self._tracked.remove("metrics_file")
+        if self.run_dir is None:
+            return
+        self._folder = RunFolder(self.run_dir)
+        store = CheckpointStore(
+            self._folder.checkpoints, self.checkpoint_policy, rank=self.processes.rank, size=self.processes.size
+        )
+        attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
+        self._saver = Saver(store, attempt, self._come_back)
+        step = self._step_to_resume(store)
+        if self.processes.is_main:
+            self._open_files(store, fresh=step is None)
+        if step is not None:
+            self._take_checkpoint(store, step)
+
+    def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
+        assert self._folder is not None
+        assert self.run_config is not None
+        store.clear_leftovers()
+        metrics = MetricsFile(self._folder.path / "metrics.jsonl", self.progress)
+        if fresh:
+            metrics.truncate()
+        self.track(metrics_file=metrics)
+        self.storage.on_flush = metrics.put
+        self._metrics_file = metrics
+        self._folder.write_config(self.run_config.to_dict())
+
+    def _step_to_resume(self, store: CheckpointStore) -> int | None:
+        """Return the step to go on from, the same on every rank; None starts afresh.
+
+        Raises:
+            CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
+        """
+        resume = self.settings.resume
+        steps = self.processes.share(store.steps())
+        if resume is None and steps:
+            raise CheckpointError(
+                f"{self.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with it, "
+                "or another run_dir"
+            )
+        if resume is None or not steps:
+            return None
+        step: int | None = self.processes.share(store.newest_good() if self.processes.is_main else None)
+        if step is None:
+            raise CheckpointError(
+                f"every checkpoint in {store.folder} is damaged (steps {steps}); restore one, or use another run_dir"
+            )
+        return step
+
+    def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
+        """Read the checkpoint at `step`, having checked that it is of this run."""
+        manifest = store.manifest(step)
+        found = differences(manifest["identity"], self._identity())
+        if found:
+            listed = "; ".join(found)
+            raise CheckpointError(
+                f"the run in {self.run_dir} is another one: {listed}. Start afresh in another run_dir"
+            )
+        changed = differences(manifest["environment"], environment())
+        if changed:
+            self.print("resumed, but not bit for bit: " + "; ".join(changed))
+        if self.processes.is_main:
+            store.discard_after(step)
+        self.processes.barrier()
+        shared = store.read(step, rank=0)
+        own = shared if self.processes.is_main else store.read(step)
+        planned = self.run_config.max_num_train_steps if self.run_config is not None else None
+        saved = shared["tracked"].get("scheduler")
+        fitted = fit_schedule(self.scheduler, saved, manifest.get("planned_steps"), planned, self.settings.extend)
+        if fitted is not self.scheduler:
+            self.scheduler = fitted
+            self.track(scheduler=fitted)
+        self._restored = (shared, own)
+        self.print(f"going on from step {step} of {self.run_dir}")
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
+        assert self.run_config is not None
+        return {
+            "model": fingerprint_model(self.model),
+            "optimizer": {name: fingerprint_optimizer(one) for name, one in self.optimizers().items()},
+            "data": fingerprint_data(getattr(self._train_dataloader, "dataset", None) or self.train_dataset),
+            "batch": {
+                "per device": self.run_config.train_per_device_batch_size,
+                "accumulation": self.run_config.gradient_accumulation_steps,
+                "processes": self.processes.size,
+            },
+            "precision": self.precision.kind,
+        }
+
+    def _resume(self) -> None:
+        """Load the state to go on from: once for the start events to see, and again where they may have moved it."""
+        if self.settings.resume_from is not None and self._restored is None and not self._resumed_from:
+            self.load_training_state(self.settings.resume_from)
+        elif self._restored is not None:
+            self._load_state(*self._restored)
+
+    def _resumed(self) -> None:
+        """Forget the state that was loaded: the run is where it was, and moves on."""
+        self._restored = None
+        self._resumed_from = True
+        if self._folder is not None and self.processes.is_main and not self._rollbacks:
+            facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
+            self._folder.write_manifest({**facts, "environment": environment(), "processes": self.processes.size})
+
+    # Saving -----------------------------------------------------------------------------------------------
+
+    def _save(self, *, best: bool = False, finished: bool = False) -> None:
+        """Save the run as it is now: after an update, or between two epochs."""
+        place = (self.progress.step, self.progress.epoch)
+        if self._saver is None or (place == self._saved_at and not best):
+            return
+        if self._loss_tracker.read() is not None:
+            self._log()
+        facts = {
+            "epoch": self.progress.epoch,
+            "identity": self._identity(),
+            "environment": environment(),
+            "planned_steps": None if self.run_config is None else self.run_config.max_num_train_steps,
+            "best": best,
+            "finished": finished,
+        }
+        try:
+            self._saver.save(self.progress.step, self._state(), facts)
+            self._saved_at = place
+        except CheckpointError as error:
+            self._report_failed_save(error)
+
+    def _report_failed_save(self, error: CheckpointError) -> None:
+        if self.checkpoint_policy.on_error == "raise":
+            raise error
+        self.print(f"going on without a checkpoint: {error}")
+
+    def _come_back(self) -> None:
+        """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
+        self._next_due = 0
+
+    def _check_saver(self) -> None:
+        if self._saver is not None:
+            try:
+                self._saver.check()
+            except CheckpointError as error:
+                self._report_failed_save(error)
+
+    def _improved(self) -> bool:
+        """Whether the newest value of the metric that checkpoints are judged by is the best so far."""
+        name = self.checkpoint_policy.best
+        if name is None or self._saver is None:
+            return False
+        values = self.run_history.get_metric_values(name)
+        best = find_best(name, values, greater_is_better=self.checkpoint_policy.greater_is_better)
+        return best is not None and best.position == len(values) - 1
+
+    def _finish_run(self) -> None:
+        """Save the end of the run and wait until it is on disk."""
+        self._save(finished=True)
+        if self._saver is not None:
+            try:
+                self._saver.wait()
+            except CheckpointError as error:
+                self._report_failed_save(error)
+
+    def _close_run(self) -> None:
+        """Close the files of the run, however it ended; a checkpoint being written is completed."""
+        if self._saver is not None:
+            try:
+                self._saver.wait()
+            except CheckpointError as error:
+                self.print(str(error))
+        if self._folder is not None and self.processes.is_main:
+            self.storage.flush()
+            self._metrics_file.close()
+        self.storage.on_flush = None
+
+    # Leaving and rolling back -----------------------------------------------------------------------------
+
+    def _leaving(self) -> AbstractContextManager[Any]:
+        """Return the context in which signals ask the run to save itself and leave."""
+        return LeavingRequests(self._request_leave) if self._saver is not None else nullcontext()
+
+    def _request_leave(self, number: int) -> None:
+        self._leave_request = number
+        self._come_back()
+
+    def _leave_if_asked(self) -> None:
+        """Save and leave if a signal asked any process to; every process must come here together.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            PreemptedExit: It was SIGTERM or SIGUSR1.
+        """
+        if self._saver is None:
+            return
+        number = int(self.processes.reduce([float(self._leave_request)], "max")[0])
+        if number:
+            self._leave_request = 0
+            self._save()
+            self._saver.wait()
+            message = f"saved step {self.progress.step} in {self.run_dir}; start the same command to go on"
+            self.print(message)
+            leave(number, message)
+
+    def _roll_back(self, request: RollBack) -> None:
+        """Go back to the last checkpoint before the bad step, whose data will be skipped.
+
+        Raises:
+            NonFiniteError: There is no such checkpoint, or it happened too often.
+        """
+        self._rollbacks += 1
+        if self._saver is None:
+            raise NonFiniteError(f"{request}; on_nonfinite='rollback' needs a run_dir to go back to a checkpoint of")
+        if self._rollbacks > self.max_rollbacks:
+            raise NonFiniteError(f"{request}, after {self.max_rollbacks} rollbacks; lower the learning rate")
+        self._saver.wait()
+        store = self._saver.store
+        good = store.newest_good(before=request.step) if self.processes.is_main else None
+        step: int | None = self.processes.share(good)
+        if step is None:
+            raise NonFiniteError(f"{request}, before the first checkpoint; lower the learning rate or save_every")
+        if self.processes.is_main:
+            store.discard_after(step)
+        self.processes.barrier()
+        shared = store.read(step, rank=0)
+        shared["tracked"]["poisoned"] = {"steps": sorted({*self._poisoned.steps, request.step})}
+        self._restored = (shared, shared if self.processes.is_main else store.read(step))
+        self._saved_at = None
+        self._resume()
+        self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")

@@ -1,0 +1,161 @@
+"""One update: the gradient of a window, and what is done with it."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from treadle._running import Running
+from treadle.data import Batch, size_of
+from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.losses import check_loss, default_loss
+from treadle.nonfinite import UpdateGate
+from treadle.parallel import GradientAverager
+from treadle.phase import Phase, held_by
+
+
+class Updating(Running):
+    """The verbs of an update, each small enough to be overridden alone."""
+
+    def update(self, phase: Phase, window: list[Batch]) -> None:
+        """Make one update from the micro-batches in `window`."""
+        self.calculate_gradients(phase, window)
+        self.apply_gradients(phase)
+
+    def calculate_gradients(self, phase: Phase, window: list[Batch]) -> None:
+        """Accumulate the gradient of `window`; the host never waits for the device."""
+        self._phase = phase
+        if self._gate is not None:
+            self._gate.remember_buffers()
+        listening = self.callback_handler.table
+        parts = len(window)
+        self._window_samples = 0
+        self._scale.begin(parts)
+        for position, batch in enumerate(window):
+            if listening["on_train_step_start"]:
+                self.fire("on_train_step_start", batch=batch)
+            output, rider = self._loss_of(phase, batch, last=position == parts - 1)
+            loss = output["loss"]
+            weight = self._weight(batch, output) if phase.stream.padded != position else 0
+            self._loss_tracker.update(loss, weight)
+            if listening["on_train_step_end"]:
+                step = phase.stream.drawn - parts + position
+                self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+            self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
+
+    def _loss_of(self, phase: Phase, batch: Batch, *, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+        """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
+        rider: Tensor | None = None
+        if self._loss_module is None and self.precision.plain:
+            output = phase.loss(batch)
+        else:
+            with self.precision.autocast():
+                output, rider = self._wrapped_loss(phase, batch, last)
+        if self.progress.visit_step == 0:
+            check_loss(output, verb=phase.loss.__name__)
+        return output, rider
+
+    def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+        """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
+        if self._wrapped is None or phase.parameters is not None:
+            module = self._loss_module
+            return (phase.loss(batch), None) if module is None else module(phase.loss, batch)
+        # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
+        self._wrapped.require_backward_grad_sync = last
+        result: tuple[dict[str, Any], Tensor] = self._wrapped(phase.loss, batch)
+        return result
+
+    def _weight(self, batch: Batch, output: dict[str, Any]) -> Any:
+        """Count the samples of a micro-batch and return what its loss is a mean over."""
+        size = output.get("batch_size")
+        if type(size) is not int:
+            self._window_samples += size_of(batch)
+            return self._size_in(output, batch)
+        self._window_samples += size
+        return output.get("num_items_in_batch", size)
+
+    def apply_gradients(self, phase: Phase) -> None:
+        """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
+        if self._scale.pending:
+            self.normalise_gradients(phase)
+        if self._clips:
+            self._clip_gradients()
+        self.optimizer_step()
+        if phase.scheduler is not None and self._scheduled_by_step:
+            self.scheduler_step()
+        self.optimizer_zero_grad()
+
+    def normalise_gradients(self, phase: Phase) -> None:
+        """Make the gradient that of one batch with all samples of the window, over all ranks."""
+        if self._loss_module is None:
+            self._scale.normalise(gradients_of(phase.trained))
+            return
+        rider = self._loss_module.weight
+        if phase.parameters is not None:
+            GradientAverager(self.processes).average([*phase.trained, rider])
+        self._scale.normalise(gradients_of(phase.trained), rider.grad)
+        rider.grad = None
+
+    def _clip_gradients(self) -> None:
+        """Bound the gradient of the update, once, over all parameters of its optimizer."""
+        norm, value = self.settings.clip_norm, self.settings.clip_value
+        optimizer = self._acting_optimizer
+        self.precision.unscale(optimizer)
+        gradients = gradients_of(held_by(optimizer) if self._phase is None else self._phase.trained)
+        if value is not None:
+            clip_by_value(gradients, value)
+        if norm is not None:
+            self.gradient_norm = clip_by_norm(gradients, norm)
+        elif self.track_gradient_norm:
+            self.gradient_norm = norm_of(gradients)
+
+    @property
+    def _acting_optimizer(self) -> Optimizer:
+        """The optimizer of the phase under way; in a loop of the user's, the only one."""
+        return self._optimizers[0] if self._phase is None else self._phase.optimizer
+
+    def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return the loss of one micro-batch.
+
+        Returns:
+            A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
+            is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
+        """
+        return default_loss(self.model, self.loss_func, batch)
+
+    def backward_step(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
+        if self.precision.scaler is not None:
+            loss = self.precision.scaler.scale(loss)
+        loss.backward(inputs=None if self._phase is None else self._phase.parameters)  # type: ignore[no-untyped-call]
+
+    def optimizer_step(self) -> None:
+        """Update the weights."""
+        if self._gate is not None:
+            self._step_if_finite(self._gate)
+        elif self.precision.scaler is None:
+            self._acting_optimizer.step()
+        else:
+            self.precision.step(self._acting_optimizer)
+
+    def _step_if_finite(self, gate: UpdateGate) -> None:
+        optimizer = self._acting_optimizer
+        self.precision.unscale(optimizer)
+        gate.step(optimizer, gradients_of(held_by(optimizer)))
+        self.update_applied = gate.applied
+        if self.precision.scaler is not None:
+            self.precision.scaler.update()
+
+    def scheduler_step(self) -> None:
+        """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
+        scheduler = self.scheduler if self._phase is None or not self._scheduled_by_step else self._phase.scheduler
+        metric = self.settings.metric_of(scheduler, evaluates=self._eval_dataloader is not None)
+        if metric is None:
+            scheduler.step()
+        else:
+            scheduler.step(self.run_history.get_latest_metric(metric))
+
+    def optimizer_zero_grad(self) -> None:
+        """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()

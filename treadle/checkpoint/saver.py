@@ -1,0 +1,101 @@
+"""Saving while training goes on: a copy into warm host memory, then a thread that writes."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle.checkpoint.store import CheckpointStore
+from treadle.checkpoint.tree import split
+from treadle.errors import CheckpointError
+
+
+class Staging:
+    """Host copies of tensors in buffers that are allocated once: fresh memory would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def copy(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copy `tensors` into the buffers and return those; they hold until the next call."""
+        buffers = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
+        self._buffers = buffers
+        targets, sources = list(buffers.values()), list(tensors.values())
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        return buffers
+
+    def _buffer(self, name: str, tensor: Tensor) -> Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            pin = tensor.device.type == "cuda"
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin)
+        return buffer
+
+
+class Saver:
+    """Writes checkpoints into a store, in the background if its policy says so.
+
+    Args:
+        store: Where they go.
+        attempt: A word that all ranks share and no earlier run used.
+        on_failure: Called from the writing thread when a checkpoint could not be written.
+    """
+
+    def __init__(self, store: CheckpointStore, attempt: str, on_failure: Callable[[], None]) -> None:
+        self.store = store
+        self._attempt = attempt
+        self._on_failure = on_failure
+        self._staging = Staging()
+        self._thread: threading.Thread | None = None
+        self._error: CheckpointError | None = None
+
+    def save(self, step: int, state: Any, facts: dict[str, Any]) -> None:
+        """Take a copy of `state` and have it written; blocks for the copy, and for a write still under way.
+
+        Raises:
+            CheckpointError: The state cannot be saved, or this or the previous checkpoint could not be written.
+        """
+        self.wait()
+        structure, tensors = split(state)
+        staged = self._staging.copy(tensors)
+        if not self.store.policy.asynchronous:
+            self.store.write(step, structure, staged, facts, self._attempt)
+            return
+        arguments = (step, structure, staged, facts)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="treadle-checkpoint", daemon=True)
+        self._thread.start()
+
+    def _write(self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        try:
+            self.store.write(step, structure, tensors, facts, self._attempt)
+        except CheckpointError as error:
+            self._error = error
+            self._on_failure()
+        except Exception as error:
+            self._error = CheckpointError(f"writing a checkpoint failed: {error!r}")
+            self._error.__cause__ = error
+            self._on_failure()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written.
+
+        Raises:
+            CheckpointError: What was being written could not be.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of a checkpoint that could not be written, once.
+
+        Raises:
+            CheckpointError: There is one.
+        """
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

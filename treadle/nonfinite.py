@@ -1,0 +1,90 @@
+"""What to do about steps whose numbers went wrong."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from treadle.gradients import norm_of
+
+
+class RollBack(Exception):  # noqa: N818 - it is no error: it says where to go on
+    """Raised inside the loop when the run returns to an earlier checkpoint because of a bad step."""
+
+    def __init__(self, step: int, value: float) -> None:
+        super().__init__(f"loss is {value} at step {step}")
+        self.step = step
+
+
+class PoisonedSteps:
+    """The steps whose data made a loss nan or infinite, and is skipped when the run comes by again."""
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps."""
+        return {"steps": sorted(self.steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the steps back."""
+        self.steps = set(state["steps"])
+
+
+class UpdateGate:
+    """Leaves an update out, as if its data had never come, when its gradient is not finite.
+
+    Whether it is finite is a flag on the device that nobody reads: weights, optimizer state and buffers are
+    chosen between before and after by that flag. Gradients set to zero would still decay moments and weights.
+
+    Attributes:
+        applied: 1 if the last update was applied and 0 if it was left out, on the device.
+        skipped: How many were left out so far, on the device.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._model = model
+        self._before: dict[int, Tensor] = {}
+        self.applied = torch.ones((), device=device)
+        self.skipped = torch.zeros((), device=device)
+
+    def remember_buffers(self) -> None:
+        """Take a copy of the model's buffers, which a forward pass may change."""
+        self._before = _copies(self._model.buffers())
+
+    def step(self, optimizer: Optimizer, gradients: list[Tensor]) -> None:
+        """Let `optimizer` make its update, and undo it on the device if `gradients` are not finite."""
+        finite = torch.isfinite(norm_of(gradients))
+        tensors = _touched_by(optimizer)
+        self._before |= _copies(tensors)
+        optimizer.step()
+        with torch.no_grad():
+            for tensor in [*_touched_by(optimizer), *self._model.buffers()]:
+                before = self._before.get(id(tensor))
+                # A state that the optimizer has just made was nothing before, which is zero.
+                tensor.copy_(torch.where(finite, tensor, torch.zeros_like(tensor) if before is None else before))
+        self.applied.copy_(finite)
+        self.skipped.add_(1 - self.applied)
+        self._before = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many updates were left out."""
+        return {"skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the number of updates left out."""
+        self.skipped.copy_(state["skipped"])
+
+
+def _touched_by(optimizer: Optimizer) -> list[Tensor]:
+    """Return every tensor that an update may change: parameters and the optimizer's state."""
+    tensors: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for state in optimizer.state.values():
+        tensors += [value for value in state.values() if isinstance(value, Tensor)]
+    return tensors
+
+
+def _copies(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
+    return {id(tensor): tensor.detach().clone() for tensor in tensors}

@@ -1,0 +1,118 @@
+"""The folder of a run: what it was asked to do, where and with what, and what it showed."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from treadle.checkpoint.durable import replace_text
+from treadle.errors import CheckpointError
+
+PACKAGES = ("treadle", "torch", "numpy", "safetensors", "torchmetrics")
+
+
+class RunFolder:
+    """The files of a run beside its checkpoints and metrics: `config.yaml`, `manifest.json`, `log.txt`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"the run folder {path} cannot be made: {error}") from error
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write the resolved settings of the run."""
+        replace_text(self.path / "config.yaml", to_yaml(config))
+
+    def write_manifest(self, facts: dict[str, Any]) -> None:
+        """Write where and with what the run is made; each start of it adds a line to `starts`."""
+        manifest = {
+            **facts,
+            "command": sys.argv,
+            "git": git_commit(Path.cwd()),
+            "packages": {name: _version(name) for name in PACKAGES},
+            "starts": [*self._earlier_starts(), {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": facts["step"]}],
+        }
+        replace_text(self.path / "manifest.json", json.dumps(manifest, indent=1, default=str))
+
+    def _earlier_starts(self) -> list[Any]:
+        try:
+            starts = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))["starts"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        return starts if isinstance(starts, list) else []
+
+    def log(self, text: str) -> None:
+        """Add a line to what the console showed."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return torch.__version__ if package == "torch" else None
+
+
+def git_commit(folder: Path) -> dict[str, Any] | None:
+    """Return the commit that `folder` is at and whether files differ from it; None outside a repository."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
+
+
+def to_yaml(value: Any, indent: int = 0) -> str:
+    """Return plain data as YAML.
+
+    >>> print(to_yaml({"a": 1, "b": {"c": [1, "x"]}, "d": {}}), end="")
+    a: 1
+    b:
+      c:
+        - 1
+        - "x"
+    d: {}
+    """
+    space = " " * indent
+    if isinstance(value, dict) and value:
+        return "".join(f"{space}{_key(key)}:{_below(item, indent)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)) and value:
+        return "".join(f"{space}-{_below(item, indent)}" for item in value)
+    return f"{space}{_scalar(value)}\n"
+
+
+def _below(value: Any, indent: int) -> str:
+    if isinstance(value, (dict, list, tuple)) and value:
+        return "\n" + to_yaml(value, indent + 2)
+    return f" {_scalar(value)}\n"
+
+
+def _key(key: Any) -> str:
+    text = str(key)
+    return text if text.replace("_", "").isalnum() and not text.isdigit() else json.dumps(text)
+
+
+def _scalar(value: Any) -> str:
+    if value is None or isinstance(value, (bool, int, str, dict, list)):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return "[]"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(value)]
+    return json.dumps(str(value))
