@@ -88,7 +88,7 @@ def make(kind: type[Trainer], device: str, optimizer: Any = SGD, model: nn.Modul
 
 def train(trainer: Trainer, **kwargs: Any) -> Trainer:
     arguments: dict[str, Any] = {"num_epochs": 2, "per_device_batch_size": 4, "log_every": NEVER}
-    arguments |= {"train_dataloader_kwargs": {"num_workers": 0}}
+    arguments |= {"train_dataloader_kwargs": {"num_workers": 0, "persistent_workers": False}}
     trainer.train(data(), **(arguments | kwargs))
     return trainer
 
@@ -145,8 +145,26 @@ def test_an_update_with_everything_on_reads_nothing(optimizer: Any, device: str,
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_each_setting_by_itself_reads_nothing(settings: dict[str, Any], device: str) -> None:
+def test_each_setting_of_a_run_by_itself_reads_nothing(settings: dict[str, Any], device: str) -> None:
     assert train(make(GuardedTrainer, device), **settings).guarded_updates > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("optimizer", [momentum, AdamW])
+@pytest.mark.parametrize(
+    "settings",
+    [{"precision": "bf16"}, {"on_nonfinite": "skip"}, {"microbatch": "auto"}, {"loss_reduction": "sum"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_each_setting_of_a_trainer_by_itself_reads_nothing(
+    settings: dict[str, Any], optimizer: Any, device: str
+) -> None:
+    assert train(make(GuardedTrainer, device, optimizer, **settings)).guarded_updates == 16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_with_a_folder_reads_nothing_between_its_checkpoints(device: str, tmp_path: Path) -> None:
+    assert train(make(GuardedTrainer, device, run_dir=tmp_path / "run")).guarded_updates == 16
 
 
 @pytest.mark.parametrize("device", DEVICES)

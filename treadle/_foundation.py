@@ -21,7 +21,7 @@ from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistor
 from treadle.gradients import REDUCTIONS
 from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
-from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate
+from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_error
 from treadle.parallel import LossModule, Processes
 from treadle.phase import Phase
 from treadle.precision import Precision
@@ -228,6 +228,8 @@ class Foundation:
         if count:
             self.storage.put_scalar("train_loss", total / count)
         self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
+        if nonfinite is not None:
+            raise nonfinite_error(nonfinite, self.settings.accumulation)
 
     def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
         """Return the first bad loss of any process, so that all of them act on it together."""

@@ -7,7 +7,8 @@ from typing import Any
 from torch import nn
 
 from treadle._foundation import Foundation
-from treadle.checkpoint import read_file, write_file
+from treadle.checkpoint import import_torch, read_file, write_file
+from treadle.checkpoint.importing import weights_in
 from treadle.errors import CheckpointError
 
 LOCAL = ("random", "losses")
@@ -70,6 +71,24 @@ class Saving(Foundation):
                     f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
                     "pass load_scheduler=False"
                 )
+            self.scheduler.load_state_dict(state["scheduler_state_dict"])
+        return state
+
+    def import_checkpoint(
+        self, path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
+    ) -> dict[str, Any]:
+        """Load the weights of a file that `torch.save` wrote, pytorch-accelerated's checkpoints among them.
+
+        Args:
+            path: The file; tensors and plain data in it are read, and nothing in it is run.
+            load_optimizer: Whether to take the optimizer's state too, where the file has one.
+            load_scheduler: Whether to take the scheduler's state too, where the file has one.
+        """
+        state = import_torch(path)
+        load_plain_state_dict(self.model, weights_in(state), where=str(path))
+        if load_optimizer and "optimizer_state_dict" in state:
+            self._load_optimizers({"optimizer": state["optimizer_state_dict"]}, path)
+        if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler_state_dict"])
         return state
 

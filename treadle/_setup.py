@@ -35,6 +35,7 @@ class SetUp(Evaluation):
         self.progress = self.storage.progress = self._loss_tracker.progress = Progress()
         self._stop_request = self._phase = None
         self._next_due = 0
+        self.update_applied = None
         if reset_history:
             self.run_history.reset()
         self._seed_run()
@@ -160,6 +161,9 @@ class SetUp(Evaluation):
             device=str(self.device),
             seed=self.seed,
             loss_reduction=self.loss_reduction,
+            on_nonfinite=self.on_nonfinite,
+            microbatch=self.microbatch,
+            deterministic=self.deterministic,
             eval_every=None if settings is None or self.eval_dataset is None else str(settings.eval_every),
             log_every="" if settings is None else str(settings.log_every),
             save_every=None if settings is None or settings.save_every is None else str(settings.save_every),

@@ -7,7 +7,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.errors import NonFiniteError
+from treadle.events import NonFinite
 from treadle.gradients import norm_of
+
+REMEDY = "lower the learning rate or set clip_norm"
+
+
+def nonfinite_error(bad: NonFinite, accumulation: int) -> NonFiniteError:
+    """Return the error that names the first bad step, and the loss before it where that is known.
+
+    >>> nonfinite_error(NonFinite(1200, float("nan"), 0.4823), 1)
+    NonFiniteError('loss is nan at step 1200 (0.482 at step 1199); lower the learning rate or set clip_norm')
+    """
+    before = ""
+    if bad.before is not None:
+        # With accumulation, the loss before is that of a micro-batch of the same step, or of the last.
+        place = f"at step {bad.step - 1}" if accumulation == 1 else "one micro-batch before"
+        before = f" ({bad.before:.3g} {place})"
+    return NonFiniteError(f"loss is {bad.value} at step {bad.step}{before}; {REMEDY}")
 
 
 class RollBack(Exception):  # noqa: N818 - it is no error: it says where to go on

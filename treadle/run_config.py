@@ -32,6 +32,9 @@ class TrainerRunConfig:
     device: str
     seed: int | None
     loss_reduction: str
+    on_nonfinite: str
+    microbatch: str
+    deterministic: bool
     eval_every: str | None
     log_every: str
     save_every: str | None

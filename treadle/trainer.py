@@ -244,9 +244,12 @@ class Trainer(Updating):
 
     def _attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
-        if self.progress.step + 1 in self._poisoned.steps:
-            self._window_samples = sum(map(size_of, window))
-            return
+        if self._poisoned.steps:
+            bad = self.progress.step + 1 in self._poisoned.steps
+            self.update_applied = torch.tensor(not bad, dtype=torch.float32, device=self.device)
+            if bad:
+                self._window_samples = sum(map(size_of, window))
+                return
         try:
             self.update(phase, self._splits.cut(window))
         except torch.OutOfMemoryError:

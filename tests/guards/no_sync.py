@@ -5,6 +5,7 @@ move to the device that a tensor is on already, `tensor.to(trainer.device)`, fro
 `"cpu"` is caught there. On a GPU both are, and CUDA itself reports any synchronisation that is left.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -136,7 +137,10 @@ def _raising_if_to_host(device: str, guarded: Callable[[Any], bool]) -> Callable
 @contextmanager
 def _cuda_reports_synchronisation() -> Iterator[None]:
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        # Torch warns that it does not see every synchronisation; what it does see is worth having.
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype", category=UserWarning)
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -76,8 +76,9 @@ def test_a_read_is_caught_and_named(name: str, device: str) -> None:
 @pytest.mark.parametrize("spelling", OTHER_SPELLINGS)
 def test_other_spellings_of_a_read_are_caught(spelling: str, device: str) -> None:
     name, read = OTHER_SPELLINGS[spelling]
+    values = torch.tensor([1.0, 2.0, 3.0], device=device)
     with pytest.raises(DeviceReadError) as caught, no_sync(device):
-        read(torch.tensor([1.0, 2.0, 3.0], device=device))
+        read(values)
     assert str(caught.value) == f"{name} reads the device"
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
 LIMIT_SECONDS = 150
 """How long a launch may take before it counts as hung; an ordinary one takes five to ten seconds."""
+EXACT = 1e-12
 
 
 class Results:
@@ -30,6 +32,11 @@ class Results:
     def rank_zero(self, scenario: str) -> dict[str, Any]:
         """Return the report of the first rank."""
         return self(scenario)[0]
+
+    @property
+    def folder(self) -> Path:
+        """Where the program wrote."""
+        return self._folder
 
     def _read(self, scenario: str, rank: int) -> dict[str, Any]:
         path = self._folder / f"{scenario}.rank_{rank}.json"
@@ -51,6 +58,16 @@ class Results:
         """How the launch ended; None if it had to be killed."""
         code: int | None = json.loads((self._folder / "exit.json").read_text())
         return code
+
+
+def assert_same_run(own: dict[str, Any], reference: dict[str, Any]) -> None:
+    """Check that a run ended as the reference did: in float64, to the rounding of a differently ordered sum."""
+    torch.testing.assert_close(own["weights"], reference["weights"], rtol=0, atol=EXACT)
+    assert own["history"].keys() == reference["history"].keys()
+    for name, values in reference["history"].items():
+        assert own["history"][name] == pytest.approx(values, rel=EXACT, abs=EXACT), name
+    assert own["logged"] == pytest.approx(reference["logged"], rel=EXACT, abs=EXACT)
+    assert (own["steps"], own["samples"]) == (reference["steps"], reference["samples"])
 
 
 def launch(shared: Path, program: str, *, processes: int, scenarios: str = "") -> Results:

@@ -45,11 +45,21 @@ class ModelEma(nn.Module):
         return self.module(*args, **kwargs)
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move the average towards the weights of `model`; nothing is read from the device."""
+    def update(self, model: nn.Module, applied: Tensor | None = None) -> None:
+        """Move the average towards the weights of `model`; nothing is read from the device.
+
+        Args:
+            model: The model to follow.
+            applied: 1 or 0, on the device: whether the update it follows was applied or left out.
+        """
         averaged, copied = self._slots_of(model)
-        if averaged:
-            torch._foreach_lerp_(_tensors(self._averaged.values()), _tensors(averaged), 1.0 - self.decay)
+        own = _tensors(self._averaged.values())
+        if averaged and applied is None:
+            torch._foreach_lerp_(own, _tensors(averaged), 1.0 - self.decay)
+        elif averaged and applied is not None:
+            share = (1.0 - self.decay) * applied
+            for average, tensor in zip(own, _tensors(averaged), strict=True):
+                average.lerp_(tensor, share.to(average.dtype))
         if copied:
             torch._foreach_copy_(_tensors(self._copied.values()), _tensors(copied))
 

@@ -68,7 +68,11 @@ class ModelEmaCallback(WatchesMetric):
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Move the average."""
         if self._cadence.due_after_step(trainer.progress.step):
-            self.ema_model.update(trainer.get_model(keep_torch_compile=False))
+            model, applied = trainer.get_model(keep_torch_compile=False), trainer.update_applied
+            if applied is None:
+                self.ema_model.update(model)
+            else:
+                self.ema_model.update(model, applied)
 
     def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Move the average, if it moves by epochs."""

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 
+REPEATED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", "num_local_update_steps_per_epoch")
+"""Settings that only say again, for programs, what others of the table say."""
+
 
 class PrintProgressCallback(TrainerCallback):
     """Prints every resolved setting once, a line for each epoch, and how and where the run ended."""
@@ -57,7 +60,8 @@ class PrintProgressCallback(TrainerCallback):
     @staticmethod
     def _print_settings(trainer: "Trainer") -> None:
         if trainer.run_config is not None:
-            trainer.print(settings_table(trainer.run_config.to_dict()))
+            settings = trainer.run_config.to_dict()
+            trainer.print(settings_table({name: value for name, value in settings.items() if name not in REPEATED}))
 
     @staticmethod
     def _print_folder(trainer: "Trainer") -> None:

@@ -70,5 +70,5 @@ def _reject_pickle(path: Path) -> None:
     if start.startswith((b"PK\x03\x04", b"\x80")) and start[8:] != b"{":
         raise CheckpointError(
             f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
-            "import its weights with treadle.checkpoint.import_torch"
+            "import its weights with Trainer.import_checkpoint or treadle.checkpoint.import_torch"
         )

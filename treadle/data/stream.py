@@ -49,7 +49,7 @@ class Stream:
 
     def __init__(
         self,
-        source: Iterable[Batch],
+        source: Any,
         *,
         device: torch.device,
         seed: int = 0,

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from treadle.errors import ConfigError
-from treadle.parallel.processes import leave
+from treadle.parallel.processes import leave_group
 
 HOST = "127.0.0.1"
 
@@ -65,7 +65,7 @@ def _run(rank: int, function: Callable[..., Any], args: tuple[Any, ...], count: 
         function(*args)
     finally:
         # A process that was forked ends without calling what `atexit` was given.
-        leave()
+        leave_group()
 
 
 def _free_port() -> int:

@@ -47,7 +47,7 @@ class Processes:
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, timeout=TIMEOUT)
-        atexit.register(leave)
+        atexit.register(leave_group)
 
     @property
     def distributed(self) -> bool:
@@ -134,7 +134,7 @@ def _control_group() -> "dist.ProcessGroup":
     return _control_groups[0]
 
 
-def leave() -> None:
+def leave_group() -> None:
     """Leave the group of processes, if this one joined it."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,0 +1,60 @@
+"""Weights from files that `torch.save` wrote, and back: explicitly, and without running what is in them."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from treadle.checkpoint.durable import replace_file
+from treadle.errors import CheckpointError
+
+
+def import_torch(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what `torch.save` wrote to `path`: tensors and plain containers only.
+
+    Torch reads it with its restricted unpickler, which knows tensors and plain data and runs nothing else. The
+    layout of pytorch-accelerated (`model_state_dict`, `optimizer_state_dict`, `scheduler_state_dict`) comes back
+    as it is, so `Trainer.import_checkpoint` can load it.
+
+    Raises:
+        CheckpointError: The file cannot be read, or holds something that would have to run code.
+    """
+    target = Path(path)
+    try:
+        state = torch.load(target, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{target} holds no plain weights that can be read safely: {reason}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{target} holds a {type(state).__name__}; weights come as a dict of tensors by name")
+    return state
+
+
+def weights_in(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights of a model in what `import_torch` or `read_file` returned, wherever the layout has them.
+
+    Raises:
+        CheckpointError: There are none.
+    """
+    for key in ("model_state_dict", "state_dict", "model"):
+        if isinstance(state.get(key), dict):
+            state = state[key]
+            break
+    weights = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    if not weights:
+        raise CheckpointError(f"there are no weights among {sorted(map(str, state))}")
+    return weights
+
+
+def export_torch(weights: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write weights as a file that `torch.load(path, weights_only=True)` reads.
+
+    Raises:
+        CheckpointError: The file cannot be written.
+    """
+    try:
+        replace_file(Path(path), lambda temporary: torch.save(weights, temporary))
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {path}: {error}") from error

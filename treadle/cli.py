@@ -1,0 +1,77 @@
+"""The `treadle` command."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+app = typer.Typer(
+    name="treadle",
+    help="One training loop for PyTorch, four front doors.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def main() -> None:
+    """One training loop for PyTorch, four front doors."""
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint file such as best_model.pt.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    torch: Annotated[bool, typer.Option("--torch", help="Write what torch.load(weights_only=True) reads.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint of a run, not the last.")] = False,
+) -> None:
+    """Write the weights of a model as one plain file.
+
+    Without --torch the file is in the safetensors format.
+    """
+    from treadle.errors import TreadleError
+
+    try:
+        weights = _weights_of(source, best=best)
+        _write(weights, output, torch_format=torch)
+    except TreadleError as error:
+        typer.echo(f"treadle export: {error}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{len(weights)} tensors written to {output}")
+
+
+def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":
+    from treadle.checkpoint import CheckpointStore, Policy, read_file
+    from treadle.checkpoint.importing import weights_in
+    from treadle.errors import CheckpointError
+
+    if not source.is_dir():
+        return weights_in(read_file(source))
+    store = CheckpointStore(source / "checkpoints", Policy())
+    step = store.pointer("best") if best else store.newest_good()
+    if step is None:
+        raise CheckpointError(f"{source} holds no {'best' if best else 'whole'} checkpoint")
+    store.manifest(step, verify=True)
+    model: dict[str, Any] = store.read(step, rank=0)["tracked"]["model"]
+    return model
+
+
+def _write(weights: "dict[str, Tensor]", output: Path, *, torch_format: bool) -> None:
+    from safetensors.torch import save_file
+
+    from treadle.checkpoint.durable import replace_file
+    from treadle.checkpoint.importing import export_torch
+    from treadle.errors import CheckpointError
+
+    if torch_format:
+        export_torch(weights, output)
+        return
+    try:
+        plain = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+        replace_file(output, lambda temporary: save_file(plain, temporary))
+    except OSError as error:
+        raise CheckpointError(f"cannot write {output}: {error}") from error
