@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from treadle.freezing import ModelFreezer
     from treadle.lr_finder import find_learning_rate
     from treadle.optimizers import layerwise_decay, parameter_groups
+    from treadle.parallel.launching import notebook_launcher
     from treadle.phase import Phase, alternate
     from treadle.placeholders import TrainerPlaceholderValues
     from treadle.result import TrainResult
+    from treadle.timm_schedule import TrainerWithTimmScheduler
     from treadle.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -32,6 +34,7 @@ __all__ = [
     "Trainer",
     "TrainerCallback",
     "TrainerPlaceholderValues",
+    "TrainerWithTimmScheduler",
     "__version__",
     "alternate",
     "callbacks",
@@ -40,6 +43,7 @@ __all__ = [
     "errors",
     "find_learning_rate",
     "layerwise_decay",
+    "notebook_launcher",
     "parallel",
     "parameter_groups",
     "schedules",
@@ -55,9 +59,11 @@ _HOMES = {
     "Trainer": "trainer",
     "TrainerCallback": "callback",
     "TrainerPlaceholderValues": "placeholders",
+    "TrainerWithTimmScheduler": "timm_schedule",
     "alternate": "phase",
     "find_learning_rate": "lr_finder",
     "layerwise_decay": "optimizers",
+    "notebook_launcher": "parallel.launching",
     "parameter_groups": "optimizers",
 }
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from treadle._saving import Saving
 from treadle.data import Batch, RandomState, Stream, size_of
-from treadle.data.stream import make_loader
+from treadle.data.stream import make_loader, without_idle_workers
 from treadle.errors import ConfigError, DataError
 from treadle.events import LossTracker
 from treadle.losses import default_loss, model_inputs, targets_of
@@ -101,7 +101,7 @@ class Evaluation(Saving):
 
     def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
-        kwargs = {**self.get_default_eval_dl_kwargs(batch_size), **(eval_dl_kwargs or {})}
+        kwargs = without_idle_workers({**self.get_default_eval_dl_kwargs(batch_size), **(eval_dl_kwargs or {})})
         return self._loader(self.eval_dataset, bool(kwargs.pop("shuffle", False)), kwargs, self.collate_fn)
 
     def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
 from treadle.data.seeds import draw_seed
+from treadle.data.stream import without_idle_workers
 from treadle.errors import ConfigError, DataError
 from treadle.gradients import WindowScale
 from treadle.micro_batches import MicroBatchSplits
@@ -46,7 +47,7 @@ class SetUp(Evaluation):
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self._resolve_cadences()
         self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
-        self._gate = UpdateGate(self.model, self.device) if self.on_nonfinite == "skip" else None
+        self._gate = UpdateGate(self.model, self._optimizers, self.device) if self.on_nonfinite == "skip" else None
         self._loss_tracker.skip_nonfinite = self._gate is not None
         self._track_run()
         self._scale = WindowScale(
@@ -86,7 +87,7 @@ class SetUp(Evaluation):
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for training; `train_dl_kwargs` win over the defaults."""
-        kwargs = {**self.get_default_train_dl_kwargs(batch_size), **(train_dl_kwargs or {})}
+        kwargs = without_idle_workers({**self.get_default_train_dl_kwargs(batch_size), **(train_dl_kwargs or {})})
         return self._loader(self.train_dataset, bool(kwargs.pop("shuffle", True)), kwargs, self.collate_fn)
 
     def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:

@@ -62,8 +62,11 @@ class UpdateGate:
         skipped: How many were left out so far, on the device.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer], device: torch.device) -> None:
         self._model = model
+        if device.type == "cuda":
+            for optimizer in optimizers:
+                _count_on_device(optimizer, device)
         self._before: dict[int, Tensor] = {}
         self.applied = torch.ones((), device=device)
         self.skipped = torch.zeros((), device=device)
@@ -94,6 +97,18 @@ class UpdateGate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the number of updates left out."""
         self.skipped.copy_(state["skipped"])
+
+
+def _count_on_device(optimizer: Optimizer, device: torch.device) -> None:
+    """Have an optimizer keep its step counter on the device, where a flag can gate it without being read."""
+    if "capturable" not in optimizer.defaults:
+        return
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(step, Tensor):
+                optimizer.state[parameter]["step"] = step.to(device)
 
 
 def _touched_by(optimizer: Optimizer) -> list[Tensor]:

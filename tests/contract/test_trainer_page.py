@@ -1,6 +1,7 @@
 """The page about pytorch-accelerated's trainer: its examples run, its order is kept, its verbs are there."""
 
 import ast
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -232,3 +233,35 @@ def test_every_class_that_the_page_lists_is_exported() -> None:
     listed = re.findall(r"autoclass:: (\w+)$", read_page(PAGE), re.MULTILINE)
     assert listed == ["Trainer", "TrainerPlaceholderValues"]
     assert set(listed) <= set(treadle.__all__)
+
+
+SIGNATURES = {
+    "__init__": "model loss_func optimizer callbacks run_history",
+    "train": "train_dataset num_epochs eval_dataset per_device_batch_size max_num_train_steps "
+    "gradient_accumulation_steps gradient_clip_value create_scheduler_fn train_dataloader_kwargs "
+    "eval_dataloader_kwargs reset_run_history collate_fn resume_from",
+    "evaluate": "dataset per_device_batch_size dataloader_kwargs collate_fn",
+    "save_checkpoint": "save_path checkpoint_kwargs save_optimizer save_scheduler save_per_node",
+    "load_checkpoint": "checkpoint_path load_optimizer load_scheduler",
+    "create_train_dataloader": "batch_size train_dl_kwargs",
+    "create_eval_dataloader": "batch_size eval_dl_kwargs",
+    "get_default_train_dl_kwargs": "batch_size",
+    "get_default_eval_dl_kwargs": "batch_size",
+    "calculate_train_batch_loss": "batch",
+    "calculate_eval_batch_loss": "batch",
+    "backward_step": "loss",
+    "_run_train_epoch": "train_dl",
+    "_run_eval_epoch": "valid_dl is_training is_intermediate",
+    "gather": "tensor padding_value",
+    "get_model": "keep_torch_compile",
+    "save_training_state": "output_dir checkpoint_kwargs",
+    "load_training_state": "input_dir",
+}
+"""The arguments of the methods that the page lists and of their companions, in the order users pass them."""
+
+
+@pytest.mark.parametrize(("method", "expected"), SIGNATURES.items())
+def test_the_arguments_of_a_method_have_the_names_and_the_order_that_users_know(method: str, expected: str) -> None:
+    parameters = inspect.signature(getattr(Trainer, method)).parameters.values()
+    positional = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    assert positional == ["self", *expected.split()]

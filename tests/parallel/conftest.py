@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from launching import Results, launch
+
+from tests.parallel.launching import Results, launch
 
 Launch = Callable[..., Results]
 

@@ -1,4 +1,4 @@
-"""Runs the programs of this folder in real processes, alone or with torchrun, and reads what they report."""
+"""Runs the programs beside this file in real processes, alone or with torchrun, and reads what they report."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 150
 """How long a launch may take before it counts as hung; an ordinary one takes five to ten seconds."""
 EXACT = 1e-12
@@ -71,11 +71,11 @@ def assert_same_run(own: dict[str, Any], reference: dict[str, Any]) -> None:
 
 
 def launch(shared: Path, program: str, *, processes: int, scenarios: str = "") -> Results:
-    """Run `program` of this folder on so many processes, once per test session, and return its results.
+    """Run a program on so many processes, once per test session, and return its results.
 
     Args:
         shared: A folder that all pytest workers see; the one that comes first runs the program, others wait.
-        program: The file name, without its suffix.
+        program: A module in `programs`.
         processes: One runs the program as a plain script, more run it under torchrun.
         scenarios: Only the scenarios whose names begin so; all by default, those that stand alone excepted.
     """
@@ -91,13 +91,15 @@ def launch(shared: Path, program: str, *, processes: int, scenarios: str = "") -
 
 def _run(folder: Path, program: str, processes: int, scenarios: str) -> int | None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [sys.executable, *(torchrun if processes > 1 else []), str(HERE / f"{program}.py"), str(folder)]
+    launcher = torchrun if processes > 1 else []
+    command = [sys.executable, *launcher, "-m", f"tests.parallel.programs.{program}", str(folder)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with (folder / "output.txt").open("w") as output:
         running = subprocess.Popen(
             [*command, *([scenarios] if scenarios else [])],
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=ROOT,
             env=environment | {"OMP_NUM_THREADS": "1"},
         )
         try:

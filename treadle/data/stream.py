@@ -37,6 +37,7 @@ class Stream:
         size: How many ranks share the source.
         evaluation: Whether every sample counts exactly once, even if ranks get unequal numbers of batches.
         limit: The most batches to give in an epoch.
+        endless: Whether the next epoch follows by itself when one is over, within a window too.
         name: What to call it in messages.
 
     Attributes:
@@ -57,11 +58,13 @@ class Stream:
         size: int = 1,
         evaluation: bool = False,
         limit: int | None = None,
+        endless: bool = False,
         name: str = "train",
     ) -> None:
         self.name = name
         self.source: Any = source
         self.limit = limit
+        self.endless = endless
         self.epoch = 0
         self.drawn = 0
         self.padded: int | None = None
@@ -171,6 +174,8 @@ class Stream:
 
     def has_next(self) -> bool:
         """Whether there is another batch; only a source of unknown length is read to find out."""
+        if self.endless:
+            return True
         if self._end is not None:
             return self.drawn < self._end
         if self.limit is not None and self.drawn >= self.limit:
@@ -182,21 +187,37 @@ class Stream:
         return bool(self._peeked)
 
     def window(self, size: int) -> list[Batch]:
-        """Draw up to `size` batches; fewer, or none, at the end of the epoch."""
-        if size == 1 and not self._peeked and self._iterator is not None:
+        """Draw up to `size` batches; fewer, or none, at the end of the epoch, unless it is endless."""
+        batches = self._draw(size)
+        if self.endless and len(batches) < size:
+            batches = self._draw_on(batches, size)
+        self._last_size = len(batches)
+        if self.keep_last:
+            self._last = batches
+        return batches
+
+    def _draw(self, size: int) -> list[Batch]:
+        if size == 1 and not self._peeked and self._iterator is not None and self.limit is None:
             batches = list(islice(self._iterator, 1))
         else:
             batches = self._gather(size)
-        self._last_size = len(batches)
-        self.drawn += self._last_size
-        if self._as_is and not self.keep_last:
+        self.drawn += len(batches)
+        if self._as_is:
             return batches
         if self._size > 1:
             batches = self._note_padding(batches)
-        if self._move is not stay:
-            batches = [self._move(batch) for batch in batches]
-        if self.keep_last:
-            self._last = batches
+        return [self._move(batch) for batch in batches]
+
+    def _draw_on(self, batches: list[Batch], size: int) -> list[Batch]:
+        """Fill a window from the epochs that follow."""
+        padded = self.padded
+        while len(batches) < size:
+            self.begin(self.epoch + 1)
+            more = self._draw(size - len(batches))
+            if not more:
+                raise DataError(f"epoch {self.epoch + 1} of the {self.name} data gives no batch; check its source")
+            batches = batches + more
+        self.padded = padded
         return batches
 
     def last_window(self) -> list[Batch]:
@@ -378,3 +399,14 @@ def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs
     if shuffle and not {"sampler", "batch_sampler"} & set(kwargs):
         kwargs["sampler"] = Shuffle(dataset)
     return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
+
+
+def without_idle_workers(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return loader arguments without those that torch refuses when there are no workers.
+
+    >>> without_idle_workers({"num_workers": 0, "persistent_workers": True, "batch_size": 4})
+    {'num_workers': 0, 'batch_size': 4}
+    """
+    if kwargs.get("num_workers", 0) > 0:
+        return kwargs
+    return {name: value for name, value in kwargs.items() if name not in ("persistent_workers", "prefetch_factor")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import start_processes
 
 from treadle.errors import ConfigError
 from treadle.parallel.processes import leave_group
@@ -40,7 +40,8 @@ def notebook_launcher(
         return
     _check_that_others_can_start(count)
     # Forked, since a function written in a notebook cannot be sent to a process that starts afresh.
-    multiprocessing.start_processes(_run, args=(function, args, count, _free_port()), nprocs=count, start_method="fork")
+    everything = (function, args, count, _free_port())
+    start_processes(_run, args=everything, nprocs=count, start_method="fork")  # type: ignore[no-untyped-call]
 
 
 def _check_that_others_can_start(count: int) -> None:
@@ -49,7 +50,7 @@ def _check_that_others_can_start(count: int) -> None:
             f"notebook_launcher: num_processes={count}, but this process is one of several already; "
             "under torchrun, call the function itself"
         )
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise ConfigError(
             f"notebook_launcher: num_processes={count}, but this process has used CUDA, which the new ones cannot "
             "share; restart it, and touch the GPU only inside the function"

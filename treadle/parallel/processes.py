@@ -90,9 +90,12 @@ class Processes:
         """Let the main process run the block before the others do."""
         if not self.is_main:
             self.barrier()
-        yield
-        if self.is_main:
-            self.barrier()
+        try:
+            yield
+        finally:
+            # Also when the block failed: the others would wait for ever.
+            if self.is_main:
+                self.barrier()
 
     def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
         """Return the rows of `tensor` from every process, in rank order.

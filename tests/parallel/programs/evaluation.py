@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from parallel_models import classifier, flat, per_device, samples, sgd, trainer_of
-from parallel_program import Program, Report
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassAUROC
 
+from tests.parallel.programs.models import classifier, flat, per_device, samples, sgd, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
 from treadle.errors import ConfigError, DataError
 from treadle.parallel import Processes

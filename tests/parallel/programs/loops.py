@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from parallel_models import classifier, flat, outcome, per_device, samples, sgd, trainer_of
-from parallel_program import Program, Report
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from tests.parallel.programs.models import classifier, flat, outcome, per_device, samples, sgd, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
 from treadle import Phase, Trainer, TrainerCallback, alternate
 from treadle.parallel import GradientAverager
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest import Launch
-from parallel_models import classifier, samples, trainer_of
 
+from tests.parallel.conftest import Launch
+from tests.parallel.programs.models import classifier, samples, trainer_of
 from treadle.errors import CheckpointError
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ def test_a42_one_cycle_with_placeholders_traverses_the_whole_schedule(launched: 
         optimizer.step()
         schedule.step()
         expected.append(optimizer.param_groups[0]["lr"])
-    for report in launched("runs_program", processes=2)(scenario):
+    for report in launched("runs", processes=2)(scenario):
         assert report["steps"] == 24
         assert report["rates"][:24] == expected
         assert max(report["rates"]) == pytest.approx(0.2)
@@ -33,16 +33,16 @@ def test_a42_one_cycle_with_placeholders_traverses_the_whole_schedule(launched: 
     ("scenario", "updates"), [("one_cycle", 8), ("one_cycle_accumulated", 3), ("one_cycle_by_epochs", 8)]
 )
 def test_a42_the_schedule_is_that_of_one_process(launched: Launch, scenario: str, updates: int) -> None:
-    alone = launched("runs_program", processes=1).rank_zero(scenario)
+    alone = launched("runs", processes=1).rank_zero(scenario)
     assert alone["updates_per_epoch"] == updates
-    for report in launched("runs_program", processes=2)(scenario):
+    for report in launched("runs", processes=2)(scenario):
         assert report == alone
 
 
 def test_a_plateau_schedule_sees_the_same_metric_on_every_rank(launched: Launch) -> None:
-    alone = launched("runs_program", processes=1).rank_zero("plateau")
+    alone = launched("runs", processes=1).rank_zero("plateau")
     assert alone["rates"][-1] < 0.1
-    for report in launched("runs_program", processes=2)("plateau"):
+    for report in launched("runs", processes=2)("plateau"):
         assert report == alone
 
 
@@ -50,14 +50,14 @@ def test_a_plateau_schedule_sees_the_same_metric_on_every_rank(launched: Launch)
 def test_a43_a_limit_counts_updates_whatever_the_number_of_processes(
     launched: Launch, limit: int, steps: int, epochs: int
 ) -> None:
-    alone = launched("runs_program", processes=1).rank_zero(f"at_most_{limit}")
+    alone = launched("runs", processes=1).rank_zero(f"at_most_{limit}")
     assert (alone["steps"], alone["epochs"]) == (steps, epochs)
-    for report in launched("runs_program", processes=2)(f"at_most_{limit}"):
+    for report in launched("runs", processes=2)(f"at_most_{limit}"):
         assert report == alone
 
 
 def test_a43_a_run_with_nothing_but_a_limit_ends_there(launched: Launch) -> None:
-    for report in launched("runs_program", processes=2)("only_a_limit"):
+    for report in launched("runs", processes=2)("only_a_limit"):
         assert (report["steps"], report["limit"]) == (11, 11)
 
 
@@ -66,20 +66,20 @@ def test_d16_gradients_travel_with_the_last_micro_batch_of_a_window_only(launche
     # 89 samples are 8 micro-batches an epoch; before the one numbered n, every earlier window was exchanged.
     windows = math.ceil(8 / parts)
     expected = [epoch * windows + place // parts for epoch in range(2) for place in range(8)]
-    for report in launched("runs_program", processes=2)(f"synchronised_{parts}"):
+    for report in launched("runs", processes=2)(f"synchronised_{parts}"):
         assert report["before_each"] == expected
         assert report["in_all"] == report["steps"] == 2 * windows
 
 
 def test_ranks_ask_each_other_on_the_host_every_tenth_update_only(launched: Launch) -> None:
-    for report in launched("runs_program", processes=2)("collectives_of_an_epoch"):
+    for report in launched("runs", processes=2)("collectives_of_an_epoch"):
         assert report["calls"] == [0] * 10 + [1] * 10
-    assert launched("runs_program", processes=1).rank_zero("collectives_of_an_epoch")["calls"] == [0] * 20
+    assert launched("runs", processes=1).rank_zero("collectives_of_an_epoch")["calls"] == [0] * 20
 
 
 @pytest.mark.parametrize("step", [1, 4, 6, 8])
 def test_a_resumed_run_ends_in_the_very_same_bits(launched: Launch, step: int) -> None:
-    reports = launched("runs_program", processes=2)("resumed")
+    reports = launched("runs", processes=2)("resumed")
     for report in reports:
         assert report["steps"] == report[f"steps_from_{step}"] == 12
         assert torch.equal(report[f"from_{step}"], report["whole"])
@@ -87,12 +87,12 @@ def test_a_resumed_run_ends_in_the_very_same_bits(launched: Launch, step: int) -
 
 
 def test_a_resumed_run_finds_the_order_of_a_loader_that_shuffles(launched: Launch) -> None:
-    for report in launched("runs_program", processes=2)("resumed_with_a_loader_that_shuffles"):
+    for report in launched("runs", processes=2)("resumed_with_a_loader_that_shuffles"):
         assert torch.equal(report["from_6"], report["whole"])
 
 
 def test_a_state_of_two_processes_is_refused_by_one(launched: Launch) -> None:
-    results = launched("runs_program", processes=2)
+    results = launched("runs", processes=2)
     results("resumed")
     trainer = trainer_of(classifier())
     with pytest.raises(CheckpointError, match="was written by 2 processes and this run has 1; start as many"):
@@ -100,6 +100,6 @@ def test_a_state_of_two_processes_is_refused_by_one(launched: Launch) -> None:
 
 
 def test_a_checkpoint_saved_once_is_loaded_by_every_rank(launched: Launch) -> None:
-    first, second = launched("runs_program", processes=2)("checkpoint_loaded_everywhere")
+    first, second = launched("runs", processes=2)("checkpoint_loaded_everywhere")
     assert torch.equal(first["loaded"], first["saved"])
     assert torch.equal(second["loaded"], first["saved"])

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from parallel_models import classifier, per_device, samples, trainer_of
-
+from tests.parallel.programs.models import classifier, per_device, samples, trainer_of
 from treadle import Trainer, TrainerCallback
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from conftest import Launch
-from stopping_program import UPDATES_PER_EPOCH
+
+from tests.parallel.conftest import Launch
+from tests.parallel.programs.stopping import UPDATES_PER_EPOCH
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +16,7 @@ def agreed(step: int) -> int:
 
 def check(launched: Launch, scenario: str, steps: int | None = None) -> None:
     """Check that both ranks stopped together, in good order, and where they should have."""
-    first, second = launched("stopping_program", processes=2)(scenario)
+    first, second = launched("stopping", processes=2)(scenario)
     expected = agreed(first["after"]) if steps is None else steps
     assert (first["steps"], second["steps"]) == (expected, expected)
     assert first["epochs"] == second["epochs"]
@@ -53,7 +54,7 @@ def test_a48_one_rank_may_stop_at_any_event(launched: Launch, event: str, steps:
 
 
 def test_a48_one_rank_may_stop_in_a_verb(launched: Launch) -> None:
-    first, second = launched("stopping_program", processes=2, scenarios="in_a_verb")("in_a_verb")
+    first, second = launched("stopping", processes=2, scenarios="in_a_verb")("in_a_verb")
     assert (first["steps"], second["steps"]) == (28, 28)
 
 
@@ -62,12 +63,12 @@ def test_a48_a_loop_of_ones_own_ends_with_its_epoch(launched: Launch) -> None:
 
 
 def test_a_run_after_a_stopped_one_is_not_stopped(launched: Launch) -> None:
-    for report in launched("stopping_program", processes=2)("twice"):
+    for report in launched("stopping", processes=2)("twice"):
         assert (report["first"], report["second"]) == (10, 14)
 
 
 def test_early_stopping_ends_all_ranks_after_the_same_epoch(launched: Launch) -> None:
-    first, second = launched("stopping_program", processes=2)("early_stopping")
+    first, second = launched("stopping", processes=2)("early_stopping")
     assert first == second
     assert (first["epochs"], first["steps"]) == (2, 8)
     assert first["reason"].startswith("eval_loss_epoch did not improve by more than 10 in 1 evaluation")
@@ -80,19 +81,19 @@ def test_early_stopping_ends_all_ranks_after_the_same_epoch(launched: Launch) ->
 def test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step(
     launched: Launch, scenario: str, step: int, noticed: int
 ) -> None:
-    for report in launched("stopping_program", processes=2)(scenario):
+    for report in launched("stopping", processes=2)(scenario):
         assert report["message"].startswith(f"loss is nan at step {step}")
         assert report["message"].endswith("; lower the learning rate or set clip_norm")
         assert report["at"] == noticed
 
 
 def test_an_infinite_loss_on_one_rank_is_raised_by_all_with_the_same_step(launched: Launch) -> None:
-    for report in launched("stopping_program", processes=2)("infinite"):
+    for report in launched("stopping", processes=2)("infinite"):
         assert " at step 20" in report["message"]
 
 
 def test_a_rank_that_fails_brings_the_job_down(launched: Launch) -> None:
-    results = launched("failing_program", processes=2)
+    results = launched("failing", processes=2)
     assert results.exit_code not in (None, 0)
     assert "ValueError: this rank has had enough" in results.output
     assert "as if nothing had happened" not in results.output

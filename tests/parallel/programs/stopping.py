@@ -4,9 +4,8 @@ import random
 from functools import partial
 from typing import Any
 
-from parallel_models import classifier, flat, per_device, samples, trainer_of
-from parallel_program import Program, Report
-
+from tests.parallel.programs.models import classifier, flat, per_device, samples, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
 from treadle import StopTrainingError, Trainer, TrainerCallback
 from treadle.callbacks import EarlyStoppingCallback, TerminateOnNaNCallback
 from treadle.errors import NonFiniteError

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from parallel_models import classifier, flat, per_device, samples, sgd, trainer_of
-from parallel_program import Program, Report
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from tests.parallel.programs.models import classifier, flat, per_device, samples, sgd, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.errors import CheckpointError

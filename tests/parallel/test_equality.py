@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from conftest import Launch
-from launching import assert_same_run
+
+from tests.parallel.conftest import Launch
+from tests.parallel.launching import assert_same_run
 
 pytestmark = pytest.mark.slow
 several = pytest.mark.parametrize("processes", [2, 3])
@@ -11,8 +12,8 @@ several = pytest.mark.parametrize("processes", [2, 3])
 
 def compare(launched: Launch, processes: int, scenario: str) -> None:
     """Compare every rank of a launch with the script run alone, and the ranks, bit by bit, with each other."""
-    reference = launched("equality_program", processes=1).rank_zero(scenario)
-    reports = launched("equality_program", processes=processes)(scenario)
+    reference = launched("equality", processes=1).rank_zero(scenario)
+    reports = launched("equality", processes=processes)(scenario)
     for report in reports:
         assert torch.equal(report["weights"], reports[0]["weights"])
         assert_same_run(report, reference)

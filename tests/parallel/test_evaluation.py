@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Launch
-from evaluation_program import SIZES
-from launching import EXACT
+
+from tests.parallel.conftest import Launch
+from tests.parallel.launching import EXACT
+from tests.parallel.programs.evaluation import SIZES
 
 pytestmark = pytest.mark.slow
 several = pytest.mark.parametrize("processes", [2, 3])
@@ -24,8 +25,8 @@ def compare(alone: dict[str, Any], reports: list[dict[str, Any]]) -> None:
 @several
 @pytest.mark.parametrize("size", SIZES)
 def test_d28_every_sample_is_evaluated_exactly_once(launched: Launch, processes: int, size: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("sizes")[str(size)]
-    reports = [report[str(size)] for report in launched("evaluation_program", processes=processes)("sizes")]
+    alone = launched("evaluation", processes=1).rank_zero("sizes")[str(size)]
+    reports = [report[str(size)] for report in launched("evaluation", processes=processes)("sizes")]
     assert sorted(alone["seen"]) == list(range(size))
     compare(alone, reports)
 
@@ -33,8 +34,8 @@ def test_d28_every_sample_is_evaluated_exactly_once(launched: Launch, processes:
 @several
 @pytest.mark.parametrize("size", [13, 25])
 def test_d28_drop_last_drops_a_short_global_batch(launched: Launch, processes: int, size: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("sizes_with_drop_last")[str(size)]
-    reports = launched("evaluation_program", processes=processes)("sizes_with_drop_last")
+    alone = launched("evaluation", processes=1).rank_zero("sizes_with_drop_last")[str(size)]
+    reports = launched("evaluation", processes=processes)("sizes_with_drop_last")
     assert len(alone["seen"]) == 12 * (size // 12)
     compare(alone, [report[str(size)] for report in reports])
 
@@ -42,41 +43,41 @@ def test_d28_drop_last_drops_a_short_global_batch(launched: Launch, processes: i
 @several
 @pytest.mark.parametrize("size", [5, 26])
 def test_d28_data_without_a_length_is_evaluated_exactly_once(launched: Launch, processes: int, size: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("iterable")[str(size)]
-    reports = [report[str(size)] for report in launched("evaluation_program", processes=processes)("iterable")]
+    alone = launched("evaluation", processes=1).rank_zero("iterable")[str(size)]
+    reports = [report[str(size)] for report in launched("evaluation", processes=processes)("iterable")]
     assert sorted(alone["seen"]) == list(range(size))
     compare(alone, reports)
 
 
 @several
 def test_d28_a_loader_that_shuffles_is_evaluated_exactly_once(launched: Launch, processes: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("shuffled_loader")
+    alone = launched("evaluation", processes=1).rank_zero("shuffled_loader")
     assert sorted(alone["seen"]) == list(range(25))
-    compare(alone, launched("evaluation_program", processes=processes)("shuffled_loader"))
+    compare(alone, launched("evaluation", processes=processes)("shuffled_loader"))
 
 
 @several
 def test_d28_a_metric_whose_state_grows_is_computed_over_all_ranks(launched: Launch, processes: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("metric_whose_state_grows")
-    for report in launched("evaluation_program", processes=processes)("metric_whose_state_grows"):
+    alone = launched("evaluation", processes=1).rank_zero("metric_whose_state_grows")
+    for report in launched("evaluation", processes=processes)("metric_whose_state_grows"):
         assert report["auroc"] == pytest.approx(alone["auroc"], rel=1e-6)  # torchmetrics computes it in float32
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "train_with"])
 def test_d28_fewer_samples_than_processes_are_refused_on_every_rank(launched: Launch, verb: str) -> None:
-    results = launched("evaluation_program", processes=2, scenarios="too_few")
+    results = launched("evaluation", processes=2, scenarios="too_few")
     expected = "the evaluation data has 1 samples for 2 processes; give at least one to each"
     for report in results(f"too_few_samples_to_{verb}"):
         assert report["message"] == expected
 
 
 def test_a_single_sample_is_predicted_on_every_rank(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=2, scenarios="too_few")("too_few_samples_to_predict"):
+    for report in launched("evaluation", processes=2, scenarios="too_few")("too_few_samples_to_predict"):
         assert report["outputs"].shape == (1, 3)
 
 
 def test_d29_rows_are_gathered_in_rank_order_without_padding(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=2)("gathered"):
+    for report in launched("evaluation", processes=2)("gathered"):
         assert report["ragged"].tolist() == [0, 1, 10, 11, 12]
         assert report["by_the_trainer"].tolist() == [0, 1, 10, 11, 12]
         assert report["nothing_first"].tolist() == [[1, 1, 1]]
@@ -86,52 +87,52 @@ def test_d29_rows_are_gathered_in_rank_order_without_padding(launched: Launch) -
 
 
 def test_d29_rows_that_equal_the_padding_survive(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=2)("gathered"):
+    for report in launched("evaluation", processes=2)("gathered"):
         assert report["padding_like"].tolist() == [[-1, -1]] * 5
 
 
 def test_d29_a_scalar_gives_one_row_for_each_process(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=3)("gathered"):
+    for report in launched("evaluation", processes=3)("gathered"):
         assert report["scalars"].tolist() == [0, 1, 2]
 
 
 def test_d29_unequal_rows_without_a_padding_value_are_refused_on_every_rank(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=3)("gathered_without_padding"):
+    for report in launched("evaluation", processes=3)("gathered_without_padding"):
         assert report["message"] == "gather: the processes hold [1, 2, 3] rows; pass padding_value= to join them"
 
 
 @several
 def test_d29_a_verb_gathers_what_it_evaluated(launched: Launch, processes: int) -> None:
-    for report in launched("evaluation_program", processes=processes)("gathered_in_a_verb"):
+    for report in launched("evaluation", processes=processes)("gathered_in_a_verb"):
         assert report["numbers"] == list(range(25))
 
 
 @several
 @pytest.mark.parametrize("size", SIZES)
 def test_every_sample_is_predicted_in_order_on_every_rank(launched: Launch, processes: int, size: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("predicted")[str(size)]
+    alone = launched("evaluation", processes=1).rank_zero("predicted")[str(size)]
     assert alone.shape == (size, 3)
-    for report in launched("evaluation_program", processes=processes)("predicted"):
+    for report in launched("evaluation", processes=processes)("predicted"):
         torch.testing.assert_close(report[str(size)], alone, rtol=0, atol=EXACT)
 
 
 @several
 def test_data_without_a_length_is_predicted_in_order_on_every_rank(launched: Launch, processes: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("predicted_without_length")["outputs"]
+    alone = launched("evaluation", processes=1).rank_zero("predicted_without_length")["outputs"]
     assert alone.shape == (26, 3)
-    for report in launched("evaluation_program", processes=processes)("predicted_without_length"):
+    for report in launched("evaluation", processes=processes)("predicted_without_length"):
         torch.testing.assert_close(report["outputs"], alone, rtol=0, atol=EXACT)
 
 
 def test_a_prediction_that_is_no_tensor_is_refused_on_several_processes(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=2)("predicted_no_tensor"):
+    for report in launched("evaluation", processes=2)("predicted_no_tensor"):
         assert report["message"] == "predict() on several processes needs a tensor from calculate_prediction"
 
 
 @several
 def test_d25_training_and_evaluation_alternate_and_ranks_stay_bit_identical(launched: Launch, processes: int) -> None:
-    alone = launched("evaluation_program", processes=1).rank_zero("train_evaluate_train")
-    reports = launched("evaluation_program", processes=processes)("train_evaluate_train")
+    alone = launched("evaluation", processes=1).rank_zero("train_evaluate_train")
+    reports = launched("evaluation", processes=processes)("train_evaluate_train")
     for report in reports:
         assert torch.equal(report["weights"], reports[0]["weights"])
         torch.testing.assert_close(report["weights"], alone["weights"], rtol=0, atol=EXACT)
@@ -139,6 +140,6 @@ def test_d25_training_and_evaluation_alternate_and_ranks_stay_bit_identical(laun
 
 
 def test_d24_the_model_stays_the_users_own_and_its_names_without_a_prefix(launched: Launch) -> None:
-    for report in launched("evaluation_program", processes=2)("train_evaluate_train"):
+    for report in launched("evaluation", processes=2)("train_evaluate_train"):
         assert report["model_is_the_users"]
         assert report["names"] == ["0.bias", "0.weight", "2.bias", "2.weight"]

@@ -1,0 +1,185 @@
+"""A training run to be killed: everything that moves is in it, and its outcome is written to be compared.
+
+Run as `python -m tests.crash.program FOLDER`, or by torchrun, it is a program like a user's: started again with the
+same command, it goes on where it was.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+from tests.crash.data import BATCH, Images, make_data
+from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
+from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
+from treadle.checkpoint import Policy, write_file
+from treadle.data import RandomState
+
+OUTCOME = "outcome.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to train.
+
+    Attributes:
+        folder: The folder of the run; the outcome is written beside its files.
+        data: Which kind of data, see `make_data`.
+        workers: Processes that fetch.
+        epochs: Passes over the data.
+        save_every: How often the run is saved.
+        keep_last: How many checkpoints are kept.
+        asynchronous: Whether checkpoints are written by a thread.
+        patience: Evaluations without an improvement that end the run.
+        pause: Seconds that each update waits, so that a signal meets a run under way.
+        kill_at_operation: Which of the process's operations on the checkpoint folder kills it; 0 is none.
+        kill_after_finish: Whether it is killed when the finished run was saved, before it could say so.
+        kill_rank: Which of several ranks kills itself.
+        kill_at_steps: At which steps it does; a file in the folder remembers those that are done.
+    """
+
+    folder: Path
+    data: str = "images"
+    workers: int = 2
+    epochs: int = 3
+    save_every: str = "2 steps"
+    keep_last: int = 2
+    asynchronous: bool = True
+    patience: int = 50
+    pause: float = 0.0
+    kill_at_operation: int = 0
+    kill_after_finish: bool = False
+    kill_rank: int = -1
+    kill_at_steps: list[int] = field(default_factory=list)
+
+
+class Interruptions(TrainerCallback):
+    """Waits or dies where the options say so."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        """Wait; die at this step if it is one to die at, but only once."""
+        if self._options.pause:
+            time.sleep(self._options.pause)
+        mark = self._options.folder / f"killed_at_{trainer.progress.step}"
+        due = trainer.progress.step in self._options.kill_at_steps
+        if due and trainer.processes.rank == self._options.kill_rank and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_training_run_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        """Die after the last checkpoint."""
+        if self._options.kill_after_finish:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_model() -> nn.Module:
+    """Return a small network with running statistics and dropout."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(512, 4))
+
+
+def make_schedule(options: Options) -> Any:
+    """Return a one-cycle schedule over the run; over a fixed number of steps if the data has no length."""
+    if "sequence" in options.data:
+        return partial(OneCycleLR, max_lr=0.01, total_steps=100)
+    placeholders = TrainerPlaceholderValues
+    return partial(
+        OneCycleLR,
+        max_lr=0.01,
+        epochs=placeholders.NUM_EPOCHS,
+        steps_per_epoch=placeholders.NUM_UPDATE_STEPS_PER_EPOCH,
+    )
+
+
+def train(options: Options) -> None:
+    """Train until the end, from wherever the run in the folder is, and write the outcome."""
+    torch.set_num_threads(1)
+    if options.kill_at_operation:
+        die_at_operation(options.folder / "checkpoints", options.kill_at_operation)
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    average = ModelEmaCallback(decay=0.9, save_path=options.folder / "average.pt")
+    stopping = EarlyStoppingCallback(early_stopping_patience=options.patience)
+    trainer = Trainer(
+        model,
+        nn.CrossEntropyLoss(),
+        optimizer,
+        callbacks=(average, stopping, Interruptions(options)),
+        run_dir=options.folder,
+        seed=7,
+        precision="bf16",
+        checkpoints=Policy(keep_last=options.keep_last, best="eval_loss_epoch", asynchronous=options.asynchronous),
+    )
+    result = trainer.train(
+        make_data(options.data, options.workers),
+        num_epochs=options.epochs,
+        eval_dataset=Images(20),
+        per_device_batch_size=BATCH,
+        gradient_accumulation_steps=2,
+        create_scheduler_fn=make_schedule(options),
+        train_dataloader_kwargs={"num_workers": options.workers},
+        save_every=options.save_every,
+        log_every=5,
+        resume="auto",
+    )
+    outcome = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": trainer.scheduler.state_dict(),
+        "average": average.state_dict(),
+        "stopping": stopping.state_dict(),
+        "random": RandomState().state_dict(),
+        "history": result.history,
+        "steps": result.steps,
+        "epochs": result.epochs,
+    }
+    if trainer.processes.is_main:
+        write_file(options.folder / OUTCOME, outcome)
+
+
+def die_at_operation(folder: Path, number: int) -> None:
+    """Have this process killed when it opens, renames or removes something in `folder` for the `number`th time."""
+    count = 0
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
+            return
+        if str(arguments[0]).startswith(str(folder)):
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def parse_options(arguments: list[str]) -> Options:
+    """Read the options from a command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    for option in fields(Options)[1:]:
+        name = "--" + option.name.replace("_", "-")
+        if option.type is bool:
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=option.default)
+        elif option.name == "kill_at_steps":
+            parser.add_argument(name, type=int, nargs="*", default=[])
+        else:
+            parser.add_argument(name, type=type(option.default), default=option.default)
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    train(parse_options(sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""Orders that can be entered anywhere, and drawn again."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import RandomSampler, WeightedRandomSampler
+
+from treadle.data.order import SamplerOrder, SequentialOrder, ShuffledOrder
+from treadle.data.random_state import RandomState
+
+EXACT = settings(deadline=None, derandomize=True, database=None)
+
+
+@EXACT
+@given(size=st.integers(0, 50), start=st.integers(0, 60), stop=st.integers(0, 60))
+def test_a_sequential_order_is_the_indices_as_they_come(size: int, start: int, stop: int) -> None:
+    order = SequentialOrder(size)
+    order.begin(5)
+    assert len(order) == size
+    assert order.slice(start, stop) == list(range(size))[start:stop]
+
+
+@EXACT
+@given(size=st.integers(0, 50), seed=st.integers(0, 2**40), epoch=st.integers(0, 100))
+def test_a_shuffled_order_is_a_permutation_that_seed_and_epoch_decide(size: int, seed: int, epoch: int) -> None:
+    order, again = ShuffledOrder(size, seed), ShuffledOrder(size, seed)
+    order.begin(epoch)
+    again.begin(epoch + 1)
+    again.begin(epoch)
+    whole = order.slice(0, size)
+    assert sorted(whole) == list(range(size))
+    assert whole == again.slice(0, size) == [*order.slice(0, size // 2), *order.slice(size // 2, size)]
+
+
+def test_a_shuffled_order_differs_between_epochs_and_seeds_that_are_near() -> None:
+    seen = set()
+    for seed in (0, 1, 2**32, 2**33):
+        for epoch in (0, 1, 2):
+            order = ShuffledOrder(100, seed)
+            order.begin(epoch)
+            seen.add(tuple(order.slice(0, 100)))
+    assert len(seen) == 12
+
+
+def test_a_shuffled_order_touches_no_generator() -> None:
+    before = torch.get_rng_state()
+    ShuffledOrder(10, 0).begin(3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Everybodys:
+    """A sampler that draws from every generator there is."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ())))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_the_order_of_a_sampler_is_drawn_anew_each_epoch() -> None:
+    sampler = Everybodys()
+    order = SamplerOrder(sampler)
+    assert len(order) == 3
+    order.begin(0)
+    first = order.slice(0, 3)
+    order.finish()
+    order.begin(1)
+    assert order.slice(0, 3) != first
+    assert sampler.epochs == [0, 1]
+
+
+def test_the_order_of_a_sampler_can_be_drawn_again_and_leaves_the_generators_where_they_are() -> None:
+    order = SamplerOrder(Everybodys())
+    order.begin(0)
+    first, state = order.slice(0, 3), order.start_state
+    torch.rand(3), random.random(), np.random.rand()
+    other = SamplerOrder(Everybodys())
+    other.start_state = state
+    expected = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
+    other.begin(0)
+    assert other.slice(0, 3) == first
+    assert other.slice(1, 2) == first[1:2]
+    assert torch.equal(torch.get_rng_state(), expected[0])
+    assert random.getstate() == expected[1]
+    assert np.random.get_state()[1].tolist() == expected[2]
+
+
+def test_a_generator_of_the_samplers_own_is_remembered_too() -> None:
+    def make() -> tuple[SamplerOrder, torch.Generator]:
+        generator = torch.Generator().manual_seed(8)
+        return SamplerOrder(RandomSampler(range(50), generator=generator), generator), generator
+
+    order, generator = make()
+    torch.rand(4, generator=generator)
+    order.begin(0)
+    first = order.slice(0, 50)
+    other, _ = make()
+    other.start_state = order.start_state
+    other.begin(0)
+    assert other.slice(0, 50) == first
+
+
+def test_indices_may_be_anything_and_may_come_back() -> None:
+    order = SamplerOrder(["a", ("b", 2), "a"])
+    order.begin(0)
+    assert order.slice(0, 9) == ["a", ("b", 2), "a"]
+    weighted = SamplerOrder(WeightedRandomSampler([0.0, 1.0], num_samples=4))
+    weighted.begin(0)
+    assert weighted.slice(0, 4) == [1, 1, 1, 1]
+
+
+def test_the_states_of_an_order_are_plain_data_that_can_be_restored() -> None:
+    order = SamplerOrder(Everybodys())
+    order.begin(0)
+    state: Any = order.start_state
+    RandomState().load_state_dict(state)
+    assert list(Everybodys()) == order.slice(0, 3)
+
+
+def test_a_slice_before_the_beginning_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError, match=r"begin\(\) comes first"):
+        SamplerOrder([1]).slice(0, 1)
