@@ -60,7 +60,7 @@ class GanTrainer(Trainer):
 def main() -> None:
     """Train on a circle and say how far from its centre the made points lie."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=100)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     angles = 2 * math.pi * torch.rand(2048)

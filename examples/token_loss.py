@@ -1,8 +1,8 @@
 """Trains on sentences of unequal length, where the loss is a mean over tokens: `num_items_in_batch`.
 
-The same run is made with one batch of 16 sentences for an update, and with four micro-batches of 4. Told how many tokens
-each loss is a mean over, the trainer gives every token the same weight, and both runs end with the same model. Without
-that number a micro-batch weighs as much as it has sentences, and the runs drift apart.
+The same run is made with one batch of 16 sentences for an update, and with four micro-batches of 4. Told how many
+tokens each loss is a mean over, the trainer gives every token the same weight, and both runs end with the same model.
+Without that number a micro-batch weighs as much as it has sentences, and the runs drift apart.
 """
 
 import argparse

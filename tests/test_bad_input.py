@@ -102,7 +102,7 @@ class Quiet(TrainerCallback):
 
 
 def test_a_callback_class_given_twice_is_refused_by_name() -> None:
-    with pytest.raises(CallbackError, match="Quiet was given twice; .* pass a single Quiet or a subclass of it"):
+    with pytest.raises(CallbackError, match=r"Quiet was given twice; .* pass a single Quiet or a subclass of it"):
         make_trainer(Quiet, Quiet())
 
 

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.checkpoint import read_file, write_file
 from treadle.errors import ConfigError, UnknownMetricError
 from treadle.events import STEP_WINDOW, EventStorage, InMemoryRunHistory, LossTracker, RunHistory, read_values
 from treadle.progress import Progress
+from treadle.trainer import Trainer
+
+EXACT = settings(deadline=None, derandomize=True, database=None)
 
 # Storage ------------------------------------------------------------------------------------------------------
 
@@ -83,10 +86,14 @@ def test_the_state_of_a_storage_is_plain_data_and_brings_it_back() -> None:
     storage.put_scalar("score", 3, kind="epoch")
     other.put_scalar("forgotten", 1.0)
     other.load_state_dict(storage.state_dict())
-    assert other.state_dict() == storage.state_dict() == {
-        "loss": {"kind": "step", "steps": [2], "values": [1.5]},
-        "score": {"kind": "epoch", "steps": [0], "values": [3]},
-    }
+    assert (
+        other.state_dict()
+        == storage.state_dict()
+        == {
+            "loss": {"kind": "step", "steps": [2], "values": [1.5]},
+            "score": {"kind": "epoch", "steps": [0], "values": [3]},
+        }
+    )
 
 
 def test_one_name_may_be_a_scalar_of_steps_and_a_metric_of_epochs() -> None:
@@ -204,6 +211,47 @@ def test_a_metric_that_is_accepted_can_be_saved(kind: str, tmp_path: Path) -> No
     assert set(read_file(tmp_path / "history")["storage"]) == {"score"}
 
 
+class Elsewhere(RunHistory):
+    """A history that keeps its values in a place of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, list[Any]] = {}
+
+    def get_metric_names(self) -> set[str]:
+        return set(self.values)
+
+    def get_metric_values(self, metric_name: str) -> list[Any]:
+        return self.values.get(metric_name, [])
+
+    def get_latest_metric(self, metric_name: str) -> Any:
+        return self.values[metric_name][-1]
+
+    def update_metric(self, metric_name: str, metric_value: Any) -> None:
+        self.values.setdefault(metric_name, []).append(metric_value)
+
+    def reset(self) -> None:
+        self.values = {}
+        self._set_epoch(1)
+
+
+def test_a_trainer_can_be_given_a_history_that_keeps_its_values_elsewhere() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    history = Elsewhere()
+    trainer = Trainer(model, torch.nn.MSELoss(), optimizer, (), history, device="cpu")
+    data = [(torch.ones(2), torch.zeros(1))] * 4
+    result = trainer.train(data, 2, eval_dataset=data)
+    trainer.evaluate(data)
+    assert {name: len(values) for name, values in history.values.items()} == {
+        "train_loss_epoch": 2,
+        "eval_loss_epoch": 2,
+        "evaluation_loss": 1,
+    }
+    assert result.history["train_loss_epoch"] == history.values["train_loss_epoch"]
+    assert history.current_epoch == 3
+
+
 # Losses -------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +265,7 @@ def test_the_average_loss_is_weighted_by_batch_sizes() -> None:
     assert (tracker.total_loss, tracker.running_count) == (0.0, 0.0)
 
 
+@EXACT
 @given(
     losses=st.lists(st.tuples(st.floats(-1e3, 1e3, width=32), st.integers(1, 64)), min_size=1, max_size=30),
     reads=st.sets(st.integers(0, 30)),

@@ -11,7 +11,7 @@ from torch import nn
 from treadle.errors import ConfigError, DataError, LossError
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 
-Pair = namedtuple("Pair", ["inputs", "targets"])  # noqa: PYI024 - what users' collate functions return
+Pair = namedtuple("Pair", ["inputs", "targets"])
 INPUTS, TARGETS = torch.ones(3, 2), torch.zeros(3, 1)
 
 
@@ -64,12 +64,14 @@ def test_without_a_loss_function_the_model_gets_the_whole_batch_and_returns_its_
 
 @pytest.mark.parametrize("returned", [torch.zeros(3), SimpleNamespace(loss=None), {"logits": 1}, None])
 def test_without_a_loss_function_a_model_without_a_loss_is_refused(returned: Any) -> None:
-    class None_(nn.Module):
+    class Lossless(nn.Module):
         def forward(self, x: Any) -> Any:
             return returned
 
-    with pytest.raises(ConfigError, match=r"loss_func is None and None_ returned a \w+ without a loss; pass loss_func="):
-        default_loss(None_(), None, INPUTS)
+    with pytest.raises(
+        ConfigError, match=r"loss_func is None and Lossless returned a \w+ without a loss; pass loss_func="
+    ):
+        default_loss(Lossless(), None, INPUTS)
 
 
 def test_the_inputs_of_a_model_are_the_batch_without_its_targets() -> None:
@@ -108,7 +110,10 @@ def test_one_number_with_a_graph_is_a_loss(loss: torch.Tensor) -> None:
         ({"loss": None}, "verb returned a loss of type NoneType; return a tensor"),
         ({"loss": graph(2, 3)}, r"verb returned a loss of shape \(2, 3\); reduce it with \.mean\(\) or \.sum\(\)"),
         ({"loss": graph(0)}, r"verb returned a loss of shape \(0,\); reduce it"),
-        ({"loss": torch.zeros(())}, "verb returned a loss without a graph; .* at least one parameter requires_grad=True"),
+        (
+            {"loss": torch.zeros(())},
+            "verb returned a loss without a graph; .* at least one parameter requires_grad=True",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused(output: Any, message: str) -> None:

@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import ConfigError
 from treadle.progress import Cadence, Progress
+
+EXACT = settings(deadline=None, derandomize=True, database=None)
 
 
 def test_an_update_counts_in_the_run_the_epoch_and_the_phase() -> None:
@@ -32,6 +34,7 @@ def test_finishing_an_epoch_counts_it_and_keeps_what_counts_over_the_run() -> No
     assert not progress.mid_epoch
 
 
+@EXACT
 @given(st.lists(st.integers(0, 10**12), min_size=6, max_size=6))
 def test_the_state_of_progress_is_all_of_it(numbers: list[int]) -> None:
     progress, other = Progress(*numbers), Progress()
@@ -72,6 +75,7 @@ def test_never_is_a_cadence_where_it_is_allowed() -> None:
     assert Cadence.parse_optional("2 epochs", name="eval_every") == Cadence(2, "epochs")
 
 
+@EXACT
 @given(every=st.integers(1, 50), place=st.integers(1, 500))
 def test_a_cadence_is_due_at_its_multiples_and_only_in_its_own_unit(every: int, place: int) -> None:
     steps, epochs = Cadence(every, "steps"), Cadence(every, "epochs")

@@ -1,21 +1,26 @@
 """The metrics of a run as lines of JSON: one per step that reported something, none twice, none missing."""
 
 import json
+import logging
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from treadle.errors import CheckpointError
 from treadle.progress import Progress
 
+logger = logging.getLogger(__name__)
+
 
 class MetricsFile:
     """Appends to a file of JSON lines, and forgets what a resumed run is about to write again.
 
     The line of the current step is held back until the next step reports, so that everything a step reports
-    stands in one line. Its place in the file and the line held back are part of every checkpoint.
+    stands in one line. Its place in the file and the line held back are part of every checkpoint. Lines that
+    cannot be written wait, so that a full disk stops no step; it is the next checkpoint that fails by them.
 
     Args:
         path: The file.
@@ -26,8 +31,13 @@ class MetricsFile:
         self._path = path
         self._progress = progress
         self._row: dict[str, Any] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        self._waiting = b""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Without a buffer: what the disk did not take stays in our hands.
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise CheckpointError(f"the metrics of the run cannot be written: {error}") from error
 
     def put(self, records: list[tuple[str, int, Any, str]]) -> None:
         """Take in the (name, step, value, kind) of what was just flushed."""
@@ -40,26 +50,44 @@ class MetricsFile:
 
     def _write_row(self) -> None:
         row, self._row = self._row, {}
-        self._file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        self._waiting += json.dumps(row, allow_nan=False).encode() + b"\n"
+        with suppress(OSError):
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
 
     def truncate(self) -> None:
-        """Begin a new file."""
-        self._row = {}
-        self._file.truncate(0)
+        """Begin a new file.
+
+        Raises:
+            CheckpointError: It cannot be emptied.
+        """
+        self.load_state_dict({"length": 0, "row": {}})
 
     def sync(self) -> None:
-        """Force the lines out to the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Force the lines out to the disk.
+
+        Raises:
+            CheckpointError: The disk does not take them.
+        """
+        try:
+            self._write_waiting()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"cannot write the metrics of the run to {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Write the line held back and close the file."""
+        """Write the line held back and close the file; lines that the disk does not take are reported and lost."""
         if self._file.closed:
             return
         if self._row:
             self._write_row()
-        self.sync()
+        try:
+            self.sync()
+        except CheckpointError as error:
+            logger.warning("%s; the last lines are lost", error)
         self._file.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,16 +99,19 @@ class MetricsFile:
         """Cut off what was written after `state` was taken.
 
         Raises:
-            CheckpointError: The file is shorter than it was then.
+            CheckpointError: The file is shorter than it was then, or cannot be cut.
         """
         length = int(state["length"])
-        if self._path.stat().st_size < length:
-            raise CheckpointError(
-                f"{self._path} is shorter than when the checkpoint was written ({length} bytes); "
-                "it was changed or lost, so restore it or start in another folder"
-            )
-        self._file.truncate(length)
-        self._row = dict(state["row"])
+        try:
+            if self._path.stat().st_size < length:
+                raise CheckpointError(
+                    f"{self._path} is shorter than when the checkpoint was written ({length} bytes); "
+                    "it was changed or lost, so restore it or start in another folder"
+                )
+            self._file.truncate(length)
+        except OSError as error:
+            raise CheckpointError(f"cannot cut the metrics in {self._path}: {error}") from error
+        self._row, self._waiting = dict(state["row"]), b""
 
 
 def plain_number(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The folder of a run: what it was asked to do, where and with what, and what it showed."""
 
 import json
+import logging
 import math
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from typing import Any
 
 import torch
 
-from treadle.checkpoint.durable import replace_text
+from treadle.checkpoint.durable import clear_parts, replace_text
 from treadle.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
 
 PACKAGES = ("treadle", "torch", "numpy", "safetensors", "torchmetrics")
 
@@ -29,11 +32,20 @@ class RunFolder:
             raise CheckpointError(f"the run folder {path} cannot be made: {error}") from error
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write the resolved settings of the run."""
-        replace_text(self.path / "config.yaml", to_yaml(config))
+        """Write the resolved settings of the run, having removed what an earlier process left half written.
+
+        Raises:
+            CheckpointError: The disk does not take it.
+        """
+        clear_parts(self.path)
+        self._write("config.yaml", to_yaml(config))
 
     def write_manifest(self, facts: dict[str, Any]) -> None:
-        """Write where and with what the run is made; each start of it adds a line to `starts`."""
+        """Write where and with what the run is made; each start of it adds a line to `starts`.
+
+        Raises:
+            CheckpointError: The disk does not take it.
+        """
         manifest = {
             **facts,
             "command": sys.argv,
@@ -41,7 +53,13 @@ class RunFolder:
             "packages": {name: _version(name) for name in PACKAGES},
             "starts": [*self._earlier_starts(), {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": facts["step"]}],
         }
-        replace_text(self.path / "manifest.json", json.dumps(manifest, indent=1, default=str))
+        self._write("manifest.json", json.dumps(manifest, indent=1, default=str))
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            replace_text(self.path / name, text)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.path / name}: {error}") from error
 
     def _earlier_starts(self) -> list[Any]:
         try:
@@ -51,9 +69,12 @@ class RunFolder:
         return starts if isinstance(starts, list) else []
 
     def log(self, text: str) -> None:
-        """Add a line to what the console showed."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        """Add a line to what the console showed; a full disk does not stop a run for that."""
+        try:
+            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            logger.warning("log.txt lacks a line that the console showed: %s", error)
 
 
 def _version(package: str) -> str | None:

@@ -67,6 +67,35 @@ def test_a_stop_by_a_callback_of_the_run_start_is_not_caught(make_trainer: Any, 
         make_trainer(Stop).train(data, 1)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_run_that_dies_is_told_to_callbacks_which_are_closed_and_has_no_end(
+    recording_trainer: Any, data: TensorDataset, error: type[BaseException]
+) -> None:
+    class Dies(TrainerCallback):
+        def on_train_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
+            raise error("of something")
+
+        def close(self) -> None:
+            recording_trainer.calls.append("closed")
+
+    recording_trainer.callback_handler.add_callback(Dies)
+    with pytest.raises(error, match="of something"):
+        recording_trainer.train(data, 2)
+    assert recording_trainer.calls[-3:] == ["on_train_epoch_end", "on_exception", "closed"]
+    assert "training_run_end" not in recording_trainer.calls
+
+
+def test_an_evaluation_that_dies_is_told_to_callbacks_too(recording_trainer: Any, data: TensorDataset) -> None:
+    class Dies(TrainerCallback):
+        def on_eval_step_end(self, trainer: Any, **kwargs: Any) -> None:
+            raise RuntimeError("of something")
+
+    recording_trainer.callback_handler.add_callback(Dies)
+    with pytest.raises(RuntimeError, match="of something"):
+        recording_trainer.evaluate(data)
+    assert recording_trainer.calls[-2:] == ["on_eval_step_end", "on_exception"]
+
+
 def test_d01_training_data_alone_gives_that_many_epochs_and_no_evaluation(
     recording_trainer: Any, data: TensorDataset
 ) -> None:

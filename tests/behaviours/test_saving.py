@@ -1,5 +1,6 @@
 """Checkpoints, and runs that are continued from a saved state."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.errors import CheckpointError
+from treadle.trainer import Trainer
 
 SCHEDULE = partial(StepLR, step_size=2, gamma=0.5)
 
@@ -85,8 +87,6 @@ def test_d30_a_checkpoint_with_a_scheduler_says_what_to_do_in_a_trainer_without_
 def test_d30_a_checkpoint_with_an_optimizer_says_what_to_do_in_a_trainer_without_one(
     trained: Any, tmp_path: Path
 ) -> None:
-    from treadle.trainer import Trainer
-
     trained.save_checkpoint(tmp_path / "all.pt", save_scheduler=False)
     fresh = Trainer(nn.Linear(2, 1), nn.MSELoss(), None, callbacks=(), device="cpu")
     with pytest.raises(CheckpointError, match=r"holds optimizers \['optimizer'\].*pass load_optimizer=False"):
@@ -177,3 +177,123 @@ def test_a41_a_run_with_a_schedule_continues_from_any_of_its_states(
     resumed = make_trainer(states(tmp_path / "more"))
     resumed.train(data, 4, create_scheduler_fn=SCHEDULE, resume_from=tmp_path / f"epoch_{epoch}")
     assert snapshot(resumed) == snapshot(whole)
+
+
+DATA_FORMS: dict[str, Callable[[TensorDataset], Any]] = {
+    "data set": lambda data: data,
+    "DataLoader(shuffle=True)": lambda data: DataLoader(data, batch_size=8, shuffle=True),
+    "DataLoader with a generator": lambda data: DataLoader(
+        data, batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(2)
+    ),
+    "DataLoader with a sampler": lambda data: DataLoader(
+        data, batch_size=8, sampler=WeightedRandomSampler([1.0] * 24, num_samples=24)
+    ),
+    "DataLoader with a sampler with a generator": lambda data: DataLoader(
+        data, batch_size=8, sampler=RandomSampler(data, generator=torch.Generator().manual_seed(2))
+    ),
+    "iterable": lambda data: NoisyBatches(data),
+}
+
+
+class NoisyBatches:
+    """Batches of unknown number, each with noise from torch's own generator."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.batches = list(zip(data.tensors[0].split(8), data.tensors[1].split(8), strict=True))
+
+    def __iter__(self) -> Iterator[Any]:
+        for inputs, targets in self.batches:
+            yield inputs + torch.rand(()), targets
+
+
+@pytest.mark.parametrize("form", list(DATA_FORMS))
+def test_a_run_is_continued_exactly_from_any_step_whatever_its_data(
+    make_trainer: Any, data: TensorDataset, tmp_path: Path, form: str
+) -> None:
+    def run(folder: Path, **kwargs: Any) -> tuple[Any, Any]:
+        saving = SaveTrainingStateCallback(folder, save_every_n_steps=1)
+        trainer = make_trainer(saving, build=model_with_dropout)
+        return trainer, trainer.train(DATA_FORMS[form](data), 2, gradient_accumulation_steps=2, **kwargs)
+
+    whole, expected = run(tmp_path / "whole")
+    for step in range(1, expected.steps):
+        torch.manual_seed(100 + step)
+        resumed, result = run(tmp_path / "rest", resume_from=tmp_path / "whole" / f"step_{step}")
+        assert result.history == expected.history, f"continued from step {step}"
+        for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class CountsBatches(Trainer):
+    """Tracks an object of its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.counter = Counter()
+        self.track(counter=self.counter)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        self.counter.count += 1
+        return super().calculate_train_batch_loss(batch)
+
+
+def test_what_a_subclass_tracks_is_saved_and_restored(make_trainer: Any, data: TensorDataset, tmp_path: Path) -> None:
+    saving = SaveTrainingStateCallback(tmp_path, save_every_n_steps=4)
+    make_trainer(saving, kind=CountsBatches).train(data, 2)
+    resumed = make_trainer(SaveTrainingStateCallback(tmp_path / "more"), kind=CountsBatches)
+    resumed.train(data, 2, resume_from=tmp_path / "step_4")
+    assert resumed.counter.count == 6
+
+
+class TracksAtStart(Trainer):
+    """Adds data and an object of its own when everything is ready, as `add_stream` says one may."""
+
+    def training_run_start(self) -> None:
+        self.add_stream("other", self.train_dataset, batch_size=4)
+        self.counter = Counter()
+        self.track(counter=self.counter)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        self.counter.count += 1
+        if self.streams["other"].has_next():
+            self.streams["other"].window(1)
+        return super().calculate_train_batch_loss(batch)
+
+
+def test_what_is_tracked_when_the_run_starts_is_restored_as_well(
+    make_trainer: Any, data: TensorDataset, tmp_path: Path
+) -> None:
+    saving = SaveTrainingStateCallback(tmp_path, save_every_n_steps=4)
+    make_trainer(saving, kind=TracksAtStart).train(data, 2)
+    resumed = make_trainer(SaveTrainingStateCallback(tmp_path / "more"), kind=TracksAtStart)
+    resumed.train(data, 2, resume_from=tmp_path / "step_4")
+    assert resumed.counter.count == 6
+    assert resumed.streams["other"].drawn == 3
+
+
+def test_resuming_from_a_folder_without_a_state_names_it(
+    make_trainer: Any, data: TensorDataset, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=f"there is no checkpoint file {tmp_path}"):
+        make_trainer().train(data, 2, resume_from=tmp_path)
+
+
+def test_resuming_with_another_set_of_parts_names_them(make_trainer: Any, data: TensorDataset, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.train(data, 1)
+    trainer.save_training_state(tmp_path / "state")
+    with pytest.raises(CheckpointError, match=r"it lacks \['scheduler'\] and has \[\] besides"):
+        make_trainer().train(data, 2, create_scheduler_fn=SCHEDULE, resume_from=tmp_path / "state")
+    with pytest.raises(CheckpointError, match="training state does not fit the model"):
+        make_trainer(build=model_with_dropout).train(data, 2, resume_from=tmp_path / "state")

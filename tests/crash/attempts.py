@@ -21,9 +21,10 @@ from treadle.checkpoint import read_file
 LIMIT_SECONDS = 120
 """How long an attempt may take before it counts as hung; an ordinary one takes one or two."""
 
-# A server imports torch once and forks a process for each attempt: most of a start is that import.
+# A server imports torch once and forks a process for each attempt: most of a start is that import. The first
+# optimizer of a process would import the compiler, which takes as long again.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.crash.program"])
+_context.set_forkserver_preload(["tests.crash.program", "torch._dynamo"])
 
 
 class Attempt:
@@ -66,6 +67,21 @@ class Attempt:
         while self.running() and not condition():
             time.sleep(0.001)
 
+    def wait_for_workers(self) -> None:
+        """Wait until no process of the group runs any more."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self._group_exists():
+            assert time.monotonic() < deadline, "fetching workers outlived the process that started them"
+            time.sleep(0.01)
+
+    def _group_exists(self) -> bool:
+        assert self._process.pid is not None
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     @property
     def output(self) -> str:
         """The last part of what this attempt and earlier ones printed."""
@@ -75,6 +91,8 @@ class Attempt:
 
 def _run(options: Options) -> None:
     os.setsid()
+    # The fetching workers are forked, as in a program that was started from a shell.
+    multiprocessing.set_start_method("fork", force=True)
     with (options.folder / "output.txt").open("a") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
@@ -157,7 +175,8 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
 
 def assert_same_outcome(folder: Path, uninterrupted: Path) -> None:
     """Fail, listing the places, if the run in `folder` did not end as the uninterrupted one."""
-    assert differing(outcome(uninterrupted), outcome(folder)) == []
+    places = differing(outcome(uninterrupted), outcome(folder))
+    assert not places, "\n".join(places)
 
 
 def python_command(*arguments: str) -> list[str]:

@@ -70,11 +70,7 @@ def test_the_ranks_together_see_the_batches_of_one_process(
     alone = PositionedBatchSampler(ShuffledOrder(size, seed=3), batch_size=batch_size * ranks, drop_last=drop_last)
     alone.begin(epoch=2)
     for number, whole in enumerate(alone):
-        parts = [
-            sampler.batch(number)
-            for sampler in every
-            if number < len(sampler) and not sampler.is_padding(number)
-        ]
+        parts = [sampler.batch(number) for sampler in every if number < len(sampler) and not sampler.is_padding(number)]
         assert [index for part in parts for index in part] == whole
     assert max(len(sampler) for sampler in every) == len(alone)
 

@@ -177,7 +177,7 @@ def test_a_shuffled_epoch_goes_on_in_the_same_order(make: Callable[[], Stream], 
     assert drawn(other) == rest
     # What the run draws afterwards must not depend on the order having been drawn again.
     assert torch.equal(torch.get_rng_state(), before)
-    assert sorted(sum(head + rest, [])) == list(range(10))
+    assert sorted(index for batch in head + rest for index in batch) == list(range(10))
 
 
 def test_the_next_epoch_of_a_foreign_sampler_is_drawn_anew() -> None:
@@ -286,15 +286,14 @@ def test_batches_of_unknown_length_are_dealt_to_the_ranks_in_turn(count: int, ra
                 own.append(int(batch))
         assert evaluation or stream.drawn == -(-count // ranks)
         got.append(own)
-    assert sorted(sum(got, [])) == list(range(count))
+    assert sorted(number for own in got for number in own) == list(range(count))
     assert [own[0] for own in got if own] == list(range(min(ranks, count)))
 
 
 def test_a_batch_that_only_keeps_a_rank_in_step_is_marked_at_its_place_in_the_window() -> None:
-    loader = DataLoader(NUMBERS, batch_size=4)  # ten samples on three ranks: no padding; on eleven ranks: some
-    stream = stream_of(loader, rank=2, size=3)
-    assert [len(batch[0]) for batch in stream.window(5)] == [3]
-    assert stream.padded is None
+    enough = stream_of(DataLoader(NUMBERS, batch_size=4), rank=2, size=3)
+    assert [len(batch[0]) for batch in enough.window(5)] == [3]
+    assert enough.padded is None
     late = stream_of(DataLoader(NUMBERS, batch_size=1), rank=10, size=11)
     assert len(late.window(2)) == 1
     assert late.padded == 0

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,25 @@ ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 150
 """How long a launch may take before it counts as hung; an ordinary one takes five to ten seconds."""
 EXACT = 1e-12
+"""How far float64 may be off where a sum was taken in another order."""
+TOGETHER = {
+    1: ("equality", "loops", "evaluation", "runs", "keeping"),
+    2: ("equality", "loops", "evaluation", "runs", "stopping", "keeping"),
+    3: ("equality", "evaluation"),
+}
+"""The programs that share a launch, by the number of processes; a launch takes longer than what runs in it."""
 
 
 class Results:
-    """What one scenario of a program reported, for each rank."""
+    """What the scenarios of a program reported, for each rank.
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder = folder
+    Attributes:
+        folder: Where the program wrote.
+    """
+
+    def __init__(self, launch: Path, program: str, ranks: int) -> None:
+        self.folder = launch / program
+        self._launch = launch
         self._ranks = ranks
 
     def __call__(self, scenario: str) -> list[dict[str, Any]]:
@@ -33,13 +46,8 @@ class Results:
         """Return the report of the first rank."""
         return self(scenario)[0]
 
-    @property
-    def folder(self) -> Path:
-        """Where the program wrote."""
-        return self._folder
-
     def _read(self, scenario: str, rank: int) -> dict[str, Any]:
-        path = self._folder / f"{scenario}.rank_{rank}.json"
+        path = self.folder / f"{scenario}.rank_{rank}.json"
         if not path.exists():
             pytest.fail(f"rank {rank} never came to the end of {scenario!r}:\n{self.output}", pytrace=False)
         report: dict[str, Any] = json.loads(path.read_text())
@@ -51,12 +59,12 @@ class Results:
     @property
     def output(self) -> str:
         """What the processes printed, both streams together; the last part of it if it is long."""
-        return (self._folder / "output.txt").read_text()[-6000:]
+        return (self._launch / "output.txt").read_text()[-6000:]
 
     @property
     def exit_code(self) -> int | None:
         """How the launch ended; None if it had to be killed."""
-        code: int | None = json.loads((self._folder / "exit.json").read_text())
+        code: int | None = json.loads((self._launch / "exit.json").read_text())
         return code
 
 
@@ -70,33 +78,34 @@ def assert_same_run(own: dict[str, Any], reference: dict[str, Any]) -> None:
     assert (own["steps"], own["samples"]) == (reference["steps"], reference["samples"])
 
 
-def launch(shared: Path, program: str, *, processes: int, scenarios: str = "") -> Results:
-    """Run a program on so many processes, once per test session, and return its results.
+def launch(shared: Path, program: str, *, processes: int) -> Results:
+    """Return the results of a program on so many processes; it is run once per test session.
 
     Args:
         shared: A folder that all pytest workers see; the one that comes first runs the program, others wait.
         program: A module in `programs`.
-        processes: One runs the program as a plain script, more run it under torchrun.
-        scenarios: Only the scenarios whose names begin so; all by default, those that stand alone excepted.
+        processes: One runs it as a plain script, more run it under torchrun.
     """
-    folder = shared / "-".join(filter(None, (program, str(processes), scenarios)))
+    together = TOGETHER.get(processes, ())
+    names = together if program in together else (program,)
+    folder = shared / f"{names[0]}_on_{processes}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "exit.json").exists():
-            code = _run(folder, program, processes, scenarios)
+            code = _run(folder, names, processes)
             (folder / "exit.json").write_text(json.dumps(code))
-    return Results(folder, processes)
+    return Results(folder, program, processes)
 
 
-def _run(folder: Path, program: str, processes: int, scenarios: str) -> int | None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    launcher = torchrun if processes > 1 else []
-    command = [sys.executable, *launcher, "-m", f"tests.parallel.programs.{program}", str(folder)]
+def _run(folder: Path, names: Sequence[str], processes: int) -> int | None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    module = "together" if len(names) > 1 else names[0]
+    command = [*(launcher if processes > 1 else []), "-m", f"tests.parallel.programs.{module}", str(folder), *names]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with (folder / "output.txt").open("w") as output:
         running = subprocess.Popen(
-            [*command, *([scenarios] if scenarios else [])],
+            [sys.executable, *command],
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=ROOT,

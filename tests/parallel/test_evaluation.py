@@ -65,14 +65,14 @@ def test_d28_a_metric_whose_state_grows_is_computed_over_all_ranks(launched: Lau
 
 @pytest.mark.parametrize("verb", ["evaluate", "train_with"])
 def test_d28_fewer_samples_than_processes_are_refused_on_every_rank(launched: Launch, verb: str) -> None:
-    results = launched("evaluation", processes=2, scenarios="too_few")
+    results = launched("evaluation", processes=2)
     expected = "the evaluation data has 1 samples for 2 processes; give at least one to each"
     for report in results(f"too_few_samples_to_{verb}"):
         assert report["message"] == expected
 
 
 def test_a_single_sample_is_predicted_on_every_rank(launched: Launch) -> None:
-    for report in launched("evaluation", processes=2, scenarios="too_few")("too_few_samples_to_predict"):
+    for report in launched("evaluation", processes=2)("too_few_samples_to_predict"):
         assert report["outputs"].shape == (1, 3)
 
 

@@ -25,7 +25,6 @@ def test_a42_one_cycle_with_placeholders_traverses_the_whole_schedule(launched: 
     for report in launched("runs", processes=2)(scenario):
         assert report["steps"] == 24
         assert report["rates"][:24] == expected
-        assert max(report["rates"]) == pytest.approx(0.2)
         assert report["rates"][23] == pytest.approx(0.2 / 25 / 1e4)  # where OneCycleLR ends by default
 
 

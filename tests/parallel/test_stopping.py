@@ -54,7 +54,7 @@ def test_a48_one_rank_may_stop_at_any_event(launched: Launch, event: str, steps:
 
 
 def test_a48_one_rank_may_stop_in_a_verb(launched: Launch) -> None:
-    first, second = launched("stopping", processes=2, scenarios="in_a_verb")("in_a_verb")
+    first, second = launched("stopping", processes=2)("in_a_verb")
     assert (first["steps"], second["steps"]) == (28, 28)
 
 

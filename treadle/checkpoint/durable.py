@@ -1,11 +1,14 @@
 """Writing that survives a crash: data first, then names."""
 
 import os
+import shutil
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 CHUNK = 1 << 20
+PART = ".part"
 
 
 def sync_file(path: Path) -> None:
@@ -20,20 +23,34 @@ def sync_file(path: Path) -> None:
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file beside `path`, and put it in its place only when it is complete on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # In a folder of its own: safetensors writes to a file of a random name first, which a kill would leave behind.
+    room = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        write(temporary)
-        sync_file(temporary)
-        os.replace(temporary, path)
+        room.mkdir(exist_ok=True)
+        write(room / path.name)
+        give_plain_mode(room / path.name)
+        sync_file(room / path.name)
+        os.replace(room / path.name, path)
         sync_file(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
 
 
 def replace_text(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old text or the new, never a part."""
     replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def give_plain_mode(path: Path) -> None:
+    """Let others read `path` if they may read its folder, which was made the plain way; safetensors forbids it."""
+    with suppress(OSError):  # not every file system has modes
+        path.chmod(path.parent.stat().st_mode & 0o666)
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove what `replace_file` was writing in `folder` when an earlier process was killed."""
+    for path in folder.glob(f".*{PART}"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def checksum(path: Path) -> str:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
@@ -24,8 +26,9 @@ def write_file(path: str | os.PathLike[str], tree: Any) -> None:
     """
     target = Path(path)
     structure, tensors = split(tree)
-    metadata = {"format": FORMAT, "state": json.dumps(structure)}
     hosted = {name: _on_host(tensor) for name, tensor in tensors.items()}
+    state = json.dumps(structure)
+    metadata = {"format": FORMAT, "state": state, "crc32": _checksum(state, hosted)}
     try:
         replace_file(target, lambda temporary: save_safetensors(hosted, temporary, metadata=metadata))
     except (OSError, SafetensorError) as error:
@@ -41,8 +44,8 @@ def read_file(path: str | os.PathLike[str]) -> Any:
     target = Path(path)
     if not target.is_file():
         raise CheckpointError(f"there is no checkpoint file {target}")
-    _reject_pickle(target)
     try:
+        _reject_pickle(target)
         with safe_open(target, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -50,11 +53,21 @@ def read_file(path: str | os.PathLike[str]) -> Any:
         raise CheckpointError(f"{target} is damaged or no checkpoint: {error}") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{target} is a safetensors file, but holds no state of a trainer")
+    if "crc32" in metadata and metadata["crc32"] != _checksum(metadata.get("state", ""), tensors):
+        raise CheckpointError(f"{target} is damaged: its checksum differs")
     try:
-        structure = json.loads(metadata["state"])
-    except (KeyError, ValueError) as error:
+        return join(json.loads(metadata["state"]), tensors)
+    except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{target} is damaged: its header is no JSON ({error})") from error
-    return join(structure, tensors)
+
+
+def _checksum(state: str, tensors: dict[str, Tensor]) -> str:
+    """Return the CRC-32 of everything in a file, as eight hexadecimal digits."""
+    value = zlib.crc32(state.encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.resolve_conj().reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
 
 
 def _on_host(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from treadle.checkpoint.durable import checksum, replace_text, sync_file
+from treadle.checkpoint.durable import clear_parts, give_plain_mode, replace_text, sync_file
+from treadle.checkpoint.manifest import damage, describe_files, file_names, read_manifest, write_manifest
 from treadle.checkpoint.policy import Policy
 from treadle.checkpoint.tree import join
 from treadle.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "treadle-checkpoint-1"
-MANIFEST = "manifest.json"
 PREFIX = "step_"
+REPLACED = ".replaced"
 PART = ".part_"
+POINTERS = ("last", "best")
 
 
 class CheckpointStore:
@@ -45,6 +46,8 @@ class CheckpointStore:
         self.policy = policy
         self._rank, self._size = rank, size
 
+    # Writing ----------------------------------------------------------------------------------------------
+
     def write(self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any], attempt: str) -> None:
         """Write this rank's part of the checkpoint at `step`; the first rank commits it when all parts are there.
 
@@ -64,79 +67,138 @@ class CheckpointStore:
             self._write_part(part, structure, tensors)
             if self._rank == 0:
                 self._commit(part, step, facts)
-        except (OSError, SafetensorError) as error:
-            if self._rank == 0:
-                shutil.rmtree(part, ignore_errors=True)
+                self._prune(attempt)
+        except (OSError, ValueError, SafetensorError) as error:
+            self._give_up(part)
             raise CheckpointError(f"cannot write the checkpoint of step {step} into {self.folder}: {error}") from error
 
     def _write_part(self, part: Path, structure: Any, tensors: dict[str, Tensor]) -> None:
-        names = _file_names(self._rank)
-        save_file(tensors, part / names[0])
-        (part / names[1]).write_text(json.dumps(structure), encoding="utf-8")
-        for name in names:
-            sync_file(part / name)
-        entries = {name: {"size": (part / name).stat().st_size, "crc32": checksum(part / name)} for name in names}
+        tensor_file, structure_file = (part / name for name in file_names(self._rank))
+        save_file(tensors, tensor_file)
+        give_plain_mode(tensor_file)
+        structure_file.write_text(json.dumps(structure), encoding="utf-8")
+        sync_file(tensor_file)
+        sync_file(structure_file)
         # The other ranks' entries are how the first one knows that their files are complete.
-        replace_text(part / f"rank_{self._rank}.done", json.dumps(entries))
+        replace_text(part / _done(self._rank), json.dumps(describe_files(part, self._rank)))
+
+    def _give_up(self, part: Path) -> None:
+        """Leave nothing of a part that cannot be written; the first rank must not wait for it."""
+        if self._rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+            return
+        with suppress(OSError):
+            (part / _failed(self._rank)).touch()
 
     def _commit(self, part: Path, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}
         for rank in range(self._size):
-            done = part / f"rank_{rank}.done"
-            _wait_for(done)
-            files |= json.loads(done.read_text(encoding="utf-8"))
-            done.unlink()
-        manifest = {"format": FORMAT, "step": step, **facts, "files": files}
-        replace_text(part / MANIFEST, json.dumps(manifest, indent=1))
+            _wait_for(part, rank)
+            files |= json.loads((part / _done(rank)).read_text(encoding="utf-8"))
+            (part / _done(rank)).unlink()
+        write_manifest(part, {"step": step, **facts, "ranks": self._size, "files": files})
         sync_file(part)
-        target = self.path(step)
+        target, replaced = self._names(step)
         if target.exists():
-            # The same step again, after a return to an earlier one: the old folder gives way.
-            target.rename(self._hidden(target))
+            # The same step again, after a return to an earlier one. Two folders cannot be swapped at once: the old
+            # one stays where readers find it until the new one has its name.
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.replace(target, replaced)
         os.replace(part, target)
         sync_file(self.folder)
         replace_text(self.folder / "last", target.name)
-        if facts.get("best"):
-            replace_text(self.folder / "best", target.name)
-        self._prune()
+        for name in (*(["best"] if facts.get("best") else []), *facts.get("names", ())):
+            replace_text(self.folder / name, target.name)
+        shutil.rmtree(replaced, ignore_errors=True)
 
-    def _prune(self) -> None:
+    # Removing ---------------------------------------------------------------------------------------------
+
+    def _prune(self, attempt: str) -> None:
         """Remove what the policy does not keep; what cannot be removed is left for the next time."""
-        pointed = {step for step in (self.pointer("last"), self.pointer("best")) if step is not None}
-        keep = self.policy.kept(self.steps(), pointed_at=pointed)
-        doomed = [self.path(step) for step in self.steps() if step not in keep]
-        doomed += self.folder.glob(f"{PART}old_*")
-        for path in doomed:
+        pointed = {step for step in map(self.pointer, self.pointers()) if step is not None}
+        steps = self.steps()
+        for step in sorted(set(steps) - self.policy.kept(steps, pointed_at=pointed)):
             try:
-                # First out of sight, so that a kill in the middle leaves no half checkpoint with a good name.
-                if not path.name.startswith(PART):
-                    path = path.rename(self._hidden(path))
-                shutil.rmtree(path)
+                self._remove(step)
             except OSError as error:
-                logger.warning("cannot remove the old checkpoint %s: %s", path, error)
+                logger.warning("cannot remove the old checkpoint %s: %s", self.path(step), error)
+        # Parts of this run that another rank wrote after the first one had given up are nobody's now.
+        for pattern in (f"{PART}old_*", f"{PART}{attempt}_*"):
+            for path in self.folder.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
 
-    def _hidden(self, path: Path) -> Path:
-        return self.folder / f"{PART}old_{path.name}_{time.time_ns()}"
+    def _remove(self, step: int) -> None:
+        """Remove a checkpoint; first out of sight, so that a kill leaves no half of one under a good name."""
+        for path in reversed(self._names(step)):
+            if path.exists():
+                hidden = self.folder / f"{PART}old_{path.name}_{time.time_ns()}"
+                os.replace(path, hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
 
     def clear_leftovers(self) -> None:
-        """Remove what an earlier process left half written."""
-        for path in self.folder.glob(f"{PART}*"):
+        """Remove what an earlier process left half written, and do what it left undone.
+
+        Raises:
+            CheckpointError: A pointer cannot be written.
+        """
+        replaced = [self._names(step)[1] for step in self.steps() if self._names(step)[0].exists()]
+        for path in (*self.folder.glob(f"{PART}*"), *replaced):
             shutil.rmtree(path, ignore_errors=True)
+        clear_parts(self.folder)
+        self._mend_pointers()
 
     def discard_after(self, step: int) -> None:
-        """Remove every checkpoint above `step`: the run goes on from there, and they are of another one."""
+        """Remove every checkpoint above `step`: the run goes on from there, and they are of another one.
+
+        Raises:
+            CheckpointError: One cannot be removed.
+        """
         for later in self.steps():
             if later > step:
-                shutil.rmtree(self.path(later).rename(self._hidden(self.path(later))), ignore_errors=True)
+                try:
+                    self._remove(later)
+                except OSError as error:
+                    raise CheckpointError(
+                        f"cannot go back to step {step}: {error}; remove {self.path(later)}"
+                    ) from error
+        self._mend_pointers()
+
+    def _mend_pointers(self) -> None:
+        """Let `last` and `best` name what they should; a kill may have come between a checkpoint and its pointers."""
+        steps = self.steps()
+        best = [step for step in (self.pointer("best"), *filter(self._was_best, steps)) if step is not None]
+        try:
+            for name, candidates in (("last", steps), ("best", best)):
+                if not candidates:
+                    (self.folder / name).unlink(missing_ok=True)
+                elif self.pointer(name) != max(candidates):
+                    replace_text(self.folder / name, self._names(max(candidates))[0].name)
+        except OSError as error:
+            raise CheckpointError(f"cannot write the pointers in {self.folder}: {error}") from error
+
+    def _was_best(self, step: int) -> bool:
+        try:
+            return bool(self.manifest(step).get("best"))
+        except CheckpointError:
+            return False
+
+    # Finding and reading ----------------------------------------------------------------------------------
+
+    def _names(self, step: int) -> tuple[Path, Path]:
+        """Return the folder of the checkpoint at `step`, and where an older one gives way to a new one."""
+        name = f"{PREFIX}{step:08d}"
+        return self.folder / name, self.folder / (name + REPLACED)
 
     def path(self, step: int) -> Path:
         """Return the folder of the checkpoint at `step`."""
-        return self.folder / f"{PREFIX}{step:08d}"
+        target, replaced = self._names(step)
+        return replaced if not target.exists() and replaced.exists() else target
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, oldest first."""
-        names = [path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*")]
-        return sorted(int(name) for name in names if name.isdigit())
+        names = [path.name.removeprefix(PREFIX).removesuffix(REPLACED) for path in self.folder.glob(f"{PREFIX}*")]
+        steps = {int(name) for name in names if name.isdecimal()}
+        return sorted(step for step in steps if self.path(step).is_dir())
 
     def pointer(self, name: str) -> int | None:
         """Return the step that `last` or `best` points at; None if it points nowhere."""
@@ -145,7 +207,7 @@ class CheckpointStore:
         except (OSError, UnicodeDecodeError):
             return None
         step = text.removeprefix(PREFIX)
-        return int(step) if step.isdigit() and self.path(int(step)).is_dir() else None
+        return int(step) if step.isdecimal() and len(step) < 20 and self.path(int(step)).is_dir() else None
 
     def newest_good(self, *, before: int | None = None) -> int | None:
         """Return the newest step, below `before` if given, whose checkpoint is whole; damaged ones are reported."""
@@ -168,18 +230,13 @@ class CheckpointStore:
             verify: Whether every file is compared with its size and checksum.
 
         Raises:
-            CheckpointError: It is missing, damaged, or of a format this version does not know.
+            CheckpointError: It is missing, damaged, of another step, or of a format this version does not know.
         """
         path = self.path(step)
-        try:
-            manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-            kind = manifest["format"]
-            files = manifest["files"].items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} has no readable manifest: {error}") from error
-        if kind != FORMAT:
-            raise CheckpointError(f"{path} has the format {kind!r}; this version reads {FORMAT!r}")
-        for problem in _damage(path, files) if verify else ():
+        manifest = read_manifest(path)
+        if manifest.get("step") != step:
+            raise CheckpointError(f"{path} holds the checkpoint of step {manifest.get('step')}; it was renamed")
+        for problem in damage(path, manifest) if verify else ():
             raise CheckpointError(f"{path}: {problem}")
         return manifest
 
@@ -190,38 +247,30 @@ class CheckpointStore:
             CheckpointError: It cannot be read.
         """
         path = self.path(step)
-        tensor_file, structure_file = _file_names(self._rank if rank is None else rank)
+        tensor_file, structure_file = file_names(self._rank if rank is None else rank)
         try:
             with safe_open(path / tensor_file, framework="pt", device="cpu") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             structure = json.loads((path / structure_file).read_text(encoding="utf-8"))
-        except (OSError, ValueError, SafetensorError) as error:
+            return join(structure, tensors)
+        except (OSError, ValueError, SafetensorError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
-        return join(structure, tensors)
 
 
-def _file_names(rank: int) -> tuple[str, str]:
-    return f"rank_{rank}.safetensors", f"rank_{rank}.json"
+def _done(rank: int) -> str:
+    return f"rank_{rank}.done"
 
 
-def _damage(path: Path, files: Any) -> Iterator[str]:
-    try:
-        for name, entry in files:
-            file = path / Path(name).name
-            if not file.is_file():
-                yield f"{name} is missing"
-            elif file.stat().st_size != entry["size"]:
-                yield f"{name} has {file.stat().st_size} bytes instead of {entry['size']}"
-            elif checksum(file) != entry["crc32"]:
-                yield f"{name} is damaged: its checksum differs"
-    except (OSError, KeyError, TypeError) as error:
-        yield f"it cannot be checked: {error}"
+def _failed(rank: int) -> str:
+    return f"rank_{rank}.failed"
 
 
-def _wait_for(path: Path, timeout: float = 600.0) -> None:
+def _wait_for(part: Path, rank: int, timeout: float = 600.0) -> None:
     """Wait until another rank's part is there; the ranks share a file system, not a collective, in this thread."""
     deadline = time.monotonic() + timeout
-    while not path.exists():
+    while not (part / _done(rank)).exists():
+        if (part / _failed(rank)).exists():
+            raise OSError(f"rank {rank} could not write its part")
         if time.monotonic() > deadline:
-            raise OSError(f"{path.name} was not written within {timeout:.0f} s; did its rank die?")
+            raise OSError(f"rank {rank} wrote no part within {timeout:.0f} s; did it die?")
         time.sleep(0.005)

@@ -12,7 +12,7 @@ from tests.parallel.programs.models import classifier, flat, outcome, per_device
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer
 
-program = Program()
+program = Program("equality")
 
 
 def train(count: int = 48, *, trainer: Trainer | None = None, data: Any = None, **settings: Any) -> Report:
@@ -242,7 +242,3 @@ class LossWithWeights(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs * self.temperature, targets)
-
-
-if __name__ == "__main__":
-    program.main()

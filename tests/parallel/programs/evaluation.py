@@ -14,7 +14,7 @@ from treadle import Trainer, TrainerCallback
 from treadle.errors import ConfigError, DataError
 from treadle.parallel import Processes
 
-program = Program()
+program = Program("evaluation")
 SIZES = (3, 4, 5, 11, 12, 13, 23, 24, 25, 26, 33)
 """Around one and two global batches, with every remainder that leaves a rank with less than the others."""
 
@@ -184,7 +184,7 @@ def train_evaluate_train() -> Report:
     }
 
 
-@program.alone
+@program.fragile_scenario
 def too_few_samples_to_evaluate() -> Report:
     try:
         trainer_of(classifier()).evaluate(samples(1))
@@ -193,7 +193,7 @@ def too_few_samples_to_evaluate() -> Report:
     return {"message": ""}
 
 
-@program.alone
+@program.fragile_scenario
 def too_few_samples_to_train_with() -> Report:
     try:
         trainer_of(classifier()).train(samples(12), num_epochs=1, eval_dataset=samples(1))
@@ -202,10 +202,6 @@ def too_few_samples_to_train_with() -> Report:
     return {"message": ""}
 
 
-@program.alone
+@program.fragile_scenario
 def too_few_samples_to_predict() -> Report:
     return {"outputs": trainer_of(classifier()).predict(samples(1))}
-
-
-if __name__ == "__main__":
-    program.main()

@@ -13,7 +13,7 @@ from tests.parallel.programs.scenarios import Program, Report
 from treadle import Phase, Trainer, TrainerCallback, alternate
 from treadle.parallel import GradientAverager
 
-program = Program()
+program = Program("loops")
 
 
 # Phases ---------------------------------------------------------------------------------------------------
@@ -272,7 +272,3 @@ def half_precision_weights() -> Report:
     data = TensorDataset(samples(53).tensors[0].to(torch.bfloat16), samples(53).tensors[1])
     trainer = trainer_of(model)
     return outcome(trainer, trainer.train(data, num_epochs=1, per_device_batch_size=per_device(trainer)))
-
-
-if __name__ == "__main__":
-    program.main()

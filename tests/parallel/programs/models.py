@@ -63,3 +63,21 @@ def outcome(trainer: Trainer, result: TrainResult) -> dict[str, Any]:
         "steps": result.steps,
         "samples": trainer.processes.reduce([float(trainer.progress.samples)])[0],
     }
+
+
+class BadLoss(Trainer):
+    """Makes the loss of the last rank bad at one step."""
+
+    bad_step, factor = 0, 1.0
+
+    @classmethod
+    def at(cls, bad_step: int, factor: float = float("nan")) -> type[Trainer]:
+        """Return the class for one step and one factor."""
+        return type(cls.__name__, (cls,), {"bad_step": bad_step, "factor": factor})
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        last = self.processes.rank == self.processes.size - 1
+        if last and self.progress.step + 1 == self.bad_step:
+            output["loss"] = output["loss"] * self.factor
+        return output

@@ -1,6 +1,5 @@
 """Schedules, limits, synchronisation and resuming, on one process and on several."""
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from tests.parallel.programs.models import classifier, flat, per_device, samples, sgd, trainer_of
+from tests.parallel.programs.models import classifier, flat, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
 from treadle.callbacks import SaveTrainingStateCallback
-from treadle.errors import CheckpointError
 
-program = Program()
+program = Program("runs")
 P = TrainerPlaceholderValues
 
 
@@ -156,7 +154,7 @@ SETTINGS: dict[str, Any] = {
 
 def state_folder() -> Path:
     """Return where states go: beside the reports, one place for all ranks."""
-    return Path(sys.argv[1]) / "states"
+    return program.folder / "states"
 
 
 @program.scenario
@@ -205,24 +203,8 @@ def checkpoint_loaded_everywhere() -> Report:
     """Save after training; load it into trainers whose weights differ by rank."""
     trainer = trainer_of(classifier())
     trainer.train(samples(24), num_epochs=1, per_device_batch_size=per_device(trainer))
-    path = Path(sys.argv[1]) / "checkpoint.safetensors"
+    path = program.folder / "checkpoint.safetensors"
     trainer.save_checkpoint(path)
     other = trainer_of(classifier(seed=50 + trainer.processes.rank))
     other.load_checkpoint(path)
     return {"saved": flat(trainer.model), "loaded": flat(other.model)}
-
-
-@program.scenario
-def state_of_fewer_processes() -> Report:
-    """Load a state as a run of another size would."""
-    trainer = trainer_of(classifier(), optimizer=sgd(classifier()))
-    state = {"processes": trainer.processes.size + 1, "tracked": {}}
-    try:
-        trainer._load_state(state)
-    except CheckpointError as error:
-        return {"message": str(error)}
-    return {"message": ""}
-
-
-if __name__ == "__main__":
-    program.main()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -20,35 +19,45 @@ PATIENCE_SECONDS = 10
 
 
 class Program:
-    """Scenarios by name; each rank runs them in the same order and writes a report after each."""
+    """Scenarios by name; each rank runs them in the same order and writes a report after each.
 
-    def __init__(self) -> None:
+    Args:
+        name: What the program is called, and the folder of its reports.
+
+    Attributes:
+        fragile: Scenarios that may not end on every rank, to be run after all others.
+        folder: Where the reports go; set when the program is run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fragile: list[str] = []
+        self.folder = Path()
         self._scenarios: dict[str, Scenario] = {}
-        self._alone: set[str] = set()
 
     def scenario(self, function: Scenario) -> Scenario:
         """Decorate a function without arguments that returns numbers, strings, lists and tensors by name."""
-        self._scenarios[function.__name__] = function
+        self.add(function.__name__, function)
         return function
 
-    def alone(self, function: Scenario) -> Scenario:
-        """Decorate a scenario that runs only when it is asked for, since it may not end on every rank."""
-        self._alone.add(function.__name__)
+    def fragile_scenario(self, function: Scenario) -> Scenario:
+        """Decorate a scenario that may not end on every rank."""
+        self.fragile.append(function.__name__)
         return self.scenario(function)
 
     def add(self, name: str, function: Scenario) -> None:
         """Add a scenario under a name of its own."""
         self._scenarios[name] = function
 
-    def main(self) -> None:
-        """Run what the command line asks for: a folder for the reports, then the beginning of names."""
-        folder, wanted = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+    def run(self, folder: Path, *, fragile: bool = False) -> None:
+        """Run the scenarios, the fragile ones or all others, and write their reports under `folder`."""
+        self.folder = folder / self.name
+        self.folder.mkdir(parents=True, exist_ok=True)
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         for name, function in self._scenarios.items():
-            chosen = name not in self._alone if wanted is None else name.startswith(wanted)
-            if chosen:
-                _write(folder / f"{name}.rank_{rank}", _run(function))
-                _await([folder / f"{name}.rank_{other}.json" for other in range(ranks)])
+            if (name in self.fragile) is fragile:
+                _write(self.folder / f"{name}.rank_{rank}", _run(function))
+                _await([self.folder / f"{name}.rank_{other}.json" for other in range(ranks)])
 
 
 def _run(function: Scenario) -> Report:

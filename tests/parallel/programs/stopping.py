@@ -4,13 +4,13 @@ import random
 from functools import partial
 from typing import Any
 
-from tests.parallel.programs.models import classifier, flat, per_device, samples, trainer_of
+from tests.parallel.programs.models import BadLoss, classifier, flat, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import StopTrainingError, Trainer, TrainerCallback
 from treadle.callbacks import EarlyStoppingCallback, TerminateOnNaNCallback
 from treadle.errors import NonFiniteError
 
-program = Program()
+program = Program("stopping")
 UPDATES_PER_EPOCH = 14
 
 
@@ -135,23 +135,8 @@ def early_stopping() -> Report:
     return {"epochs": result.epochs, "steps": result.steps, "reason": result.stop_reason}
 
 
-class BadLoss(Trainer):
-    """Makes the loss of the last rank bad at one step."""
-
-    bad_step, factor = 0, 1.0
-
-    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
-        output = super().calculate_train_batch_loss(batch)
-        last = self.processes.rank == self.processes.size - 1
-        if last and self.progress.step + 1 == self.bad_step:
-            output["loss"] = output["loss"] * self.factor
-        return output
-
-
 def nonfinite(step: int, factor: float, log_every: int) -> Report:
-    trainer = trainer_of(classifier(), BadLoss, callbacks=(TerminateOnNaNCallback,))
-    assert isinstance(trainer, BadLoss)
-    trainer.bad_step, trainer.factor = step, factor
+    trainer = trainer_of(classifier(), BadLoss.at(step, factor), callbacks=(TerminateOnNaNCallback,))
     try:
         trainer.train(samples(168), num_epochs=2, per_device_batch_size=per_device(trainer), log_every=log_every)
     except NonFiniteError as error:
@@ -173,10 +158,6 @@ class StopInVerb(Trainer):
             raise StopTrainingError("enough")
 
 
-@program.alone
+@program.fragile_scenario
 def in_a_verb() -> Report:
     return stopped("never", 1000, kind=StopInVerb)
-
-
-if __name__ == "__main__":
-    program.main()

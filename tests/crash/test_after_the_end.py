@@ -1,0 +1,64 @@
+"""A run that is over stays over, whenever it is started again; and what a killed one leaves lying is cleared."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.crash.attempts import Attempt, assert_same_outcome, finish, outcome
+from tests.crash.conftest import Uninterrupted
+from tests.crash.program import Options
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("patience", [50, 1], ids=["all epochs done", "stopped early"])
+def test_a_run_killed_between_its_last_checkpoint_and_its_end_is_over_when_started_again(
+    patience: int, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    options = Options(folder=tmp_path, patience=patience)
+    assert Attempt(replace(options, kill_after_finish=True)).wait() == -signal.SIGKILL
+    finish(options)
+    whole = uninterrupted(patience=patience)
+    assert outcome(whole)["epochs"] == (3 if patience == 50 else 2)
+    assert_same_outcome(tmp_path, whole)
+
+
+def test_a_finished_run_started_again_changes_nothing(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    options = Options(folder=tmp_path, workers=0)
+    finish(options)
+    finish(options)
+    assert_same_outcome(tmp_path, uninterrupted())
+
+
+def test_nothing_half_written_remains_and_the_pointers_name_whole_checkpoints(tmp_path: Path) -> None:
+    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[2, 6])
+    for operation in (8, 16, 24, 32):
+        assert Attempt(replace(options, kill_at_operation=operation, kill_rank=-1)).wait() == -signal.SIGKILL
+    for _ in options.kill_at_steps:
+        assert Attempt(options).wait() == -signal.SIGKILL
+    finish(options)
+    checkpoints = tmp_path / "checkpoints"
+    # The best by eval_loss_epoch is that of the first epoch; two more are the last ones.
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        "best",
+        "last",
+        "step_00000007",
+        "step_00000020",
+        "step_00000021",
+    ]
+    assert (checkpoints / "last").read_text() == "step_00000021"
+    assert (checkpoints / "best").read_text() == "step_00000007"
+    assert [path.name for path in tmp_path.rglob(".*")] == []
+
+
+def test_the_manifest_of_a_run_lists_every_start_once(tmp_path: Path) -> None:
+    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[6, 9])
+    for _ in options.kill_at_steps:
+        assert Attempt(options).wait() == -signal.SIGKILL
+    finish(options)
+    starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
+    # It is saved at every second step, and a step that kills comes before its save.
+    assert [start["step"] for start in starts] == [0, 4, 8]

@@ -1,0 +1,49 @@
+"""Whatever the data comes from, a killed run goes on at the sample where it was."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.crash.attempts import Attempt, assert_same_outcome, finish
+from tests.crash.conftest import Uninterrupted
+from tests.crash.program import Options
+
+pytestmark = pytest.mark.slow
+
+KILLS = [3, 9, 12]
+"""In the first epoch of seven updates, and twice in the second."""
+
+
+@pytest.mark.parametrize(
+    ("data", "workers"),
+    [
+        ("shuffled loader", 2),
+        ("own generator", 0),
+        ("weighted", 2),
+        ("weighted", 0),
+        ("batch sampler", 2),
+        ("placed sequence", 0),
+        ("sequence", 0),
+        ("sequence", 2),
+        ("shared sequence", 2),
+    ],
+)
+def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
+    data: str, workers: int, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    options = Options(folder=tmp_path, data=data, workers=workers, epochs=2, kill_rank=0, kill_at_steps=KILLS)
+    for _ in KILLS:
+        assert Attempt(options).wait() == -signal.SIGKILL
+    finish(options)
+    assert_same_outcome(tmp_path, uninterrupted(data=data, workers=workers, epochs=2))
+
+
+def test_the_number_of_workers_may_change_with_every_start(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    options = Options(folder=tmp_path, kill_rank=0, kill_at_steps=[2, 5, 9, 12, 17])
+    for workers in (0, 1, 2, 1, 0):
+        assert Attempt(replace(options, workers=workers)).wait() == -signal.SIGKILL
+    finish(options)
+    assert_same_outcome(tmp_path, uninterrupted())
+    assert_same_outcome(uninterrupted(workers=0), uninterrupted())

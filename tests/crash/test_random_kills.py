@@ -1,0 +1,57 @@
+"""A run killed at any moment and started again ends, bit for bit, as one that was never disturbed."""
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.crash.attempts import Attempt, assert_same_outcome, finish, kill_until_finished, metrics
+from tests.crash.conftest import Uninterrupted
+from tests.crash.program import Options
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("asynchronous", "kills"), [(True, 14), (False, 8)])
+def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(
+    asynchronous: bool, kills: int, tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    chance = random.Random(kills)
+    done = runs = 0
+    while done < kills:
+        folder = tmp_path / str(runs)
+        done += kill_until_finished(
+            Options(folder=folder, asynchronous=asynchronous), kills - done, chance, longest=0.8
+        )
+        assert_same_outcome(folder, uninterrupted())
+        runs += 1
+
+
+def test_five_kills_within_one_epoch_leave_no_trace(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    # The first epoch has the updates 1 to 7; what comes after the last checkpoint is done again.
+    options = Options(folder=tmp_path, kill_rank=0, kill_at_steps=[1, 3, 4, 6, 7])
+    for _ in options.kill_at_steps:
+        assert Attempt(options).wait() == -signal.SIGKILL
+    assert not (tmp_path / "checkpoints" / "step_00000008").exists()
+    finish(options)
+    assert_same_outcome(tmp_path, uninterrupted())
+
+
+def test_metrics_of_a_killed_run_have_every_step_once(tmp_path: Path) -> None:
+    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[1, 5, 6, 8, 11, 14, 16, 20])
+    for _ in options.kill_at_steps:
+        assert Attempt(options).wait() == -signal.SIGKILL
+    finish(options)
+    # Every fifth update is logged, and the last of each epoch.
+    assert [line["step"] for line in metrics(tmp_path)] == [5, 7, 10, 14, 15, 20, 21]
+
+
+def test_fetching_workers_do_not_outlive_a_killed_process(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    attempt = Attempt(Options(folder=tmp_path, pause=0.05))
+    attempt.wait_until(lambda: (tmp_path / "checkpoints" / "step_00000002").exists())
+    attempt.send(signal.SIGKILL)
+    assert attempt.wait() == -signal.SIGKILL
+    attempt.wait_for_workers()
+    finish(Options(folder=tmp_path))
+    assert_same_outcome(tmp_path, uninterrupted())

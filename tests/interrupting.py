@@ -1,0 +1,161 @@
+"""Small real runs that are cut short in this process and started again, and how two of them are compared."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from treadle.callback import TrainerCallback
+from treadle.trainer import Trainer
+
+
+class CutError(Exception):
+    """What a run dies of in the middle, as others die of a kill."""
+
+
+class CutAt(TrainerCallback):
+    """Makes the run die once so many updates are done."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        if trainer.progress.step == self.step:
+            raise CutError(f"cut at step {self.step}")
+
+
+class Rates(TrainerCallback):
+    """Takes note of the learning rate that each update was made with, by the number of the update."""
+
+    def __init__(self) -> None:
+        self.used: dict[int, float] = {}
+
+    def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
+        self.used[trainer.progress.step + 1] = trainer.optimizer.param_groups[0]["lr"]
+
+
+def samples(count: int = 24) -> TensorDataset:
+    """24 samples: with the default batch size of 8, three steps an epoch."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count, 2, generator=generator)
+    return TensorDataset(inputs, inputs @ torch.tensor([[1.0], [-2.0]]) + 0.5)
+
+
+def network() -> nn.Module:
+    """A network with buffers that move and with randomness of its own, always with the same weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 1))
+
+
+def plain_network() -> nn.Module:
+    """A linear model, always with the same weights: easily followed by hand."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(2, 1)
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.1)
+
+
+def make_trainer(
+    run_dir: Path | None,
+    *callbacks: Any,
+    build: Callable[[], nn.Module] = network,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = adamw,
+    kind: Any = Trainer,
+    **kwargs: Any,
+) -> Any:
+    """Return a trainer as a new process would build it: the same model, a fresh optimizer."""
+    model = build()
+    options = {"seed": 1, "device": "cpu", "loss_func": nn.MSELoss(), **kwargs}
+    loss = options.pop("loss_func")
+    return kind(model, loss, optimizer(model.parameters()), callbacks=callbacks, run_dir=run_dir, **options)
+
+
+def train_through(cuts: list[int], make: Callable[..., Any], train: Callable[[Any], Any]) -> Any:
+    """Start a run again and again, each time dying after one of `cuts`, until it ends; return the last trainer.
+
+    Args:
+        cuts: The steps to die after.
+        make: Called with the callbacks that make a run die; returns a new trainer.
+        train: Called with the trainer; trains it.
+    """
+    for step in cuts:
+        try:
+            train(make(CutAt(step)))
+        except CutError:
+            continue
+        raise AssertionError(f"the run ended before step {step}")
+    last = make()
+    train(last)
+    return last
+
+
+def tensors_of(value: Any, place: str = "") -> dict[str, Any]:
+    """Return everything in a tree of states, by its place."""
+    if isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(str(key), item) for key, item in enumerate(value)]
+    else:
+        return {place: value}
+    return {name: leaf for key, item in items for name, leaf in tensors_of(item, f"{place}.{key}").items()}
+
+
+def assert_same_bits(left: Any, right: Any) -> None:
+    """Compare two trees of states, with nan equal to itself."""
+    one, other = tensors_of(left), tensors_of(right)
+    assert one.keys() == other.keys()
+    for place, value in one.items():
+        same = _same(value, other[place])
+        assert same, f"{place.lstrip('.')}: {value} and {other[place]}"
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, Tensor):
+        return left.dtype == right.dtype and torch.equal(left.nan_to_num(), right.nan_to_num())
+    return bool(left == right or (left != left and right != right))
+
+
+def state_of(trainer: Any) -> dict[str, Any]:
+    """Return the weights, buffers and optimizer state of a trainer."""
+    optimizers = {name: optimizer.state_dict() for name, optimizer in trainer.optimizers().items()}
+    return {"model": trainer.model.state_dict(), "optimizers": optimizers}
+
+
+def assert_same_run(left: Any, right: Any) -> None:
+    """Compare weights, buffers, optimizers, progress and the history of metrics of two trainers, bit for bit."""
+    assert_same_bits(state_of(left), state_of(right))
+    assert left.progress == right.progress
+    assert_same_bits(left.run_history.state_dict(), right.run_history.state_dict())
+
+
+def metric_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics without the times of day; anything that is no strict JSON is an error."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    return [{name: value for name, value in row.items() if name != "time"} for row in rows]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below `folder` with what is in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    """Return the steps of which the folder of a run holds a checkpoint."""
+    return sorted(int(path.name.removeprefix("step_")) for path in (run_dir / "checkpoints").glob("step_*"))

@@ -1,0 +1,105 @@
+"""Runs that are kept in a folder: left and taken up again, and steps whose loss went wrong on one rank."""
+
+import os
+import shutil
+import signal
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.parallel.programs.models import BadLoss, flat, outcome, per_device, samples, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
+from treadle import Trainer, TrainerCallback
+from treadle.errors import NonFiniteError
+from treadle.leaving import PreemptedExit
+
+program = Program("keeping")
+
+
+def kept(name: str, kind: type[Trainer] = Trainer, *, seed: int = 7, dropout: float = 0.3, **settings: Any) -> Trainer:
+    """Return a trainer of a model with dropout, whose run is kept under `name`."""
+    torch.manual_seed(seed)
+    layers = nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)
+    model = nn.Sequential(*layers).double()
+    return trainer_of(model, kind, run_dir=program.folder / name, **settings)
+
+
+def run(trainer: Trainer, **settings: Any) -> Report:
+    """Train for three epochs of seven updates, saving after every third update."""
+    settings = {"num_epochs": 3, "save_every": 3, "log_every": 4} | settings
+    data, evaluation = samples(77), samples(17, seed=1)
+    result = trainer.train(data, eval_dataset=evaluation, per_device_batch_size=per_device(trainer), **settings)
+    return outcome(trainer, result)
+
+
+class Signal(TrainerCallback):
+    """Asks the process to leave, on the last rank only, after some updates."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        if trainer.progress.step == self._step and trainer.processes.rank == trainer.processes.size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@program.scenario
+def left_and_taken_up() -> Report:
+    """Run once without a stop; once with a signal to one rank, and on from there with other weights."""
+    whole = run(kept("whole"))
+    left = kept("left", callbacks=(Signal(12),))
+    try:
+        run(left)
+        code = 0
+    except PreemptedExit as leaving:
+        code = leaving.code
+    torch.manual_seed(99)
+    again = run(kept("left", seed=50), resume="auto")
+    return {
+        "code": code,
+        "left_at": left.progress.step,
+        "whole": whole["weights"],
+        "again": again["weights"],
+        "history": whole["history"],
+        "history_again": again["history"],
+        "steps": again["steps"],
+    }
+
+
+@program.scenario
+def killed_between_two_checkpoints() -> Report:
+    """Take up a run whose newest checkpoint is gone: it goes on from the one before."""
+    whole = run(kept("killed"))
+    checkpoints = program.folder / "killed" / "checkpoints"
+    trainer = kept("killed", seed=50)
+    if trainer.processes.is_main:
+        for step in (21, 18, 15):
+            shutil.rmtree(checkpoints / f"step_{step:08d}", ignore_errors=True)
+    trainer.processes.barrier()
+    again = run(trainer, resume="auto")
+    return {"whole": whole["weights"], "again": again["weights"], "steps": again["steps"]}
+
+
+@program.scenario
+def skipped() -> Report:
+    return run(kept("skipped", BadLoss.at(5), dropout=0.0, on_nonfinite="skip"))
+
+
+def saved_with_a_bad_loss(name: str, **settings: Any) -> Report:
+    trainer = kept(name, BadLoss.at(6), dropout=0.0, **settings)
+    try:
+        return run(trainer, log_every=100) | {"message": ""}
+    except NonFiniteError as error:
+        return {"message": str(error), "weights": flat(trainer.model)}
+
+
+def rolled_back(step: int) -> Report:
+    """Go wrong at a step on one rank; the run returns to a checkpoint and leaves the data of that step out."""
+    return run(kept(f"rolled_back_{step}", BadLoss.at(step), dropout=0.0, on_nonfinite="rollback"))
+
+
+program.add("rolled_back_at_a_log", partial(rolled_back, 8))
+program.add("bad_loss_when_saving", partial(saved_with_a_bad_loss, "raised_when_saving"))
+program.fragile.append("bad_loss_when_saving")

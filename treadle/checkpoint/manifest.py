@@ -1,0 +1,73 @@
+"""What a checkpoint says of itself: its files with their sizes and checksums, under a checksum of its own."""
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from treadle.checkpoint.durable import checksum, replace_text
+from treadle.errors import CheckpointError
+
+FORMAT = "treadle-checkpoint-1"
+MANIFEST = "manifest.json"
+
+
+def file_names(rank: int) -> tuple[str, str]:
+    """Return the names of the files with the tensors and with the rest of a rank's state."""
+    return f"rank_{rank}.safetensors", f"rank_{rank}.json"
+
+
+def describe_files(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
+    """Return the sizes and checksums of a rank's files, as a manifest lists them."""
+    paths = [folder / name for name in file_names(rank)]
+    return {path.name: {"size": path.stat().st_size, "crc32": checksum(path)} for path in paths}
+
+
+def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
+    """Write `facts` as the manifest of the checkpoint in `folder`."""
+    content = {"format": FORMAT, **facts}
+    replace_text(folder / MANIFEST, json.dumps({**content, "crc32": _seal(content)}, indent=1))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return what the manifest of the checkpoint in `folder` says.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or of a format this version does not know.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        kind, seal = manifest["format"], manifest.pop("crc32", None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{folder} has no readable manifest: {error}") from error
+    if kind != FORMAT:
+        raise CheckpointError(f"{folder} has the format {kind!r}; this version reads {FORMAT!r}")
+    if seal != _seal(manifest):
+        raise CheckpointError(f"{folder} has a damaged manifest: its checksum differs")
+    return manifest
+
+
+def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield, in words, everything in which the files in `folder` are not as `manifest` says."""
+    try:
+        for rank in range(manifest["ranks"]):
+            for name in file_names(rank):
+                yield from _damage_of(folder / name, manifest["files"].get(name))
+    except (OSError, KeyError, TypeError, AttributeError) as error:
+        yield f"it cannot be checked: {error}"
+
+
+def _damage_of(file: Path, entry: Any) -> Iterator[str]:
+    if entry is None:
+        yield f"{file.name} is not in the manifest"
+    elif not file.is_file():
+        yield f"{file.name} is missing"
+    elif file.stat().st_size != entry["size"]:
+        yield f"{file.name} has {file.stat().st_size} bytes instead of {entry['size']}"
+    elif checksum(file) != entry["crc32"]:
+        yield f"{file.name} is damaged: its checksum differs"
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"
