@@ -11,6 +11,8 @@ import pytest
 
 from treadle import callbacks, schedules
 from treadle.callback import EVENTS
+from treadle.checkpoint import Policy
+from treadle.phase import Phase
 from treadle.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -56,10 +58,17 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-with_programs = [page for page in PAGES if any(block.info == "python" for block in programs_of(page.read_text()))]
+SLOW = (ROOT / "README.md", DOCS / "resume.md")
+"""Pages whose programs write many checkpoints."""
+
+with_programs = [
+    pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] if page in SLOW else [])
+    for page in PAGES
+    if any(block.info == "python" for block in programs_of(page.read_text()))
+]
 
 
-@pytest.mark.parametrize("page", with_programs, ids=name_of)
+@pytest.mark.parametrize("page", with_programs)
 def test_the_programs_of_a_page_run(
     page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +148,12 @@ def test_every_event_is_on_the_pages_of_the_loop_and_of_callbacks() -> None:
     for page in ("loop.md", "callbacks.md"):
         text = (DOCS / page).read_text()
         assert [event for event in EVENTS if event not in text] == [], page
+
+
+@pytest.mark.parametrize(("kind", "page"), [(Phase, "loop.md"), (Policy, "resume.md")])
+def test_every_argument_of_a_phase_and_of_a_policy_is_on_its_page(kind: Any, page: str) -> None:
+    text = (DOCS / page).read_text()
+    assert [name for name in inspect.signature(kind).parameters if not re.search(rf"\b{name}\b", text)] == []
 
 
 @pytest.mark.parametrize("function", [Trainer, Trainer.train])

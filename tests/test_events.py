@@ -1,5 +1,6 @@
 """What a run reports: the storage, the history and the tracker of losses."""
 
+import json
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -85,15 +86,10 @@ def test_the_state_of_a_storage_is_plain_data_and_brings_it_back() -> None:
     storage.put_scalar("loss", torch.tensor(1.5), step=2)
     storage.put_scalar("score", 3, kind="epoch")
     other.put_scalar("forgotten", 1.0)
-    other.load_state_dict(storage.state_dict())
-    assert (
-        other.state_dict()
-        == storage.state_dict()
-        == {
-            "loss": {"kind": "step", "steps": [2], "values": [1.5]},
-            "score": {"kind": "epoch", "steps": [0], "values": [3]},
-        }
-    )
+    other.load_state_dict(json.loads(json.dumps(storage.state_dict())))
+    assert (other.names("step"), other.names("epoch")) == ({"loss"}, {"score"})
+    assert (other.series("loss").steps, other.series("loss").values) == ([2], [1.5])
+    assert (other.series("score").steps, other.series("score").values) == ([0], [3])
 
 
 def test_one_name_may_be_a_scalar_of_steps_and_a_metric_of_epochs() -> None:
@@ -208,7 +204,9 @@ def test_a_metric_that_is_accepted_can_be_saved(kind: str, tmp_path: Path) -> No
     except ConfigError:
         return
     write_file(tmp_path / "history", history.state_dict())
-    assert set(read_file(tmp_path / "history")["storage"]) == {"score"}
+    other = RunHistory()
+    other.load_state_dict(read_file(tmp_path / "history"))
+    assert len(other.get_metric_values("score")) == 1
 
 
 class Elsewhere(RunHistory):

@@ -65,7 +65,7 @@ def test_parameters_in_another_order_are_refused() -> None:
 def test_another_number_of_parameters_is_refused() -> None:
     net = model()
     state = OptimizerState(Adam(net.parameters()), net).state_dict()
-    with pytest.raises(CheckpointError, match="4 in the checkpoint, 2 in this trainer"):
+    with pytest.raises(CheckpointError, match=r"\[4\].* in the checkpoint, .*\[2\].* now"):
         OptimizerState(Adam(net[0].parameters()), net).load_state_dict(state)
 
 

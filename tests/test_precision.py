@@ -133,3 +133,11 @@ def test_leaving_out_bad_steps_changes_nothing_where_there_are_none(precision: s
 
 def test_predictions_in_half_precision_come_back_in_single() -> None:
     assert trained("bf16").predict(DATA).dtype == torch.float32
+
+
+def test_predictions_in_double_precision_stay_in_double() -> None:
+    model = nn.Linear(2, 1).double()
+    trainer = Trainer(model, nn.MSELoss(), None, callbacks=(), device="cpu")
+    inputs = INPUTS.double()
+    with torch.no_grad():
+        assert torch.equal(trainer.predict(TensorDataset(inputs)), model(inputs))

@@ -13,7 +13,7 @@ from treadle.data import Batch, RandomState, Stream, size_of
 from treadle.data.stream import make_loader, without_idle_workers
 from treadle.errors import ConfigError, DataError
 from treadle.events import LossTracker
-from treadle.losses import default_loss, model_inputs, targets_of
+from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 from treadle.run_config import TrainerRunConfig
 
 
@@ -38,24 +38,27 @@ class Evaluation(Saving):
             dataloader_kwargs: Arguments for the loader, over the defaults.
             collate_fn: Joins samples into a batch; by default the one of the last `train`.
         """
-        self.eval_dataset = self.eval_dataset if dataset is None else dataset
-        if self.eval_dataset is None:
+        data = self.eval_dataset if dataset is None else dataset
+        if data is None:
             raise ConfigError("evaluate() has no data; pass a dataset")
-        self.collate_fn = collate_fn or self.collate_fn
-        self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
-        self._prepare_model_and_optimizer()
-        self.run_config = self._create_run_config()
-        self.evaluation_run_start()
+        kept = (self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config)
+        self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
         try:
-            self.callback_handler.start_session("on_evaluation_run_start", self)  # type: ignore[arg-type]
-            results = self._run_eval_epoch(self._eval_dataloader, is_training=False)
-            self.evaluation_run_end()
-            self.fire("on_evaluation_run_end")
-        except BaseException as error:
-            self.callback_handler.fire_exception(self, error)  # type: ignore[arg-type]
-            raise
+            self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
+            if not self._looping:
+                self._prepare_model_and_optimizer()
+            self.run_config = self._create_run_config(None, dataloader_kwargs)
+            self.evaluation_run_start()
+            with self.callback_handler.session("on_evaluation_run_start", self):  # type: ignore[arg-type]
+                results = self._run_eval_epoch(self._eval_dataloader, is_training=False)
+                self.evaluation_run_end()
+                self.fire("on_evaluation_run_end")
         finally:
-            self.callback_handler.end_session()
+            if self._looping:
+                # A callback evaluates in the middle of a run, which goes on with its own data.
+                self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config = kept
+            elif kept[0] is not None:
+                self.eval_dataset = kept[0]
         return results
 
     @torch.no_grad()
@@ -86,9 +89,12 @@ class Evaluation(Saving):
     def _predict_batch(self, batch: Batch) -> Any:
         with self.precision.autocast():
             output = self.calculate_prediction(batch)
-        return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+        halved = isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16)
+        return output.float() if halved and not self.precision.plain else output
 
     def _joined(self, outputs: list[Any]) -> Any:
+        if not outputs:
+            raise DataError("there is nothing to predict: the data gives no batch")
         if not all(isinstance(output, Tensor) for output in outputs):
             if self.processes.distributed:
                 raise DataError("predict() on several processes needs a tensor from calculate_prediction")
@@ -142,16 +148,29 @@ class Evaluation(Saving):
             self.fire("on_eval_epoch_start", is_intermediate=is_intermediate)
             for batch in valid_dl:
                 self.fire("on_eval_step_start", batch=batch)
-                with self.precision.autocast():
-                    output = self.calculate_eval_batch_loss(batch)
-                tracker.update(output["loss"], self._size_in(output, batch))
-                if self._metrics:
-                    self.update_metrics(batch, output)
+                output = self._evaluate_batch(batch, valid_dl, tracker)
                 self.fire("on_eval_step_end", batch=batch, batch_output=output)
             self.eval_epoch_end()
             results = self._record_evaluation(tracker, is_training)
         self.fire("on_eval_epoch_end", is_intermediate=is_intermediate)
         return results
+
+    def _evaluate_batch(self, batch: Batch, valid_dl: Any, tracker: LossTracker) -> dict[str, Any]:
+        try:
+            with self.precision.autocast():
+                output = self.calculate_eval_batch_loss(batch)
+            if valid_dl.drawn == 1:
+                check_loss(output, verb="calculate_eval_batch_loss", graph=False)
+            weight = self._size_in(output, batch)
+            mean = self.loss_reduction == "mean"
+            tracker.update(output["loss"] if mean else output["loss"] / weight, weight)
+            if self._metrics:
+                self.update_metrics(batch, output)
+        except Exception as error:
+            place = f"in calculate_eval_batch_loss, at batch {valid_dl.drawn}"
+            error.add_note(f"{place}, for a batch of {describe_batch(batch)}")
+            raise
+        return output
 
     @staticmethod
     def _size_in(output: dict[str, Any], batch: Batch) -> Any:
@@ -228,5 +247,7 @@ class Evaluation(Saving):
     def _prepare_model_and_optimizer(self) -> nn.Module:
         raise NotImplementedError
 
-    def _create_run_config(self) -> TrainerRunConfig:
+    def _create_run_config(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> TrainerRunConfig:
         raise NotImplementedError

@@ -247,6 +247,9 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, loss_reduction: str) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
+        name = loss_func.__name__
+        raise ConfigError(f"loss_func is the class {name}; pass an instance: loss_func={name}()")
     if loss_func is not None and not callable(loss_func):
         raise ConfigError(f"loss_func is a {type(loss_func).__name__}; pass a callable of (outputs, targets), or None")
     several = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]

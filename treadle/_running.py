@@ -12,6 +12,7 @@ from treadle.fingerprint import differences, environment, fingerprint_data, fing
 from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
 from treadle.nonfinite import RollBack
+from treadle.optimizer_state import OptimizerState
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import fit_schedule
@@ -22,15 +23,19 @@ class Running(SetUp):
 
     _saver: Saver | None = None
     _restored: tuple[dict[str, Any], dict[str, Any]] | None = None
-    _resumed_from = False
+    _cut = False
 
     def _open_run(self) -> None:
         """Open the run's folder and find out whether to go on from a checkpoint in it."""
         self._folder = self._saver = self._restored = None
-        self._resumed_from = False
+        self._cut = False
         self._leave_request = 0
         self._rollbacks = 0
         self._saved_at: tuple[int, int] | None = None
+        self._saved_finished = False
+        self._judged = 0
+        self._started_at: int | None = None
+        self._metrics_file: MetricsFile | None = None
         self.storage.on_flush = None
         self._tracked.remove("metrics_file")
         if self.run_dir is None:
@@ -42,14 +47,13 @@ class Running(SetUp):
         attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
         self._saver = Saver(store, attempt, self._come_back)
         step = self._step_to_resume(store)
-        if self.processes.is_main:
-            self._open_files(store, fresh=step is None)
         if step is not None:
             self._take_checkpoint(store, step)
+        if self.processes.is_main:
+            self._open_files(store, fresh=step is None)
 
     def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
         assert self._folder is not None
-        assert self.run_config is not None
         store.clear_leftovers()
         metrics = MetricsFile(self._folder.path / "metrics.jsonl", self.progress)
         if fresh:
@@ -57,7 +61,12 @@ class Running(SetUp):
         self.track(metrics_file=metrics)
         self.storage.on_flush = metrics.put
         self._metrics_file = metrics
-        self._folder.write_config(self.run_config.to_dict())
+        self._write_config(self._folder)
+
+    def _write_config(self, folder: RunFolder) -> None:
+        """Write what the run was asked to do into its folder."""
+        assert self.run_config is not None
+        folder.write_config(self.run_config.to_dict())
 
     def _step_to_resume(self, store: CheckpointStore) -> int | None:
         """Return the step to go on from, the same on every rank; None starts afresh.
@@ -90,22 +99,47 @@ class Running(SetUp):
             raise CheckpointError(
                 f"the run in {self.run_dir} is another one: {listed}. Start afresh in another run_dir"
             )
-        changed = differences(manifest["environment"], environment())
-        if changed:
-            self.print("resumed, but not bit for bit: " + "; ".join(changed))
+        shared = store.read(step, rank=0)
+        own = self._read_own(store, step, shared)
+        self._fit_schedule(shared["tracked"], manifest)
+        self._report_changes(shared["tracked"], manifest)
         if self.processes.is_main:
             store.discard_after(step)
         self.processes.barrier()
-        shared = store.read(step, rank=0)
-        own = shared if self.processes.is_main else store.read(step)
-        planned = self.run_config.max_num_train_steps if self.run_config is not None else None
-        saved = shared["tracked"].get("scheduler")
-        fitted = fit_schedule(self.scheduler, saved, manifest.get("planned_steps"), planned, self.settings.extend)
+        self._restored = (shared, own)
+        self._saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
+        self.print(f"going on from step {step} of {self.run_dir}")
+
+    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of this process in the checkpoint at `step`, of which `shared` is the first one's."""
+        own: dict[str, Any] = shared if self.processes.is_main else store.read(step)
+        return own
+
+    def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
+        assert self.run_config is not None
+        unit = "steps" if self._scheduled_by_step else "epochs"
+        fitted = fit_schedule(
+            self.scheduler,
+            tracked.get("scheduler"),
+            saved_steps=manifest["planned"]["steps"],
+            steps=self.run_config.max_num_train_steps,
+            extend=self.settings.extend,
+            taken=int(tracked["progress"]["step" if self._scheduled_by_step else "epoch"]),
+            limit=manifest["planned"][unit],
+        )
         if fitted is not self.scheduler:
             self.scheduler = fitted
             self.track(scheduler=fitted)
-        self._restored = (shared, own)
-        self.print(f"going on from step {step} of {self.run_dir}")
+
+    def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Say what is no longer as it was, where the run can go on all the same."""
+        changed = differences(manifest["environment"], environment())
+        if changed:
+            self.print("resumed, but not bit for bit: " + "; ".join(changed))
+        for name, optimizer in self.optimizers().items():
+            for change in OptimizerState(optimizer, self.model).changed_arguments(tracked[name]):
+                self.print(f"{name}: {change}; the checkpoint's value is used")
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
@@ -122,18 +156,27 @@ class Running(SetUp):
             "precision": self.precision.kind,
         }
 
-    def _resume(self) -> None:
-        """Load the state to go on from: once for the start events to see, and again where they may have moved it."""
-        if self.settings.resume_from is not None and self._restored is None and not self._resumed_from:
-            self.load_training_state(self.settings.resume_from)
-        elif self._restored is not None:
-            self._load_state(*self._restored)
+    def _resume(self, *, partly: bool = False) -> None:
+        """Load the state to go on from: once for the start events to see, and again where they may have moved it.
+
+        Args:
+            partly: Whether some of what the state is of may still be missing, to be tracked at the start of the run.
+        """
+        if self._restored is None and self.settings.resume_from is not None and self._started_at is None:
+            self._restored = self._read_training_state(self.settings.resume_from)
+        if self._restored is not None:
+            self._load_state(*self._restored, partly=partly)
 
     def _resumed(self) -> None:
         """Forget the state that was loaded: the run is where it was, and moves on."""
         self._restored = None
-        self._resumed_from = True
-        if self._folder is not None and self.processes.is_main and not self._rollbacks:
+        self._judged = self._judgements()
+        if self._started_at is None:
+            self._started_at = self.progress.step
+            self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        if self._folder is not None and self.processes.is_main:
             facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
             self._folder.write_manifest({**facts, "environment": environment(), "processes": self.processes.size})
 
@@ -142,25 +185,32 @@ class Running(SetUp):
     def _save(self, *, best: bool = False, finished: bool = False) -> None:
         """Save the run as it is now: after an update, or between two epochs."""
         place = (self.progress.step, self.progress.epoch)
-        if self._saver is None or (place == self._saved_at and not best):
+        saved = place == self._saved_at and not best and (self._saved_finished or not finished)
+        if self._saver is None or saved:
             return
         if self._loss_tracker.read() is not None:
             self._log()
-        facts = {
-            "epoch": self.progress.epoch,
-            "identity": self._identity(),
-            "environment": environment(),
-            "planned_steps": None if self.run_config is None else self.run_config.max_num_train_steps,
-            "best": best,
-            "finished": finished,
-        }
+        facts = self._facts(best=best, finished=finished)
         try:
             self._saver.save(self.progress.step, self._state(), facts)
-            self._saved_at = place
+            self._saved_at, self._saved_finished = place, finished
         except CheckpointError as error:
             self._report_failed_save(error)
 
+    def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says of the run."""
+        assert self.run_config is not None
+        return {
+            "epoch": self.progress.epoch,
+            "identity": self._identity(),
+            "environment": environment(),
+            "planned": {"steps": self.run_config.max_num_train_steps, "epochs": self.run_config.num_epochs},
+            "best": best,
+            "finished": finished,
+        }
+
     def _report_failed_save(self, error: CheckpointError) -> None:
+        self._saved_at = None
         if self.checkpoint_policy.on_error == "raise":
             raise error
         self.print(f"going on without a checkpoint: {error}")
@@ -176,19 +226,33 @@ class Running(SetUp):
             except CheckpointError as error:
                 self._report_failed_save(error)
 
+    def _judgements(self) -> int:
+        name = self.checkpoint_policy.best
+        return 0 if name is None else len(self.run_history.get_metric_values(name))
+
     def _improved(self) -> bool:
-        """Whether the newest value of the metric that checkpoints are judged by is the best so far."""
+        """Whether there is a new value of the metric that checkpoints are judged by, and it is the best so far.
+
+        Raises:
+            UnknownMetricError: An evaluation ended and did not report it.
+        """
         name = self.checkpoint_policy.best
         if name is None or self._saver is None:
             return False
+        self.run_history.get_latest_metric(name)
         values = self.run_history.get_metric_values(name)
+        judged, self._judged = self._judged, len(values)
         best = find_best(name, values, greater_is_better=self.checkpoint_policy.greater_is_better)
-        return best is not None and best.position == len(values) - 1
+        return len(values) > judged and best is not None and best.position == len(values) - 1
 
     def _finish_run(self) -> None:
-        """Save the end of the run and wait until it is on disk."""
-        self._save(finished=True)
-        if self._saver is not None:
+        """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""
+        if self._saver is None:
+            return
+        for _ in range(2):
+            # Twice, for a failure of the save before this one is only found now.
+            if not self._cut:
+                self._save(finished=True)
             try:
                 self._saver.wait()
             except CheckpointError as error:
@@ -201,7 +265,7 @@ class Running(SetUp):
                 self._saver.wait()
             except CheckpointError as error:
                 self.print(str(error))
-        if self._folder is not None and self.processes.is_main:
+        if self._metrics_file is not None:
             self.storage.flush()
             self._metrics_file.close()
         self.storage.on_flush = None
@@ -210,7 +274,7 @@ class Running(SetUp):
 
     def _leaving(self) -> AbstractContextManager[Any]:
         """Return the context in which signals ask the run to save itself and leave."""
-        return LeavingRequests(self._request_leave) if self._saver is not None else nullcontext()
+        return LeavingRequests(self._request_leave) if self.run_dir is not None else nullcontext()
 
     def _request_leave(self, number: int) -> None:
         self._leave_request = number

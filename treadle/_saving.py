@@ -120,17 +120,20 @@ class Saving(Foundation):
         Raises:
             CheckpointError: The folder holds no training state, or that of another trainer.
         """
-        state: dict[str, Any] = read_file(Path(input_dir) / _state_file(self.processes.rank))
-        shared = state if self.processes.is_main else read_file(Path(input_dir) / _state_file(0))
-        self._load_state(shared["run"], state["run"])
-        return dict(state["kwargs"])
+        self._load_state(*self._read_training_state(input_dir))
+        return dict(read_file(Path(input_dir) / _state_file(self.processes.rank))["kwargs"])
+
+    def _read_training_state(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        own = read_file(Path(folder) / _state_file(self.processes.rank))
+        shared = own if self.processes.is_main else read_file(Path(folder) / _state_file(0))
+        return shared["run"], own["run"]
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the run; what all ranks have in common is only in the first one's."""
         tracked = self._tracked.state_dict(None if self.processes.is_main else self._is_local)
         return {"processes": self.processes.size, "tracked": tracked}
 
-    def _load_state(self, shared: dict[str, Any], own: dict[str, Any]) -> None:
+    def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
         """Bring everything tracked back: from the first rank's state, and from `own` what is this rank's alone."""
         if shared["processes"] != self.processes.size:
             raise CheckpointError(
@@ -139,7 +142,9 @@ class Saving(Foundation):
             )
         common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}
         mine = {name: value for name, value in own["tracked"].items() if self._is_local(name)}
-        self._tracked.load_state_dict({**common, **mine}, optional=MAIN_ONLY)
+        state = {**common, **mine}
+        surplus = [name for name in state if name not in self._tracked.names()] if partly else []
+        self._tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
 
     @staticmethod
     def _is_local(name: str) -> bool:

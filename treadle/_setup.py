@@ -42,6 +42,9 @@ class SetUp(Evaluation):
         self._seed_run()
         self._prepare_dataloaders(train_kwargs, eval_kwargs)
         self._prepare_model_and_optimizer()
+        for optimizer in self._optimizers:
+            # A run that was stopped may have left gradients behind.
+            optimizer.zero_grad()
         self.run_config = self._create_run_config(train_kwargs, eval_kwargs)
         self.scheduler = self.create_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
@@ -123,8 +126,12 @@ class SetUp(Evaluation):
             raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
         if self.processes.distributed and trainable:
             self._loss_module = LossModule(self.model, self.device)
-            self._wrapped = DistributedDataParallel(self._loss_module)
+            self._wrapped = self._data_parallel(self._loss_module)
         return self.model
+
+    def _data_parallel(self, module: LossModule) -> DistributedDataParallel:
+        """Return what averages the gradients of `module` over the processes while they are calculated."""
+        return DistributedDataParallel(module)
 
     def _create_run_config(
         self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
@@ -214,6 +221,9 @@ class SetUp(Evaluation):
             self.track(scheduler=self.scheduler)
         for name, stream in self.streams.items():
             self.track(**{f"stream_{name}": stream})
+        self._tracked.remove("stream_evaluation")
+        if self._eval_dataloader is not None:
+            self.track(stream_evaluation=self._eval_dataloader)
         self.track(
             precision=self.precision,
             progress=self.progress,

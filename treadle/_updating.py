@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from treadle._running import Running
 from treadle.data import Batch, size_of
 from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
-from treadle.losses import check_loss, default_loss
+from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
 from treadle.phase import Phase, held_by
@@ -37,7 +37,8 @@ class Updating(Running):
             output, rider = self._loss_of(phase, batch, last=position == parts - 1)
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
-            self._loss_tracker.update(loss, weight)
+            # What is recorded is a mean: a sum is divided by what it is over.
+            self._loss_tracker.update(loss if self._scale.mean or not weight else loss.detach() / weight, weight)
             if listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
@@ -52,7 +53,7 @@ class Updating(Running):
             with self.precision.autocast():
                 output, rider = self._wrapped_loss(phase, batch, last)
         if self.progress.visit_step == 0:
-            check_loss(output, verb=phase.loss.__name__)
+            check_loss(output, verb=name_of(phase.loss))
         return output, rider
 
     def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
@@ -143,8 +144,7 @@ class Updating(Running):
         self.precision.unscale(optimizer)
         gate.step(optimizer, gradients_of(held_by(optimizer)))
         self.update_applied = gate.applied
-        if self.precision.scaler is not None:
-            self.precision.scaler.update()
+        self.precision.stepped()
 
     def scheduler_step(self) -> None:
         """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""

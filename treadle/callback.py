@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
@@ -153,7 +154,7 @@ Callback = TrainerCallback
 
 def _reject_misspelt_event(cls: type, name: str) -> None:
     ours = OTHER_PEOPLES_NAMES.get(name)
-    hint = f"; the event for that moment is {ours!r}" if ours else did_you_mean(name, EVENTS)
+    hint = f"; the event for that moment is {ours!r}." if ours else did_you_mean(name, EVENTS)
     if hint:
         raise UnknownEventError(
             f"{cls.__name__}.{name} is called by no event{hint} "
@@ -261,10 +262,30 @@ class CallbackHandler:
                 if not self.on_stop(error):
                     raise
 
+    @contextmanager
+    def session(self, event: str, trainer: "Trainer") -> Iterator[None]:
+        """Fire the event that opens a run; while entered, events reach only callbacks that came through it.
+
+        However the run ends, every callback that was started is closed, last first; a failure of one hides no
+        other, nor the failure of the run. A session inside another, such as an evaluation by a callback, opens
+        and closes nothing of its own.
+        """
+        if self._started is not None:
+            self.call_event(event, trainer)
+            yield
+            return
+        try:
+            self.start_session(event, trainer)
+            yield
+        except BaseException as error:
+            self.fire_exception(trainer, error)
+            self._close()
+            raise
+        self.end_session()
+
     def start_session(self, event: str, trainer: "Trainer") -> None:
-        """Fire the event that opens a run; later events reach only callbacks that came through it."""
+        """Fire the event that opens a run, one callback after the other; `session` does this and the closing."""
         self._started = []
-        self.table.clear()
         for callback in list(self.callback_list):
             self._started.append(callback)
             self.table.clear()
@@ -272,11 +293,16 @@ class CallbackHandler:
                 accepting(getattr(callback, event))(trainer)
 
     def end_session(self) -> None:
-        """Close every callback that was started, last first; one failure hides no other.
+        """Close every callback that was started.
 
         Raises:
             Exception: The first failure of a `close`, after all of them were called.
         """
+        for failure in self._close():
+            raise failure
+
+    def _close(self) -> list[Exception]:
+        """Close every callback that was started, last first, and return what went wrong."""
         started, self._started = self._started or [], None
         self.table.clear()
         failures: list[Exception] = []
@@ -286,8 +312,7 @@ class CallbackHandler:
             except Exception as failure:
                 logger.exception("closing %s failed", type(callback).__name__)
                 failures.append(failure)
-        if failures:
-            raise failures[0]
+        return failures
 
     def fire_exception(self, trainer: "Trainer", exception: BaseException) -> None:
         """Tell every callback of `exception`; their own failures are logged and do not hide it."""

@@ -64,6 +64,7 @@ def _write(weights: "dict[str, Tensor]", output: Path, *, torch_format: bool) ->
     from safetensors.torch import save_file
 
     from treadle.checkpoint.durable import replace_file
+    from treadle.checkpoint.file import on_host
     from treadle.checkpoint.importing import export_torch
     from treadle.errors import CheckpointError
 
@@ -71,7 +72,7 @@ def _write(weights: "dict[str, Tensor]", output: Path, *, torch_format: bool) ->
         export_torch(weights, output)
         return
     try:
-        plain = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+        plain = on_host(weights)
         replace_file(output, lambda temporary: save_file(plain, temporary))
     except OSError as error:
         raise CheckpointError(f"cannot write {output}: {error}") from error

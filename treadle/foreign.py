@@ -1,5 +1,6 @@
 """Loops that a user wrote: their updates are counted and their gradients averaged all the same."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
@@ -43,3 +44,48 @@ class ForeignUpdates:
             handle.remove()
         if exception[0] is None and not self._trainer.in_own_loop:
             self._trainer._finish_foreign_epoch()
+
+
+class ForeignStep:
+    """Makes one update of the loop out of a step that a user wrote, in which he calls `optimizer.step()` himself.
+
+    Before it, gradients are averaged across the processes and clipped as the run's settings say. While `own` is
+    set, the step is the trainer's, which did both.
+
+    Attributes:
+        own: Whether the optimizer steps in the trainer's own `update`.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self._averager = GradientAverager(trainer.processes)
+        self._steps = 0
+        self.own = False
+
+    def run(self, step: Callable[[int], None], attempts: int) -> None:
+        """Call `step` with 0, 1, ... until an optimizer has stepped, `attempts` times at most.
+
+        A step that is made for one micro-batch, and steps the optimizer only when a window is full, is so called
+        for every micro-batch of it.
+        """
+        optimizers = list(self._trainer.optimizers().values())
+        handles = [one.register_step_pre_hook(self._before) for one in optimizers]
+        handles += [one.register_step_post_hook(self._after) for one in optimizers]
+        self._steps = 0
+        try:
+            for attempt in range(attempts):
+                step(attempt)
+                if self._steps:
+                    return
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.own:
+            self._averager.average(held_by(optimizer))
+            if self._trainer._clips:
+                self._trainer._clip_gradients()
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._steps += 1

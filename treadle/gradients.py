@@ -27,13 +27,14 @@ class WindowScale:
         nominal: The weight of an ordinary micro-batch, the same on every rank.
 
     Attributes:
+        mean: Whether losses are means.
         pending: Whether the gradients of this window still have to be divided.
     """
 
     def __init__(self, reduction: str, *, ranks: int = 1, nominal: float | None = None) -> None:
         if reduction not in REDUCTIONS:
             raise ConfigError(f"loss_reduction={reduction!r} is unknown; use 'mean' or 'sum'")
-        self._mean = reduction == "mean"
+        self.mean = reduction == "mean"
         self._ranks = ranks
         self._fixed_nominal = float(nominal or 32)
         self.begin(1)
@@ -43,7 +44,7 @@ class WindowScale:
         self._parts = parts
         self._total: Any = 0
         self._nominal: Any = None
-        self.pending = self._mean and (parts > 1 or self._ranks > 1)
+        self.pending = self.mean and (parts > 1 or self._ranks > 1)
 
     def share(self, loss: Tensor, weight: Any, rider: Tensor | None = None) -> Tensor:
         """Return the part of the window's loss that this micro-batch makes up.
@@ -55,8 +56,8 @@ class WindowScale:
         """
         weight = _exactly(weight, loss)
         if rider is None:
-            return self._share_alone(loss, weight) if self._mean and self._parts > 1 else loss
-        if not self._mean:
+            return self._share_alone(loss, weight) if self.mean and self._parts > 1 else loss
+        if not self.mean:
             # A batch that only keeps this rank in step weighs nothing; its sum is another rank's already.
             counts = isinstance(weight, Tensor) or weight > 0
             return loss * (self._ranks if counts else 0) + rider

@@ -21,6 +21,8 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
         loss = loss_func(getattr(outputs, "logits", outputs), targets)
         return {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
     try:
+        if isinstance(batch, Tensor):
+            raise TypeError("a tensor is no pair of its first two rows")
         inputs, targets = batch[0], batch[1]
         size = len(targets)
     except (TypeError, IndexError, KeyError) as error:
@@ -29,7 +31,8 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
             "or override calculate_train_batch_loss and calculate_eval_batch_loss"
         ) from error
     outputs = model(inputs)
-    return {"loss": loss_func(outputs, targets), "model_outputs": outputs, "batch_size": size}
+    plain = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", outputs)
+    return {"loss": loss_func(plain, targets), "model_outputs": outputs, "batch_size": size}
 
 
 def _models_own_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -70,8 +73,18 @@ def _as_tuple(batch: Batch) -> tuple[Any, ...]:
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
-def check_loss(output: Any, *, verb: str) -> None:
+def name_of(verb: Any) -> str:
+    """Return what to call a function in messages, a partial one too."""
+    return str(getattr(verb, "__name__", None) or getattr(getattr(verb, "func", verb), "__name__", repr(verb)))
+
+
+def check_loss(output: Any, *, verb: str, graph: bool = True) -> None:
     """Check what a loss verb returned.
+
+    Args:
+        output: What it returned.
+        verb: Its name.
+        graph: Whether a gradient must be able to flow through the loss.
 
     Raises:
         LossError: There is none, it is no scalar, or no gradient can flow through it.
@@ -85,7 +98,7 @@ def check_loss(output: Any, *, verb: str) -> None:
         raise LossError(f"{verb} returned a loss of type {type(loss).__name__}; return a tensor, not its .item()")
     if loss.dim() != 0 and loss.numel() != 1:
         raise LossError(f"{verb} returned a loss of shape {tuple(loss.shape)}; reduce it with .mean() or .sum()")
-    if not loss.requires_grad:
+    if graph and not loss.requires_grad:
         raise LossError(
             f"{verb} returned a loss without a graph; compute it from the model's outputs with gradients on, "
             "and give at least one parameter requires_grad=True"

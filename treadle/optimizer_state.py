@@ -32,7 +32,21 @@ class OptimizerState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state with the names and shapes of its parameters."""
-        return {"parameters": self._parameters(), "optimizer": self._optimizer.state_dict()}
+        return {"facts": self._facts(), "parameters": self._parameters(), "optimizer": self._optimizer.state_dict()}
+
+    def _facts(self) -> dict[str, Any]:
+        return {"kind": type(self._optimizer).__name__, "groups": [len(g["params"]) for g in self._optimizer.param_groups]}
+
+    def changed_arguments(self, state: dict[str, Any]) -> list[str]:
+        """Return, in words, which arguments of the optimizer differ from those in `state`; rates may move."""
+        changes: list[str] = []
+        saved_groups = state["optimizer"]["param_groups"]
+        moving = {"params", "lr", "initial_lr", "param_names", *self.IMPLEMENTATION}
+        for place, (old, new) in enumerate(zip(saved_groups, self._optimizer.param_groups, strict=False)):
+            for name in sorted(set(old) & set(new) - moving):
+                if isinstance(old[name], (bool, int, float, str)) and old[name] != new[name]:
+                    changes.append(f"{name} of group {place} is {old[name]} in the checkpoint, {new[name]} now")
+        return changes
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state back.
@@ -40,6 +54,10 @@ class OptimizerState:
         Raises:
             CheckpointError: It belongs to other parameters; the first that differs is named.
         """
+        if state["facts"] != self._facts():
+            raise CheckpointError(
+                f"the optimizer's state is of another one: {state['facts']} in the checkpoint, {self._facts()} now"
+            )
         saved, present = state["parameters"], self._parameters()
         if saved != present:
             raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")

@@ -145,6 +145,80 @@ def layerwise_decay(
     return _grouped(model, parameters, settings)
 
 
+def get_default_optimizer_params(
+    model: nn.Module,
+    base_lr: float | None = None,
+    weight_decay: float | None = None,
+    weight_decay_norm: float | None = None,
+    weight_decay_bias: float | None = None,
+    clip_grad_max_norm: float | None = None,
+    clip_grad_norm_type: float | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[ParameterGroup]:
+    """Return the trainable parameters of `model` in few groups, with norms, biases and single names set apart.
+
+    The arguments are those of LiBai. Later ones win: the norms' weight decay over the general one, and `overrides`
+    (the biases' weight decay is one of them) over both. What is None is left to the optimizer. Frozen parameters are
+    left out, and a tied one counts once.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    >>> groups = get_default_optimizer_params(model, weight_decay=0.1, weight_decay_norm=0.0, weight_decay_bias=0.0)
+    >>> [(group["param_names"], group["weight_decay"]) for group in groups]
+    [(['0.weight'], 0.1), (['0.bias', '1.weight', '1.bias'], 0.0)]
+
+    Args:
+        model: whose parameters to group.
+        base_lr: the rate of all.
+        weight_decay: the weight decay of all.
+        weight_decay_norm: the weight decay of what a normalization layer owns.
+        weight_decay_bias: the weight decay of parameters called `bias`.
+        clip_grad_max_norm: written into each group, with `clip_grad_norm_type`, for the trainer that clips.
+        clip_grad_norm_type: the kind of norm to clip by.
+        overrides: settings for parameters by the last part of their names: `{"bias": {"lr": 0.01}}`.
+
+    Raises:
+        ConfigError: biases are set twice, an override matches no parameter, or nothing is trainable.
+    """
+    clipping = {"clip_grad_max_norm": clip_grad_max_norm, "clip_grad_norm_type": clip_grad_norm_type}
+    general = {"lr": base_lr, "weight_decay": weight_decay}
+    if None not in clipping.values():
+        general.update(clipping)
+    parameters = _named_parameters(model)
+    by_name = _leaf_overrides(model, parameters, overrides or {}, weight_decay_bias)
+
+    def settings(parameter: _NamedParameter) -> tuple[str, dict[str, Any]]:
+        leaf = parameter.names[0].rpartition(".")[2]
+        merged = {key: value for key, value in general.items() if value is not None}
+        is_norm = isinstance(parameter.owners[0], NORM_MODULES)
+        if is_norm and weight_decay_norm is not None:
+            merged["weight_decay"] = weight_decay_norm
+        return leaf if leaf in by_name else "norm" if is_norm else "default", {**merged, **by_name.get(leaf, {})}
+
+    return _grouped(model, parameters, settings)
+
+
+def _leaf_overrides(
+    model: nn.Module,
+    parameters: Sequence[_NamedParameter],
+    overrides: Mapping[str, Mapping[str, Any]],
+    weight_decay_bias: float | None,
+) -> dict[str, Mapping[str, Any]]:
+    _check_settings({name: overrides[name] for name in overrides}, {})
+    leaves = list(dict.fromkeys(entry.names[0].rpartition(".")[2] for entry in parameters))
+    for name in overrides:
+        if name not in leaves:
+            near = did_you_mean(name, leaves) or f"; the names are {_some(leaves)}"
+            raise ConfigError(f"overrides: no parameter of {type(model).__name__} is called {name!r}{near}")
+    if weight_decay_bias is None:
+        return dict(overrides)
+    if "bias" in overrides:
+        raise ConfigError(
+            f"biases are set twice: overrides['bias']={dict(overrides['bias'])} and weight_decay_bias="
+            f"{weight_decay_bias}; give one of them"
+        )
+    return {**overrides, "bias": {"weight_decay": weight_decay_bias}}
+
+
 def _named_parameters(model: nn.Module) -> list[_NamedParameter]:
     found: dict[int, _NamedParameter] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):

@@ -29,6 +29,8 @@ class Phase:
         accumulation: Micro-batches in one update.
         steps: Updates each time the phase is entered; None means until its stream ends.
         reuse: Whether it takes the window that was drawn last from its stream again, instead of a new one.
+        draws: Whether the loop draws its windows; False leaves that to an `update` of one's own, which gets an
+            empty one.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Phase:
     accumulation: int = 1
     steps: int | None = None
     reuse: bool = False
+    draws: bool = True
     trained: list[nn.Parameter] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

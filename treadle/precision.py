@@ -49,7 +49,14 @@ class Precision:
         """Update the weights, unless the scaled gradients overflowed."""
         assert self.scaler is not None, "without a scaler the optimizer steps by itself"
         self.scaler.step(optimizer)
-        self.scaler.update()
+        # Torch's schedulers warn if they move before the optimizer did, which a skipped first step looks like.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.stepped()
+
+    def stepped(self) -> None:
+        """Get ready for the next update, after this one was made or left out."""
+        if self.scaler is not None:
+            self.scaler.update()
         self._unscaled = False
 
     def state_dict(self) -> dict[str, Any]:

@@ -135,5 +135,13 @@ def _scalar(value: Any) -> str:
     if isinstance(value, tuple):
         return "[]"
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(value)]
+        return _float(value)
     return json.dumps(str(value))
+
+
+def _float(value: float) -> str:
+    if not math.isfinite(value):
+        return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(value)]
+    mantissa, _, exponent = repr(value).partition("e")
+    # Without a point, YAML reads 1e-05 as a word.
+    return repr(value) if not exponent or "." in mantissa else f"{mantissa}.0e{exponent}"

@@ -52,7 +52,7 @@ class RunSettings:
         if value is None:
             return
         kinds = (int,) if whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
             raise ConfigError(f"{name}={value!r} must be a {'whole ' if whole else ''}number above 0")
 
     def interval_of(self, scheduler: Any) -> Interval:

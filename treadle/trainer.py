@@ -16,7 +16,7 @@ from treadle.data import Batch, size_of
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.foreign import ForeignUpdates
-from treadle.losses import describe_batch
+from treadle.losses import describe_batch, name_of
 from treadle.nonfinite import RollBack
 from treadle.phase import Phase
 from treadle.progress import Cadence
@@ -115,12 +115,14 @@ class Trainer(Updating):
             resume=resume,
             extend=extend,
         )
+        if self.run_dir is None and (save_every is not None or resume is not None):
+            asked = f"save_every={save_every!r}" if save_every is not None else f"resume={resume!r}"
+            raise ConfigError(f"{asked} needs a folder for the run; build the trainer with run_dir=")
         if self.optimizer is None:
             raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
         self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
-        self._open_run()
         with self._leaving(), Deterministic(self.device) if self.deterministic else NO_CONTEXT:
             return self._run_training()
 
@@ -128,30 +130,27 @@ class Trainer(Updating):
 
     def _run_training(self) -> TrainResult:
         """Run the epochs, with everything that goes before and after them."""
-        handler = self.callback_handler
         try:
-            self._resume()
+            self._open_run()
+            self._resume(partly=True)
             self.training_run_start()
-            handler.start_session("on_training_run_start", self)
-            self._resume()
-            reason = self._run_epochs()
-            self._finish_run()
-            self.training_run_end()
-            self.fire("on_training_run_end")
-        except BaseException as error:
-            handler.fire_exception(self, error)
-            raise
+            with self.callback_handler.session("on_training_run_start", self):
+                self._resume()
+                reason = self._run_epochs()
+                self._finish_run()
+                self.training_run_end()
+                self.fire("on_training_run_end")
         finally:
             self._looping = False
-            try:
-                handler.end_session()
-            finally:
-                self._close_run()
+            self._close_run()
         return self._result(reason)
 
     def _run_epochs(self) -> str:
         self._looping = True
         try:
+            if self.progress.mid_epoch and self._limit_reached():
+                # The run was over inside an epoch, and is started again: only the end of that epoch is due.
+                self._run_epoch()
             while (reason := self._limit_reached()) is None:
                 try:
                     self._run_epoch()
@@ -187,28 +186,32 @@ class Trainer(Updating):
                 "epoch only, so pass something that can be iterated again"
             )
         self._agree_on_stop()
-        cadence = self.settings.eval_every
-        if self._eval_dataloader is not None and cadence and cadence.due_after_epoch(self.progress.epoch + 1):
-            self._run_eval_epoch(self._eval_dataloader)
+        cadence, stream = self.settings.eval_every, self._eval_dataloader
+        evaluated = stream is not None and cadence is not None and cadence.due_after_epoch(self.progress.epoch + 1)
+        if evaluated:
+            self._run_eval_epoch(stream)
             self._agree_on_stop()
-        if self.scheduler is not None and not self._scheduled_by_step:
-            self.scheduler_step()
+        if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
+            self._step_by_epoch(evaluated or stream is None)
         try:
             self.training_run_epoch_end()
             self.fire("on_training_run_epoch_end")
         finally:
             # Counted even if a callback stops the run here: nothing of this epoch is left to do. One that the
             # step limit cut short is not over: a longer run goes on in the middle of it.
-            if not self._cut_short():
+            if not self._cut:
                 self.progress.finish_epoch()
                 self.run_history._increment_epoch()
         self._agree_on_stop()
-        self._save_after_epoch(before)
+        if not self._cut:
+            self._save_after_epoch(before)
         self._leave_if_asked()
 
-    def _cut_short(self) -> bool:
-        stream = self._train_dataloader
-        return self.progress.step >= self._last_step and stream is not None and stream.has_next()
+    def _step_by_epoch(self, reported: bool) -> None:
+        """Move a schedule by epochs on; one that a metric drives waits for an epoch that reported it."""
+        metric = self.settings.metric_of(self.scheduler, evaluates=self._eval_dataloader is not None)
+        if metric is None or reported or metric == "train_loss_epoch":
+            self.scheduler_step()
 
     def _save_after_epoch(self, step_before: int) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
@@ -231,16 +234,26 @@ class Trainer(Updating):
         for visit, phase in enumerate(self.phases(self.progress.epoch)):
             if visit < done:
                 continue
+            for stream in self.streams.values():
+                stream.replaying = False
             for window in self._windows(phase):
                 self._attempt(phase, window)
                 self._after_update()
-            self.progress.finish_visit()
             if self._limit_reached():
                 break
+            self.progress.finish_visit()
+        self._note_cut()
         self.train_epoch_end()
         self._log()
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
+
+    def _note_cut(self) -> None:
+        """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
+        stream = self._train_dataloader
+        self._cut = self.progress.step >= self._last_step and stream is not None and stream.has_next()
+        if self._cut:
+            self._save(finished=True)
 
     def _attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
@@ -257,7 +270,9 @@ class Trainer(Updating):
                 raise
             self._cut_finer()
             self._attempt(phase, window)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except StopTrainingError:
+            raise
+        except Exception as error:
             error.add_note(self._place_of(phase, window))
             raise
 
@@ -276,7 +291,7 @@ class Trainer(Updating):
         self.print(f"memory ran out: each micro-batch is cut into {self._splits.parts}, the batch stays the same")
 
     def _place_of(self, phase: Phase, window: list[Batch]) -> str:
-        place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {phase.loss.__name__}"
+        place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {name_of(phase.loss)}"
         return f"{place}, for batches of {'; '.join(map(describe_batch, window))}"
 
     def _begin_streams(self) -> None:
@@ -286,12 +301,15 @@ class Trainer(Updating):
                 stream.begin(self.progress.epoch)
 
     def _begin_epoch(self) -> None:
+        self._cut = False
         resumed = self.progress.mid_epoch
         self._begin_streams()
         self.train_epoch_start()
         self.fire("on_train_epoch_start")
         if resumed:
             self._resume()
+            for stream in self.streams.values():
+                stream.replaying = True
         self._resumed()
         limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
         overridden = type(self)._clip_gradients is not Trainer._clip_gradients
@@ -325,6 +343,9 @@ class Trainer(Updating):
                 return
             if self.callback_handler.table["on_update_start"]:
                 self.fire("on_update_start")
+            if not phase.draws:
+                yield []
+                continue
             window = stream.last_window() if phase.reuse else stream.window(phase.accumulation)
             if not window:
                 return

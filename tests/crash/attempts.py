@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.crash.program import OUTCOME, Options, train
+from tests.crash.program import OUTCOME, Options, die_at_operation, train
 from treadle.checkpoint import read_file
 
 LIMIT_SECONDS = 120
@@ -23,8 +23,8 @@ LIMIT_SECONDS = 120
 
 # A server imports torch once and forks a process for each attempt: most of a start is that import. The first
 # optimizer of a process would import the compiler, which takes as long again.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.crash.program", "torch._dynamo"])
+server = multiprocessing.get_context("forkserver")
+server.set_forkserver_preload(["tests.crash.program", "tests.crash.saves", "torch._dynamo"])
 
 
 class Attempt:
@@ -33,7 +33,7 @@ class Attempt:
     def __init__(self, options: Options) -> None:
         options.folder.mkdir(parents=True, exist_ok=True)
         self.folder = options.folder
-        self._process: ForkServerProcess = _context.Process(target=_run, args=(options,))
+        self._process: ForkServerProcess = server.Process(target=_run, args=(options,))
         self._process.start()
 
     def send(self, number: signal.Signals, *, group: bool = False) -> None:
@@ -97,6 +97,20 @@ def _run(options: Options) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     train(options)
+
+
+def run_killed(act: Callable[[Path], None], folder: Path, operation: int) -> int:
+    """Run `act` in a process that is killed at one of its operations on the folder; return how it ended."""
+    process = server.Process(target=_act, args=(act, folder, operation))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _act(act: Callable[[Path], None], folder: Path, operation: int) -> None:
+    die_at_operation(folder, operation)
+    act(folder)
 
 
 def finish(options: Options) -> None:

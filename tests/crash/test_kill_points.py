@@ -1,14 +1,16 @@
 """A kill between any two operations on the checkpoint folder loses no checkpoint that was complete."""
 
+import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.crash.attempts import Attempt
-from tests.crash.conftest import Uninterrupted
+from tests.crash.attempts import Attempt, run_killed
 from tests.crash.program import Options
+from tests.crash.saves import first_saves, go_back, save_again, save_better, save_next
 from treadle.checkpoint import CheckpointStore, Policy
 
 pytestmark = pytest.mark.slow
@@ -17,17 +19,43 @@ OPERATIONS = 60
 """More than a start and the two saves after it make, replacing and removing older checkpoints included."""
 
 
-@pytest.mark.parametrize("keep_last", [1, 2])
-def test_a_run_killed_at_each_operation_in_turn_keeps_its_last_good_checkpoint(
-    keep_last: int, tmp_path: Path, uninterrupted: Uninterrupted
-) -> None:
-    options = Options(folder=tmp_path, workers=0, epochs=60, save_every="1 step", keep_last=keep_last)
+def test_a_run_killed_at_each_operation_in_turn_never_loses_a_checkpoint(tmp_path: Path) -> None:
+    options = Options(folder=tmp_path, workers=0, epochs=60, save_every="1 step", keep_last=1)
     store = CheckpointStore(tmp_path / "checkpoints", Policy())
     newest = 0
-    for number in range(1, OPERATIONS + 1):
+    for number in range(1, OPERATIONS, 2):
         assert Attempt(replace(options, kill_at_operation=number)).wait() == -signal.SIGKILL
         found = store.newest_good()
         # Before the first checkpoint there is nothing to find; after it there always is, and never an older one.
         assert (found or 0) >= newest, f"operation {number} lost the checkpoint of step {newest}"
         newest = found or 0
     assert newest > 0
+
+
+# One write, or one clearing up, killed at each of its operations ------------------------------------------
+
+
+@pytest.mark.parametrize("act", [save_next, save_again, save_better, go_back])
+def test_a_store_killed_at_any_operation_holds_a_whole_checkpoint_and_pointers_to_one(
+    act: Callable[[Path], None], tmp_path: Path
+) -> None:
+    # Two checkpoints are there: the best, of step 5, and the last, of step 7.
+    first_saves(tmp_path / "before")
+    killed, done = 0, False
+    while not done:
+        folder = Path(shutil.copytree(tmp_path / "before", tmp_path / f"killed_{killed + 1}"))
+        done = run_killed(act, folder, killed + 1) == 0
+        killed += not done
+        store = CheckpointStore(folder, Policy())
+        newest = store.newest_good()
+        numbers = {5: [5.0], 7: [7.0, 3.0], 9: [3.0]}
+        assert newest in numbers, f"operation {killed}"
+        if act is not go_back:
+            assert newest >= 7, f"operation {killed}"
+        assert store.read(newest)["number"] in numbers[newest]
+        # What the next start does.
+        store.clear_leftovers()
+        assert store.pointer("last") == store.newest_good() == newest, f"operation {killed}"
+        assert store.pointer("best") == (9 if act is save_better and newest == 9 else 5), f"operation {killed}"
+        assert sorted(path.name for path in folder.glob(".*")) == []
+    assert killed > (3 if act is go_back else 12)

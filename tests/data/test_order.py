@@ -85,10 +85,10 @@ def test_the_order_of_a_sampler_is_drawn_anew_each_epoch() -> None:
 def test_the_order_of_a_sampler_can_be_drawn_again_and_leaves_the_generators_where_they_are() -> None:
     order = SamplerOrder(Everybodys())
     order.begin(0)
-    first, state = order.slice(0, 3), order.start_state
+    first, state = order.slice(0, 3), order.state_dict()
     torch.rand(3), random.random(), np.random.rand()
     other = SamplerOrder(Everybodys())
-    other.start_state = state
+    other.load_state_dict(state)
     expected = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
     other.begin(0)
     assert other.slice(0, 3) == first
@@ -108,7 +108,7 @@ def test_a_generator_of_the_samplers_own_is_remembered_too() -> None:
     order.begin(0)
     first = order.slice(0, 50)
     other, _ = make()
-    other.start_state = order.start_state
+    other.load_state_dict(order.state_dict())
     other.begin(0)
     assert other.slice(0, 50) == first
 
@@ -125,7 +125,7 @@ def test_indices_may_be_anything_and_may_come_back() -> None:
 def test_the_states_of_an_order_are_plain_data_that_can_be_restored() -> None:
     order = SamplerOrder(Everybodys())
     order.begin(0)
-    state: Any = order.start_state
+    state: Any = order.state_dict()["start"]
     RandomState().load_state_dict(state)
     assert list(Everybodys()) == order.slice(0, 3)
 

@@ -26,7 +26,7 @@ def write_file(path: str | os.PathLike[str], tree: Any) -> None:
     """
     target = Path(path)
     structure, tensors = split(tree)
-    hosted = {name: _on_host(tensor) for name, tensor in tensors.items()}
+    hosted = on_host(tensors)
     state = json.dumps(structure)
     metadata = {"format": FORMAT, "state": state, "crc32": _checksum(state, hosted)}
     try:
@@ -70,10 +70,18 @@ def _checksum(state: str, tensors: dict[str, Tensor]) -> str:
     return f"{value:08x}"
 
 
-def _on_host(tensor: Tensor) -> Tensor:
-    # safetensors refuses views that share memory; what split() found to be the same tensor is here once.
-    tensor = tensor.cpu().contiguous()
-    return tensor.clone() if tensor.untyped_storage().nbytes() != tensor.nbytes else tensor
+def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous tensors on the host of which no two share memory, which safetensors asks for."""
+    hosted: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        tensor = tensor.resolve_conj().resolve_neg().cpu().contiguous()
+        storage = tensor.untyped_storage()
+        if storage.nbytes() != tensor.nbytes or storage.data_ptr() in memory:
+            tensor = tensor.clone()
+        memory.add(tensor.untyped_storage().data_ptr())
+        hosted[name] = tensor
+    return hosted
 
 
 def _reject_pickle(path: Path) -> None:

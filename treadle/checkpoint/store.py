@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 PREFIX = "step_"
 REPLACED = ".replaced"
 PART = ".part_"
-POINTERS = ("last", "best")
 
 
 class CheckpointStore:
@@ -32,7 +31,7 @@ class CheckpointStore:
 
     A checkpoint is a folder `step_00001200` with, for each rank, its tensors (safetensors) and the rest of its
     state (JSON), and a manifest with the size and checksum of every file. It is written under another name and
-    renamed when it is complete. The files `last` and `best` hold the name of one.
+    renamed when it is complete. The files `last` and `best`, and others that a user names, hold the name of one.
 
     Args:
         folder: Where the checkpoints lie.
@@ -208,6 +207,21 @@ class CheckpointStore:
             return None
         step = text.removeprefix(PREFIX)
         return int(step) if step.isdecimal() and len(step) < 20 and self.path(int(step)).is_dir() else None
+
+    def pointers(self) -> list[str]:
+        """Return the names of all pointers, whether they point at something or not."""
+        return sorted(path.name for path in self.folder.glob("[!.]*") if path.is_file())
+
+    def point(self, name: str, step: int) -> None:
+        """Let `name` point at the checkpoint of `step`, which is kept from then on.
+
+        Raises:
+            CheckpointError: The pointer cannot be written.
+        """
+        try:
+            replace_text(self.folder / name, self._names(step)[0].name)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self.folder / name}: {error}") from error
 
     def newest_good(self, *, before: int | None = None) -> int | None:
         """Return the newest step, below `before` if given, whose checkpoint is whole; damaged ones are reported."""

@@ -68,4 +68,13 @@ class Tracked:
             )
         for name, value in self._objects.items():
             if name in state:
-                value.load_state_dict(state[name])
+                value.load_state_dict(unshared(state[name]))
+
+
+def unshared(value: Any) -> Any:
+    """Return `value` with containers of its own: some schedulers take entries out of the state they load."""
+    if isinstance(value, dict):
+        return {key: unshared(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(unshared(item) for item in value)
+    return value

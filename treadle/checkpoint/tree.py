@@ -65,10 +65,11 @@ class _Splitter:
         tensor = tensor.detach()
         if tensor.layout is not torch.strided:
             raise CheckpointError(f"{'.'.join(path)} is a {tensor.layout} tensor; make it dense in state_dict")
-        identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        view = (tensor.is_conj(), tensor.is_neg())
+        identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), view)
         if tensor.numel() and identity in self._names:
             return self._names[identity]
-        name = base = ".".join(path) or "tensor"
+        name = base = ".".join(path).replace("__metadata__", "metadata") or "tensor"
         suffix = 1
         while name in self.tensors:
             suffix += 1

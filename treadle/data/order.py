@@ -48,6 +48,10 @@ class ShuffledOrder:
         self._epoch = -1
         self._permutation = torch.empty(0, dtype=torch.int32)
 
+    def reseed(self, seed: int) -> None:
+        """Take another seed."""
+        self._seed, self._epoch = seed, -1
+
     def begin(self, epoch: int) -> None:
         """Draw the permutation of `epoch`."""
         if epoch == self._epoch:
@@ -69,32 +73,47 @@ class SamplerOrder:
     """What somebody else's sampler, or batch sampler, gives in an epoch.
 
     It draws from whatever generators it likes, so their states at the start of the epoch are remembered: from
-    them the same order can be drawn again.
+    them the same order can be drawn again. Generators of its own are kept at their present state besides.
     """
 
-    def __init__(self, sampler: Iterable[Any], generator: torch.Generator | None = None) -> None:
+    def __init__(self, sampler: Iterable[Any], *generators: torch.Generator | None) -> None:
         self._sampler = sampler
-        self._random = RandomState(generator)
+        nested = [sampler, getattr(sampler, "sampler", None)]
+        found = [*generators, *(getattr(one, "generator", None) for one in nested)]
+        unique = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
+        self._own = list(unique.values())
+        self._random = RandomState(*self._own)
         self._indices: Sequence[Any] | None = None
-        self.start_state: dict[str, Any] | None = None
+        self._start: dict[str, Any] | None = None
 
     def begin(self, epoch: int) -> None:
         """Draw the order of `epoch`, from the remembered states if they were set."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
-        if self.start_state is None:
-            self.start_state = self._random.state_dict()
+        if self._start is None:
+            self._start = self._random.state_dict()
             self._indices = list(self._sampler)
             return
-        # Drawn again, for a run that goes on: the generators have moved on since, and stay where they are.
-        now = self._random.state_dict()
-        self._random.load_state_dict(self.start_state)
+        # Drawn again, for a run that goes on: what the process draws from has moved on since, and stays there.
+        shared = RandomState()
+        now = shared.state_dict()
+        self._random.load_state_dict(self._start)
         self._indices = list(self._sampler)
-        self._random.load_state_dict(now)
+        shared.load_state_dict(now)
 
     def finish(self) -> None:
         """Forget the remembered states: the next epoch draws anew."""
-        self.start_state = None
+        self._start = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states at the start of the epoch, and the present ones of the sampler's own generators."""
+        return {"start": self._start, "own": [generator.get_state() for generator in self._own]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the states back; the order is drawn when the epoch begins."""
+        self._start = state["start"]
+        for generator, own in zip(self._own, state["own"], strict=True):
+            generator.set_state(own)
 
     def __len__(self) -> int:
         return len(self._indices) if self._indices is not None else len(self._sampler)  # type: ignore[arg-type]

@@ -1,13 +1,13 @@
 """Random augmentation that depends on the sample alone, not on who fetches it or when."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, default_convert
 
 from treadle.data.random_state import RandomState
 from treadle.data.seeds import fold_seed
@@ -38,49 +38,74 @@ def sample_seed() -> int:
     return _current[-1]
 
 
-def draws_nothing(dataset: Any) -> bool:
-    """Whether a data set surely uses no randomness: tensors and plain lists, or a part of them."""
-    if isinstance(dataset, Subset):
+def draws_nothing(dataset: Any, collate: Any = default_collate) -> bool:
+    """Whether fetching surely uses no randomness: tensors and plain lists, or a part of them, collated by torch."""
+    if collate not in (default_collate, default_convert):
+        return False
+    if type(dataset) is Subset:
         return draws_nothing(dataset.dataset)
-    return isinstance(dataset, (TensorDataset, Tensor, list, tuple))
+    # Exactly these: what inherits from them may do anything.
+    return type(dataset) in (TensorDataset, Tensor, list, tuple)
+
+
+def fetches_whole_batches(dataset: Any) -> bool:
+    """Whether a data set has a way of its own to fetch a batch at once; it is then seeded batch by batch."""
+    if type(dataset) is Subset:
+        return fetches_whole_batches(dataset.dataset)
+    return callable(getattr(dataset, "__getitems__", None))
 
 
 class SeededSamples(Dataset[Any]):
-    """A data set whose samples are each fetched with generators seeded for them.
+    """A data set whose samples are each fetched, and whose batches are collated, with generators seeded for them.
 
     The seed is a hash of the run's seed, the epoch and the index. The generators' own states are saved before
     a batch and restored after it, so that fetching never disturbs what the model draws.
 
     Args:
         dataset: The data set.
+        collate: Joins samples into a batch.
         seed: The run's seed.
     """
 
-    def __init__(self, dataset: Any, seed: int) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
         self.dataset = dataset
-        self._seed = seed
-        self._together = getattr(dataset, "__getitems__", None)
+        self.seed = seed
+        self._collate = collate
+        self._whole = fetches_whole_batches(dataset)
 
     def __getitem__(self, place: Place) -> Any:
-        return self.__getitems__(Place(place.epoch, [place.indices]))[0]
+        def fetch(index: Any) -> Any:
+            return self._collate(self.dataset[index])
 
-    def __getitems__(self, place: Place) -> list[Any]:
+        return self._alone(lambda: self._seeded(place.epoch, place.indices, fetch))
+
+    def __getitems__(self, place: Place) -> Any:
+        return self._alone(lambda: self._fetch(place.epoch, list(place.indices)))
+
+    def _fetch(self, epoch: int, indices: list[Any]) -> Any:
+        if self._whole:
+            return self._seeded(epoch, indices, lambda wanted: self._collate(self.dataset.__getitems__(wanted)))
+        samples = [self._seeded(epoch, index, self.dataset.__getitem__) for index in indices]
+        return self._seeded(epoch, indices, lambda _: self._collate(samples))
+
+    @staticmethod
+    def _alone(fetch: Callable[[], Any]) -> Any:
         generators = RandomState(cuda=False)
         before = generators.state_dict()
         try:
-            return [self._fetch(place.epoch, index) for index in place.indices]
+            return fetch()
         finally:
             generators.load_state_dict(before)
 
-    def _fetch(self, epoch: int, index: Any) -> Any:
-        seed = fold_seed(self._seed, epoch, index)
+    def _seeded(self, epoch: int, index: Any, fetch: Callable[[Any], Any]) -> Any:
+        seed = fold_seed(self.seed, epoch, index)
         random.seed(seed)
         np.random.seed(seed)
         # torch.manual_seed takes a hundred times as long: it looks at the stack to seed accelerators lazily.
         torch.default_generator.manual_seed(seed)
         _current.append(seed)
         try:
-            return self.dataset[index]
+            return fetch(index)
         finally:
             _current.pop()
 
@@ -102,3 +127,8 @@ class PlacedSampler:
 
     def __len__(self) -> int:
         return len(self._sampler)
+
+
+def as_it_is(batch: Any) -> Any:
+    """Return a batch that was collated already."""
+    return batch

@@ -5,7 +5,7 @@ from hashlib import blake2b
 import torch
 
 
-def fold_seed(*parts: int) -> int:
+def fold_seed(*parts: object) -> int:
     """Return a 32-bit seed that depends on every bit of every part.
 
     Torch's CPU generator looks at the low 32 bits of a seed only, so parts are hashed, never shifted together.
@@ -13,7 +13,7 @@ def fold_seed(*parts: int) -> int:
     >>> fold_seed(1, 2) == fold_seed(1, 2), fold_seed(1, 2) == fold_seed(1, 2 + 2**32)
     (True, False)
     """
-    text = ",".join(str(int(part)) for part in parts)
+    text = ",".join(map(repr, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little")
 
 

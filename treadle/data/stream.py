@@ -1,17 +1,19 @@
 """A stream of batches that counts what was drawn from it, whoever draws."""
 
 import logging
+import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from treadle.data.batches import Batch, mover, size_of, stay
 from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
-from treadle.data.per_sample import PlacedSampler, SeededSamples, draws_nothing
+from treadle.data.per_sample import PlacedSampler, SeededSamples, as_it_is, draws_nothing
 from treadle.data.random_state import RandomState
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
@@ -44,6 +46,7 @@ class Stream:
         epoch: The epoch that batches are drawn from.
         drawn: Batches drawn from it so far.
         samples: Samples that were drawn by iterating, and not asked for yet.
+        replaying: Whether the phases of a resumed epoch are being gone through again, with nothing drawn.
         keep_last: Whether the last window is kept for a phase that takes it again.
         padded: The position, in the last window, of a batch that must not count; None otherwise.
     """
@@ -65,6 +68,7 @@ class Stream:
         self.source: Any = source
         self.limit = limit
         self.endless = endless
+        self.replaying = False
         self.epoch = 0
         self.drawn = 0
         self.padded: int | None = None
@@ -80,7 +84,6 @@ class Stream:
         self._peeked: list[Batch] = []
         self.sampler = _positioned_sampler(self.source, seed=seed, rank=rank, size=size, evaluation=evaluation)
         self._seed = seed
-        self._start_state: dict[str, Any] | None = None
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
         self._stateful: Any = source if hasattr(source, "state_dict") else getattr(source, "dataset", None)
@@ -88,8 +91,9 @@ class Stream:
         self.fetched: Any = None
         self.loader: Any = source
         if self.sampler is not None:
-            dataset = self.source.dataset
-            self.fetched = dataset if draws_nothing(dataset) else SeededSamples(dataset, seed)
+            dataset, collate = self.source.dataset, self.source.collate_fn
+            plain = draws_nothing(dataset, collate)
+            self.fetched = dataset if plain else SeededSamples(dataset, collate, seed)
             if not self._in_process:
                 self.loader = _rebuilt(self.source, self.fetched, self.sampler)
 
@@ -97,7 +101,7 @@ class Stream:
     def length(self) -> int | None:
         """Batches in an epoch for this rank; None if it cannot be known."""
         if self.sampler is not None:
-            count: int | None = len(self.sampler)
+            count = _length_of(self.sampler)
         else:
             count = _length_of(self.source)
             if count is not None:
@@ -135,6 +139,7 @@ class Stream:
         self._peeked = []
         self._iterator = None
         self._end = None if self.sampler is None else self.length
+        self._source_state = None
 
     @property
     def _order(self) -> Order | None:
@@ -154,28 +159,27 @@ class Stream:
 
     def _open_sequence(self) -> Iterator[Batch]:
         """Begin a source that can only be read from its start, and go forward to the place in it."""
-        generators = RandomState()
-        now = generators.state_dict()
-        again = self.drawn > 0 and self._start_state is not None
-        if again:
-            generators.load_state_dict(self._start_state or {})
+        if hasattr(self._stateful, "state_dict"):
+            if self._source_state is not None:
+                self._stateful.load_state_dict(self._source_state)
+            batches: Iterator[Batch] = iter(self.source)
         else:
-            self._start_state = now
-        batches: Iterator[Batch] = iter(self.source)
+            batches = _with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
         if self._size > 1:
             batches = _every_nth(batches, self._rank, self._size, self._evaluation)
         if self.drawn and self._source_state is None:
             logger.info("the %s data cannot be entered in the middle: %d batches are read again", self.name, self.drawn)
             next(islice(batches, self.drawn - 1, None), None)
         self._source_state = None
-        if again:
-            generators.load_state_dict(now)
         return batches
 
     def has_next(self) -> bool:
         """Whether there is another batch; only a source of unknown length is read to find out."""
-        if self.endless:
+        if self.endless or self.replaying:
             return True
+        if self.sampler is not None and self._end is None:
+            # How many there are shows when the sampler is asked for all of them.
+            self._iterator = self._open()
         if self._end is not None:
             return self.drawn < self._end
         if self.limit is not None and self.drawn >= self.limit:
@@ -263,25 +267,34 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the data, and what is needed to find the same order again."""
-        state: dict[str, Any] = {"epoch": self.epoch, "drawn": self.drawn, "last": self._last_size}
+        state: dict[str, Any] = {
+            "seed": self._seed,
+            "epoch": self.epoch,
+            "drawn": self.drawn,
+            "last": self._last_size,
+        }
         if isinstance(self._order, SamplerOrder):
-            state["order"] = self._order.start_state
-        if self.sampler is None:
-            state["start"] = self._start_state
-            if hasattr(self._stateful, "state_dict"):
-                state["source"] = self._before_peek if self._peeked else self._stateful.state_dict()
+            state["order"] = self._order.state_dict()
+        if self.sampler is None and hasattr(self._stateful, "state_dict"):
+            state["source"] = self._before_peek if self._peeked else self._stateful.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place in `state`."""
+        self.reseed(int(state["seed"]))
         self.begin(int(state["epoch"]), int(state["drawn"]))
         self._last, self._last_size = [], int(state["last"])
         if isinstance(self._order, SamplerOrder):
-            self._order.start_state = state.get("order")
-        self._start_state = state.get("start")
-        if state.get("source") is not None and hasattr(self._stateful, "load_state_dict"):
-            self._source_state = state["source"]
-            self._stateful.load_state_dict(state["source"])
+            self._order.load_state_dict(state["order"])
+        self._source_state = state.get("source")
+
+    def reseed(self, seed: int) -> None:
+        """Take the seed of the run that is continued."""
+        self._seed = seed
+        if isinstance(self._order, ShuffledOrder):
+            self._order.reseed(fold_seed(seed, 0))
+        if isinstance(self.fetched, SeededSamples):
+            self.fetched.seed = seed
 
 
 def _length_of(source: Any) -> int | None:
@@ -289,6 +302,28 @@ def _length_of(source: Any) -> int | None:
         return len(source)
     except TypeError:
         return None
+
+
+def _with_own_randomness(source: Any, seed: int) -> Iterator[Batch]:
+    """Read a source with generators of its own, so that reading it again gives the same, whoever else draws."""
+    generators = RandomState(cuda=False)
+    outside = generators.state_dict()
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    batches = iter(source)
+    while True:
+        batch = next(batches, _END)
+        inside = generators.state_dict()
+        generators.load_state_dict(outside)
+        if batch is _END:
+            return
+        yield batch
+        outside = generators.state_dict()
+        generators.load_state_dict(inside)
+
+
+_END = object()
 
 
 class _Repeated:
@@ -314,19 +349,16 @@ def _positioned_sampler(
     if not isinstance(source, DataLoader) or isinstance(source.dataset, IterableDataset):
         return None
     sampler, batch_sampler = source.sampler, source.batch_sampler
+    batch_size, drop_last = None, False
+    if type(batch_sampler) is torch.utils.data.BatchSampler:
+        sampler, batch_size, drop_last = batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
     if isinstance(sampler, DistributedSampler):
         # Somebody shared the data out already; each rank keeps its part.
         rank, size = 0, 1
-    standard = batch_sampler is None or type(batch_sampler) is torch.utils.data.BatchSampler
-    if not standard:
-        assert batch_sampler is not None
+    if batch_sampler is not None and batch_size is None:
         order: Order = SamplerOrder(batch_sampler, source.generator)
-        batch_size: int | None = None
-        drop_last = False
     else:
         order = _order_of(sampler, source, seed)
-        batch_size = None if batch_sampler is None else source.batch_size
-        drop_last = source.drop_last
     return PositionedBatchSampler(
         order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
     )
@@ -351,8 +383,9 @@ def fetched_here(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> 
     The same as iterating over the loader, without its bookkeeping: a profiler label and a few calls per batch,
     which cost more than the rest of the trainer.
     """
-    collate = source.collate_fn
-    places = PlacedSampler(sampler) if isinstance(dataset, SeededSamples) else sampler
+    seeded = isinstance(dataset, SeededSamples)
+    places = PlacedSampler(sampler) if seeded else sampler
+    collate = as_it_is if seeded else source.collate_fn
     if source.batch_sampler is None:
         for index in places:
             yield collate(dataset[index])
@@ -377,7 +410,7 @@ def _rebuilt(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> Data
     return DataLoader(
         dataset,
         num_workers=source.num_workers,
-        collate_fn=source.collate_fn,
+        collate_fn=as_it_is if isinstance(dataset, SeededSamples) else source.collate_fn,
         pin_memory=source.pin_memory,
         timeout=source.timeout,
         worker_init_fn=source.worker_init_fn,

@@ -1,4 +1,4 @@
-"""Bringing what is on a device to the host, with as few copies as can be."""
+"""Bringing what is on a device to the host, with one copy."""
 
 from typing import Any
 
@@ -7,32 +7,39 @@ from torch import Tensor
 
 
 def read_values(values: list[Any]) -> list[Any]:
-    """Bring scalar tensors among `values` to the host, with one copy per device and type.
+    """Bring the tensors among `values` to the host, with one copy per device; a single number as a number.
 
     >>> read_values([torch.tensor(2.0), 3, "a", torch.tensor([1, 2])])
     [2.0, 3, 'a', [1, 2]]
     """
-    try:
-        # The common case, losses of one kind: no look at each of them is needed.
-        if values and values[0].dim() == 0:
-            return torch.stack(values).tolist()
-    except (TypeError, RuntimeError, AttributeError):
-        pass
-    return _read_mixed(values)
-
-
-def _read_mixed(values: list[Any]) -> list[Any]:
     result = list(values)
-    alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for position, value in enumerate(values):
-        if not isinstance(value, Tensor):
-            continue
-        if value.dim() == 0:
-            alike.setdefault((value.device, value.dtype), []).append(position)
-        else:
-            result[position] = value.item() if value.numel() == 1 else value.tolist()
-    for positions in alike.values():
-        numbers = torch.stack([values[position] for position in positions]).tolist()
-        for position, number in zip(positions, numbers, strict=True):
-            result[position] = number
+    places: dict[torch.device, list[int]] = {}
+    for place, value in enumerate(values):
+        if isinstance(value, Tensor):
+            places.setdefault(value.device, []).append(place)
+    for found in places.values():
+        for place, number in zip(found, _read_alike([values[place] for place in found]), strict=True):
+            result[place] = number
+    return result
+
+
+def _read_alike(tensors: list[Tensor]) -> list[Any]:
+    """Read tensors of one device."""
+    first = tensors[0].dtype
+    if all(tensor.dtype is first and tensor.dim() == 0 for tensor in tensors):
+        numbers: list[Any] = torch.stack(tensors).tolist()
+        return numbers
+    return _read_mixed(tensors)
+
+
+def _read_mixed(tensors: list[Tensor]) -> list[Any]:
+    """Read tensors of several types or shapes: as bytes, for turning them into one type would change them."""
+    # The widest types first, so that each number stands at a multiple of its size.
+    order = sorted(range(len(tensors)), key=lambda place: -tensors[place].element_size())
+    flat = [tensors[place].detach().reshape(-1).view(torch.uint8) for place in order]
+    pieces = torch.split(torch.cat(flat).cpu(), [len(piece) for piece in flat])
+    result: list[Any] = [None] * len(tensors)
+    for place, piece in zip(order, pieces, strict=True):
+        shape = tensors[place].shape if tensors[place].numel() != 1 else ()
+        result[place] = piece.view(tensors[place].dtype).reshape(shape).tolist()
     return result

@@ -80,6 +80,13 @@ class Processes:
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return every process's `value`, plain data and tensors on the host, in rank order."""
+        values = [value] * self.size
+        if self.distributed:
+            dist.all_gather_object(values, value, group=self._control)
+        return values
+
     def barrier(self) -> None:
         """Wait until every process has come here."""
         if self.distributed:

@@ -1,5 +1,6 @@
 """Going on with a schedule when the run it belongs to has become longer."""
 
+from copy import deepcopy
 from typing import Any, Literal
 
 from treadle.errors import CheckpointError
@@ -8,20 +9,40 @@ Extend = Literal["stretch", "hold"]
 
 HELD = "held at"
 
+SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas", "base_momentum", "max_momentum")
+"""What a scheduler changes in the groups of an optimizer."""
+
 MOVING = (
     *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
-    *("best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i", "num_updates"),
+    *("best", "num_bad_epochs", "lr_lambdas", "cooldown_counter", "T_cur", "T_i", "num_updates"),
 )
 """What changes in a scheduler's state while it runs; everything else is how it was set up."""
 
 
-def settings_of(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a scheduler's state is how it was set up: plain numbers and words only."""
-    return {key: value for key, value in state.items() if key not in MOVING and isinstance(value, (int, float, str))}
+def settings_of(state: Any, where: str = "") -> dict[str, Any]:
+    """Return what of a scheduler's state is how it was set up: numbers and words, by their place in it."""
+    found: dict[str, Any] = {}
+    entries = state.items() if isinstance(state, dict) else enumerate(state)
+    for key, value in entries:
+        name = f"{where}{key}"
+        if key in MOVING:
+            continue
+        if isinstance(value, (dict, list, tuple)):
+            found |= settings_of(value, f"{name}.")
+        elif isinstance(value, (int, float, str)):
+            found[name] = value
+    return found
 
 
 def fit_schedule(
-    scheduler: Any, saved: dict[str, Any] | None, saved_steps: int | None, steps: int | None, extend: str | None
+    scheduler: Any,
+    saved: dict[str, Any] | None,
+    *,
+    saved_steps: int | None,
+    steps: int | None,
+    extend: str | None,
+    taken: int,
+    limit: int | None,
 ) -> Any:
     """Return the scheduler to go on with, ready to take the state that an earlier run saved.
 
@@ -31,6 +52,8 @@ def fit_schedule(
         saved_steps: How many steps the run that saved it was to have.
         steps: How many this one is to have.
         extend: What to do with a schedule that was set up for another length.
+        taken: How often the saved one had moved.
+        limit: How often it was to move in all, for one that is held.
 
     Raises:
         CheckpointError: The schedule depends on the length of the run, which changed, and `extend` is None; or
@@ -39,7 +62,7 @@ def fit_schedule(
     if scheduler is None or saved is None:
         return scheduler
     if HELD in saved:
-        return HeldSchedule(scheduler, saved[HELD])
+        return HeldSchedule(scheduler, saved[HELD], taken)
     changed = _changes(settings_of(saved), settings_of(scheduler.state_dict()))
     if not changed:
         return scheduler
@@ -47,9 +70,9 @@ def fit_schedule(
     if saved_steps == steps:
         raise CheckpointError(f"the {kind} of this run was set up otherwise: {changed}")
     if extend == "hold":
-        return HeldSchedule(scheduler, saved_steps or 0)
+        return HeldSchedule(scheduler, taken if limit is None else limit, taken)
     if extend == "stretch":
-        return StretchedSchedule(scheduler)
+        return StretchedSchedule(scheduler, taken)
     raise CheckpointError(
         f"the run was to have {saved_steps} steps and now has {steps}, and {kind} depends on that ({changed}); "
         "pass extend='stretch' to follow the longer schedule from here, or extend='hold' to keep the last rate "
@@ -84,16 +107,38 @@ class _Extended:
 
 
 class StretchedSchedule(_Extended):
-    """A scheduler that keeps its own, longer set-up and takes only its place from a saved one."""
+    """A scheduler that follows its own, longer set-up from the place that a shorter one had reached.
+
+    The place is found by going there from the start: a few microseconds for each step, whatever the scheduler.
+
+    Args:
+        scheduler: The scheduler, as it was built.
+        taken: How often the shorter one had moved.
+    """
+
+    def __init__(self, scheduler: Any, taken: int) -> None:
+        super().__init__(scheduler)
+        self._fresh = deepcopy(scheduler.state_dict())
+        self._groups = [{key: group[key] for key in SCHEDULED if key in group} for group in self._all_groups()]
+        self._taken = taken
+
+    def _all_groups(self) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return groups
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the place, and set the rate that the longer schedule has there."""
-        own = settings_of(self.scheduler.state_dict())
-        self.scheduler.load_state_dict({**state, **own})
-        closed_form = getattr(self.scheduler, "_get_closed_form_lr", None)
-        if closed_form is not None:
-            for group, rate in zip(self.optimizer.param_groups, closed_form(), strict=True):
-                group["lr"] = rate
+        """Go to the place; `state`, which is that of the shorter schedule, has nothing else to say."""
+        self.go_to(self._taken)
+
+    def go_to(self, taken: int) -> None:
+        """Go to where the scheduler is after `taken` moves from its start."""
+        self.scheduler.load_state_dict(deepcopy(self._fresh))
+        for group, values in zip(self._all_groups(), self._groups, strict=True):
+            group.update(values)
+        # Torch warns of schedulers that move before their optimizer, which has not moved in this process.
+        self.optimizer._opt_called = True
+        for _ in range(taken):
+            self.scheduler.step()
 
 
 class HeldSchedule(_Extended):
@@ -101,29 +146,29 @@ class HeldSchedule(_Extended):
 
     Args:
         scheduler: The scheduler; its set-up comes back with the saved state.
-        steps: After how many steps it stands still.
+        limit: After how many moves it stands still.
+        taken: How often it had moved.
     """
 
-    def __init__(self, scheduler: Any, steps: int) -> None:
+    def __init__(self, scheduler: Any, limit: int, taken: int) -> None:
         super().__init__(scheduler)
-        self.steps = steps
-        self._taken: int | None = None
+        self._limit = limit
+        self._taken = taken
 
     def step(self, *arguments: Any) -> None:
         """Move on, unless the schedule is at its end."""
-        if self._taken is not None and self._taken < self.steps:
-            self._taken += 1
+        self._taken += 1
+        if self._taken <= self._limit:
             self.scheduler.step(*arguments)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scheduler inside, and where it stands still."""
-        return {HELD: self.steps, "taken": self._taken, "inside": self.scheduler.state_dict()}
+        return {HELD: self._limit, "taken": self._taken, "inside": self.scheduler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a held schedule, or of one that is held from now on."""
         inside = state["inside"] if HELD in state else state
-        self.scheduler.load_state_dict(inside)
+        self._taken = int(state["taken"]) if HELD in state else self._taken
+        self.scheduler.load_state_dict(deepcopy(inside))
         if hasattr(self.scheduler, "stretch") and inside.get("total_steps"):
             self.scheduler.stretch(inside["total_steps"])
-        place = inside.get("last_epoch", inside.get("num_updates", 0))
-        self._taken = int(state["taken"]) if HELD in state else int(place)

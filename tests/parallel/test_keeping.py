@@ -1,0 +1,49 @@
+"""Runs in a folder, on two processes: left and taken up again, and steps that went wrong on one rank."""
+
+import pytest
+import torch
+
+from tests.parallel.conftest import Launch
+from tests.parallel.launching import EXACT, assert_same_run
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_signal_to_one_rank_has_all_of_them_save_and_leave_together(launched: Launch) -> None:
+    for report in launched("keeping", processes=2)("left_and_taken_up"):
+        # The signal came after 12 updates of 7 an epoch; the next tenth update is 20, the epoch ends before it.
+        assert (report["code"], report["left_at"]) == (75, 14)
+
+
+def test_a_run_that_was_left_is_taken_up_to_the_very_same_bits(launched: Launch) -> None:
+    for report in launched("keeping", processes=2)("left_and_taken_up"):
+        assert report["steps"] == 21
+        assert torch.equal(report["again"], report["whole"])
+        assert report["history_again"] == report["history"]
+
+
+def test_a_run_goes_on_from_the_newest_checkpoint_that_is_there(launched: Launch) -> None:
+    for report in launched("keeping", processes=2)("killed_between_two_checkpoints"):
+        assert report["steps"] == 21
+        assert torch.equal(report["again"], report["whole"])
+
+
+def test_an_update_whose_loss_is_bad_on_one_rank_is_skipped_by_all(launched: Launch) -> None:
+    alone = launched("keeping", processes=1).rank_zero("skipped")
+    first, second = launched("keeping", processes=2)("skipped")
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], alone["weights"], rtol=0, atol=EXACT)
+    assert first["history"]["eval_loss_epoch"] == pytest.approx(alone["history"]["eval_loss_epoch"], rel=EXACT)
+
+
+def test_a_bad_loss_on_one_rank_rolls_all_of_them_back(launched: Launch) -> None:
+    alone = launched("keeping", processes=1).rank_zero("rolled_back_at_a_log")
+    first, second = launched("keeping", processes=2)("rolled_back_at_a_log")
+    assert torch.equal(first["weights"], second["weights"])
+    assert_same_run(first, alone)
+    assert_same_run(second, alone)
+
+
+def test_a_bad_loss_on_one_rank_is_noticed_by_all_before_a_checkpoint_is_written(launched: Launch) -> None:
+    for report in launched("keeping", processes=2)("bad_loss_when_saving"):
+        assert report["message"].startswith("loss is nan at step 6")

@@ -1,0 +1,139 @@
+"""From the name of a class or function to the thing itself, and back.
+
+A name is dotted (`torch.optim.AdamW`) or, for what a config file defines, a file and a name in it
+(`/home/me/configs/gpt.py:Decoder`).
+"""
+
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any
+
+from treadle.config.running import file_of, run_file
+from treadle.errors import ConfigError, did_you_mean
+
+_IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
+def locate(name: str) -> Any:
+    """Return the class, function or other object with this name; its module is imported, its config file run.
+
+    >>> locate("collections.OrderedDict")
+    <class 'collections.OrderedDict'>
+
+    Args:
+        name: a dotted name, or the path of a config file, a colon and a name in it.
+
+    Raises:
+        ConfigError: there is no such thing, or its module cannot be imported.
+    """
+    in_file = _IN_FILE.fullmatch(name)
+    if in_file is not None:
+        return _attribute(name, _run(name, Path(in_file["file"])), in_file["name"].split("."))
+    if not _DOTTED.fullmatch(name):
+        raise ConfigError(f"{name!r} is no full name; write it as 'package.module.Name'")
+    first, *rest = name.split(".")
+    return _attribute(name, _imported(name, first), rest)
+
+
+def loaded(name: str) -> Any:
+    """Return what `name` stands for if its module is there already, else None; nothing is imported or run."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if module is not None:
+            return _stored(module, parts[length:])
+    return None
+
+
+def name_of(value: Any) -> str:
+    """Return the name under which `locate` finds `value`: the shortest one, or a file and a name.
+
+    Raises:
+        ConfigError: it has none, such as a lambda, or a class of an interactive session.
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, Enum):
+        module, name = type(value).__module__, f"{type(value).__qualname__}.{value.name}"
+    if module is None or name is None:
+        module, _, name = str(value).rpartition(".")  # a dtype calls itself torch.bfloat16
+    file = file_of(module) or _script(module)
+    if file is not None and "<" not in name:
+        return f"{file.as_posix()}:{name}"
+    parts = module.split(".") if module != "__main__" else []
+    for length in range(1, len(parts) + 1):
+        candidate = ".".join([*parts[:length], name])
+        if _same(loaded(candidate), value):
+            return candidate
+    raise ConfigError(
+        f"{value!r} has no name that leads back to it; define it at the top of a module or config file, or give its "
+        "name as text, such as LazyCall('package.module.name')"
+    )
+
+
+def title(target: Any) -> str:
+    """Return what messages call a target."""
+    return target if isinstance(target, str) else getattr(target, "__qualname__", None) or repr(target)
+
+
+def _same(found: Any, value: Any) -> bool:
+    # Each look at a class method makes another object; they are equal, not identical.
+    return found is value or (found is not None and hasattr(value, "__func__") and bool(found == value))
+
+
+def _script(module: str) -> Path | None:
+    """Return the file of the program itself: what it defines is not called `__main__` in another process."""
+    file = getattr(sys.modules.get(module), "__file__", None) if module == "__main__" else None
+    return None if file is None else Path(file).resolve()
+
+
+def _stored(found: Any, names: list[str]) -> Any:
+    for name in names:
+        if isinstance(found, ModuleType):
+            found = vars(found).get(name)  # getattr could run code: a module may load its names on demand
+        else:
+            found = getattr(found, name, None)
+    return found
+
+
+def _run(name: str, file: Path) -> ModuleType:
+    if not file.is_file():
+        raise ConfigError(f"{name!r} cannot be found: there is no file {file}")
+    return run_file(file)
+
+
+def _imported(name: str, module: str) -> ModuleType:
+    try:
+        found: ModuleType = resolve_name(f"{module}:")
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            parent, _, last = module.rpartition(".")
+            missing = f"{parent} has no {last!r}{_near(parent, last)}" if parent else f"there is no module {module!r}"
+            raise ConfigError(f"{name!r} cannot be found: {missing}") from error
+        raise ConfigError(f"{name!r} cannot be loaded: importing {module} failed: {error}") from error
+    except Exception as error:
+        kind = type(error).__name__
+        raise ConfigError(f"{name!r} cannot be loaded: importing {module} failed: {kind}: {error}") from error
+    return found
+
+
+def _attribute(name: str, found: Any, names: list[str]) -> Any:
+    place = getattr(found, "__name__", "")
+    for part in names:
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            if not isinstance(found, ModuleType) or ":" in name:
+                near = did_you_mean(part, dir(found))
+                raise ConfigError(f"{name!r} cannot be found: there is no {part!r}{near}") from error
+            found = _imported(name, f"{place}.{part}")
+        place = f"{place}.{part}"
+    return found
+
+
+def _near(module: str, name: str) -> str:
+    return did_you_mean(name, dir(sys.modules[module]))

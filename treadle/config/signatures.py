@@ -1,0 +1,96 @@
+"""Wrong arguments, found by the signature of what is to be called, before anything is called."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+from typing import Any, Unpack, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+
+from treadle.config.locating import loaded, locate, title
+from treadle.config.nodes import TARGET, children, is_lazy, location, read
+from treadle.errors import ConfigError, did_you_mean
+
+HYDRA_KEYS = frozenset({TARGET, "_args_", "_partial_", "_recursive_", "_convert_"})
+"""What Hydra's `instantiate` gives a meaning of its own; all other keys of a lazy call are arguments."""
+
+
+def accepted_names(target: Any) -> list[str] | None:
+    """Return the names of the arguments that `target` takes, or None where it takes any or does not tell.
+
+    >>> accepted_names(lambda rate, *, decay=0.0: None)
+    ['rate', 'decay']
+    """
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            if get_origin(parameter.annotation) is not Unpack:
+                return None
+            names += inspect.get_annotations(get_args(parameter.annotation)[0])
+        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            names.append(parameter.name)
+    return names
+
+
+def check_names(target: Any, names: Iterable[str], node: DictConfig | None = None) -> None:
+    """Raise for the first of `names` that `target` does not take; `node` is the call, for the message."""
+    accepted = accepted_names(target)
+    for name in names:
+        if accepted is None or name in accepted or name in HYDRA_KEYS:
+            continue
+        place = "" if node is None else f"{location(node, name)}: "
+        public = [known for known in accepted if not known.startswith("_")]
+        near = did_you_mean(name, accepted) or f"; it takes {public}"
+        raise ConfigError(f"{place}{title(target)} takes no {name!r}{near}")
+
+
+def check_tree(node: Any, *, load_targets: bool, left_out: Iterable[str] = ()) -> None:
+    """Check the arguments of every lazy call in a tree.
+
+    Args:
+        node: the tree.
+        load_targets: import the modules of targets that are given by name. Otherwise such a target is checked only
+            if its module is there already, so that no code is run.
+        left_out: keys at the top of the tree below which nothing is checked.
+
+    Raises:
+        ConfigError: an argument that a target does not take, or a target that cannot be found or called.
+    """
+    for call in lazy_calls(node, left_out=frozenset(left_out)):
+        target = target_of(call, load=load_targets)
+        if target is not None:
+            check_names(target, [str(name) for name in call], call)
+
+
+def lazy_calls(node: Any, *, left_out: frozenset[str] = frozenset()) -> Iterator[DictConfig]:
+    """Yield every lazy call that building `node` would make, the outermost first."""
+    if is_lazy(node):
+        yield node
+        if not node.get("_recursive_", True):
+            return
+    for key, child in children(node):
+        if key not in left_out:
+            yield from lazy_calls(child)
+
+
+def target_of(call: DictConfig, *, load: bool) -> Any:
+    """Return what a lazy call calls; None if it is a call itself or, unless `load`, not known yet."""
+    node = call._get_node(TARGET)
+    if isinstance(node, DictConfig) or (not load and OmegaConf.is_interpolation(call, TARGET)):
+        return None
+    target = read(call, TARGET)
+    if isinstance(target, str):
+        target = _located(call, target) if load else loaded(target)
+    if target is not None and not callable(target):
+        raise ConfigError(f"{location(call, TARGET)}: {title(target)} cannot be called")
+    return target
+
+
+def _located(call: DictConfig, name: str) -> Any:
+    try:
+        return locate(name)
+    except ConfigError as error:
+        raise ConfigError(f"{location(call, TARGET)}: {error}") from error

@@ -1,0 +1,400 @@
+"""The core trainer behind the faces of this door: verbs only, the loop is the core's."""
+
+import logging
+import math
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from treadle.checkpoint import CheckpointStore, Policy
+from treadle.data import Batch, Stream, fold_seed, size_of
+from treadle.engine._hook_events import HookEvents
+from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
+from treadle.errors import CheckpointError, NonFiniteError
+from treadle.foreign import ForeignStep
+from treadle.nonfinite import REMEDY, RollBack
+from treadle.parallel import LossModule
+from treadle.phase import Phase
+from treadle.run_folder import RunFolder
+from treadle.trainer import Trainer
+
+if TYPE_CHECKING:
+    from treadle.engine.trainer_base import TrainerBase
+
+logger = logging.getLogger(__name__)
+
+NEVER = sys.maxsize
+"""A cadence in steps that no run reaches: in this door cadences belong to hooks."""
+
+COMPLETE = "complete"
+"""The pointer at the checkpoint of a run that came to its end, final evaluation and writers included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What one iteration is made of.
+
+    Args:
+        model: What is trained, and saved.
+        call: What computes the outputs of the model: the model, or what was compiled from it.
+        optimizer: What updates the weights.
+        loader: Where the data comes from.
+        accumulation: Micro-batches in one iteration.
+        get_batch: Turns a batch into the arguments of the model.
+        foreign: The user's own step, called with the place of a micro-batch in its window; None if there is none.
+    """
+
+    model: nn.Module
+    call: Callable[..., Any]
+    optimizer: Optimizer
+    loader: Any
+    accumulation: int
+    get_batch: Callable[[Any], Any]
+    foreign: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions:
+    """How the core runs: what a config says of it, or the defaults for a trainer without one."""
+
+    run_dir: str | None = None
+    seed: int | None = None
+    precision: str = "fp32"
+    device: str | None = None
+    clip_norm: float | None = None
+    on_nonfinite: str = "raise"
+    deterministic: bool = False
+    max_to_keep: int | None = None
+    asynchronous: bool = True
+    check_period: int = 20
+    bucket_megabytes: int | None = None
+
+
+class EngineCore(Trainer):
+    """Runs the loop for a face: asks it for the step, and tells its hooks of the events.
+
+    Args:
+        face: The trainer that a user sees.
+        plan: What one iteration is made of.
+        options: How to run it.
+
+    Attributes:
+        on_first_data: Called once, with the model and its arguments in the first pass.
+        fetch_began: When the data of this iteration was asked for.
+        data_time: How long it took to come.
+    """
+
+    def __init__(self, face: "TrainerBase", plan: StepPlan, options: CoreOptions) -> None:
+        self.plan, self.options = plan, options
+        self.fetch_began = self.data_time = 0.0
+        self._face: TrainerBase = weakref.proxy(face)
+        self._carried: dict[str, Any] | None = None
+        self._start_iteration = self._checked = 0
+        self.on_first_data: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None] | None = None
+        self._get_batch = plan.get_batch
+        self._names: list[str] = []
+        self._outputs: list[tuple[Any, dict[str, Any]]] = []
+        policy = Policy(keep_last=options.max_to_keep, asynchronous=options.asynchronous)
+        super().__init__(
+            plan.model,
+            None,
+            plan.optimizer,
+            callbacks=(HookEvents(face),),
+            seed=options.seed,
+            run_dir=options.run_dir,
+            precision=options.precision,
+            device=options.device,
+            checkpoints=policy,
+            on_nonfinite=options.on_nonfinite,
+            deterministic=options.deterministic,
+        )
+
+    def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:
+        """Run the iterations from `start` to `end`.
+
+        Args:
+            start: The first iteration.
+            end: The one after the last.
+            resume: Whether to go on from the newest checkpoint of the run's folder.
+            carried: The state that an earlier run of the same trainer ended in, to go on from.
+        """
+        self._start_iteration, self._carried = start, carried
+        with self.storage:
+            self.train(
+                self.plan.loader,
+                max_steps=end,
+                gradient_accumulation_steps=self.plan.accumulation,
+                clip_norm=self.options.clip_norm,
+                eval_every=None,
+                log_every=NEVER,
+                save_every=NEVER,
+                resume="auto" if resume else None,
+            )
+
+    def carry(self) -> dict[str, Any]:
+        """Return the state of the run, for another one that goes on in memory."""
+        self._tracked.remove("metrics_file")
+        return {"processes": self.processes.size, "tracked": self._tracked.state_dict()}
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Log what the core says."""
+        logger.info(" ".join(map(str, args)))
+
+    # Setting up ---------------------------------------------------------------------------------------------
+
+    def _set_up_run(self, *args: Any, **kwargs: Any) -> None:
+        super()._set_up_run(*args, **kwargs)
+        self.progress.step = self._checked = self._start_iteration
+        self.track_gradient_norm = False
+        self._step_watch = ForeignStep(self)
+        self.batches = self._draw_one_by_one()
+
+    def _stream(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
+        stream = super()._stream(source, evaluation=evaluation, name=name)
+        stream.endless = not evaluation
+        return stream
+
+    def _data_parallel(self, module: LossModule) -> DistributedDataParallel:
+        if self.options.bucket_megabytes is None:
+            return super()._data_parallel(module)
+        return DistributedDataParallel(module, bucket_cap_mb=self.options.bucket_megabytes)
+
+    def _open_run(self) -> None:
+        super()._open_run()
+        if self._carried is not None:
+            self._restored = (self._carried, self._carried)
+
+    def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
+        super()._open_files(store, fresh=fresh and self._carried is None)
+
+    def _write_config(self, folder: RunFolder) -> None:
+        """Leave it to the face, whose config says more than the core knows."""
+
+    def _step_to_resume(self, store: CheckpointStore) -> int | None:
+        return None if self._carried is not None else super()._step_to_resume(store)
+
+    def phases(self, epoch: int) -> Iterable[Phase]:
+        """Yield the one phase of this door: iterations without end; a user's own step draws its data itself."""
+        (phase,) = super().phases(epoch)
+        phase.draws = self.plan.foreign is None
+        yield phase
+
+    # One iteration ------------------------------------------------------------------------------------------
+
+    def update(self, phase: Phase, window: list[Batch]) -> None:
+        """Make one update, by the core's step or by the user's."""
+        self.data_time = time.perf_counter() - self.fetch_began
+        if self.plan.foreign is None:
+            super().update(phase, window)
+            self._report_window()
+            return
+        self._phase = None
+        assert self._train_dataloader is not None
+        self._show_first_data_of_foreign_step()
+        with self.precision.autocast():
+            self._step_watch.run(self.plan.foreign, self.plan.accumulation)
+        self._window_samples = self._train_dataloader.take_samples() or self._window_samples
+        self._report_norm()
+
+    def own_update(self, get_batch: Callable[..., Any] | None = None) -> None:
+        """Make the core's update from inside a user's step, which does something before or after it."""
+        self._get_batch = get_batch or self.plan.get_batch
+        (phase,) = super().phases(self.progress.epoch)
+        began = time.perf_counter()
+        window = phase.stream.window(phase.accumulation)
+        self.data_time = time.perf_counter() - began
+        self._step_watch.own = True
+        try:
+            super().update(phase, window)
+        finally:
+            self._step_watch.own = False
+        self._report_window()
+
+    def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return the sum of the model's losses for one micro-batch, and keep its numbers for the report."""
+        data = self._get_batch(batch)
+        args, kwargs = ((), data) if isinstance(data, Mapping) else (tuple(data), {})
+        if self.on_first_data is not None:
+            self._show_first_data(args, kwargs)
+        outputs = self.plan.call(*args, **kwargs)
+        size = size_of(batch)
+        result = {"loss": total_loss(outputs), "model_outputs": outputs, "batch_size": size}
+        weight: Any = size
+        if isinstance(outputs, Mapping) and "num_items_in_batch" in outputs:
+            weight = result["num_items_in_batch"] = outputs["num_items_in_batch"]
+        self._outputs.append((weight, scalars_of(outputs)))
+        return result
+
+    def _show_first_data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        look, self.on_first_data = self.on_first_data, None
+        if look is not None:
+            look(self.plan.model, args, kwargs)
+
+    def _show_first_data_of_foreign_step(self) -> None:
+        """Look over the user's shoulder when he calls the model; what is compiled is left alone."""
+        if self.on_first_data is None or self.plan.call is not self.plan.model:
+            return
+
+        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            handle.remove()
+            self._show_first_data(args, kwargs)
+
+        handle = self.plan.model.register_forward_pre_hook(look, with_kwargs=True)
+
+    def _report_window(self) -> None:
+        outputs, self._outputs = self._outputs, []
+        if outputs:
+            numbers = mean_over_window(outputs)
+            numbers.pop("num_items_in_batch", None)
+            write_metrics(numbers, self.data_time)
+        self._report_norm()
+
+    def _report_norm(self) -> None:
+        if self._clips and self.gradient_norm is not None:
+            self.storage.put_scalar("grad_norm", self.gradient_norm)
+
+    def _draw_one_by_one(self) -> Iterator[Batch]:
+        """Yield the batches of the run to a step of the user's; the stream counts them."""
+        assert self._train_dataloader is not None
+        yield from self._train_dataloader
+
+    # Numbers that are not finite ----------------------------------------------------------------------------
+
+    def check_numbers_if_due(self) -> None:
+        """Look at the losses now and then, and after the last iteration."""
+        step = self.progress.step
+        if step % self.options.check_period == 0 or step >= self._last_step:
+            self._log()
+
+    def _log(self) -> None:
+        """Read what was put since the last time, and act on a number that is not finite; writing is for hooks."""
+        self._loss_tracker.take()
+        if self._gate is not None:
+            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone())
+            return
+        first, self._checked = self._checked, self.progress.step
+        for name in ("total_loss", "grad_norm"):
+            for iteration, value in self._recorded(name):
+                if iteration >= first and not math.isfinite(value):
+                    self._act_on(name, iteration, value)
+
+    def _recorded(self, name: str) -> list[tuple[int, float]]:
+        if name not in self.storage.names():
+            return []
+        series = self.storage.series(name)
+        return list(zip(series.steps, series.values, strict=True))
+
+    def _act_on(self, name: str, iteration: int, value: float) -> None:
+        if self.on_nonfinite == "rollback":
+            raise RollBack(iteration + 1, value)
+        raise NonFiniteError(f"{name} is {value} at iteration {iteration}; {REMEDY}")
+
+    def _roll_back(self, request: RollBack) -> None:
+        super()._roll_back(request)
+        self._checked = self.progress.step
+
+    # Going on with other processes --------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what must be the same for a run to go on; how a batch is split over processes need not be."""
+        identity = super()._identity()
+        split = identity["batch"]
+        if split["per device"] is not None:
+            identity["batch"] = {"global": split["per device"] * split["accumulation"] * split["processes"]}
+        return identity
+
+    def _state(self) -> dict[str, Any]:
+        assert self.run_config is not None
+        return {**super()._state(), "batch_size": self.run_config.train_per_device_batch_size}
+
+    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
+        if shared["processes"] == self.processes.size:
+            return super()._read_own(store, step, shared)
+        text = "the run had %d processes and has %d now: it goes on with the next samples, but not bit for bit"
+        logger.info(text, shared["processes"], self.processes.size)
+        return shared
+
+    def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
+        if self._is_split_as_now(shared):
+            super()._load_state(shared, own, partly=partly)
+            return
+        split_anew = self._split_anew(shared)
+        super()._load_state(split_anew, split_anew, partly=partly)
+        if not self.processes.is_main:
+            # The first process goes on with its random numbers; the others, new or not, begin with others.
+            torch.manual_seed(fold_seed(self._data_seed, self.processes.rank, self.progress.step))
+
+    def _is_split_as_now(self, state: dict[str, Any]) -> bool:
+        assert self.run_config is not None
+        size = self.run_config.train_per_device_batch_size
+        return state["processes"] == self.processes.size and state.get("batch_size", size) == size
+
+    def _split_anew(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a state with its place in the data for the batches of now: the samples seen are the same.
+
+        Raises:
+            CheckpointError: The place lies inside a batch of now.
+        """
+        assert self.run_config is not None
+        size = self.run_config.train_per_device_batch_size
+        place = dict(state["tracked"]["stream_train"])
+        seen = place["drawn"] * state["processes"] * (state["batch_size"] or 0)
+        at_once = self.processes.size * (size or 0)
+        if not at_once or seen % at_once:
+            raise CheckpointError(
+                f"the checkpoint is after {seen} samples of epoch {place['epoch']}, inside a batch of {at_once} on "
+                f"{self.processes.size} processes; use {state['processes']} with batches of {state['batch_size']}"
+            )
+        place |= {"drawn": seen // at_once, "last": 0}
+        tracked = {**state["tracked"], "stream_train": place}
+        return {**state, "processes": self.processes.size, "tracked": tracked}
+
+    # Saving -------------------------------------------------------------------------------------------------
+
+    def save_as(self, name: str | None, *, best: bool = False) -> None:
+        """Save the run as it is now, under `name` besides its iteration.
+
+        Raises:
+            CheckpointError: There is no folder to save into.
+        """
+        if self._saver is None:
+            raise CheckpointError("checkpointer.save: this trainer has no output_dir to save into")
+        self._names = [] if name is None else [name]
+        if self._saved_at != (self.progress.step, self.progress.epoch) or best:
+            self._save(best=best)
+        elif name is not None:
+            self._point(name)
+        self._names = []
+
+    def _point(self, name: str) -> None:
+        assert self._saver is not None
+        self._saver.wait()
+        if self.processes.is_main:
+            self._saver.store.point(name, self.progress.step)
+
+    def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
+        return {**super()._facts(best=best, finished=finished), "names": list(self._names)}
+
+    def mark_complete(self) -> None:
+        """Note that the checkpoint of the last iteration is the end of the run: nothing is left to do."""
+        if self._saver is None or self._saved_at is None or self._saved_at[0] != self.progress.step:
+            return
+        self._point(COMPLETE)
+
+    def _note_cut(self) -> None:
+        """Note that data is left, as always, and save nothing: that is for hooks."""
+        self._cut = True
+
+    def _add_epoch_loss_to_run_history(self) -> None:
+        """Record no loss of an epoch: this door counts iterations."""
+
+    def _finish_run(self) -> None:
+        """Leave the last checkpoint to the hooks, which come after this; `_close_run` waits for it."""

@@ -1,0 +1,77 @@
+"""The command line of a training program, and what comes before training."""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import open_dict
+
+from treadle.config import LazyConfig, try_get_key
+from treadle.engine import dist
+from treadle.engine.building import complete
+from treadle.engine.logs import setup_logger
+from treadle.engine.options import check_supported
+
+logger = logging.getLogger(__name__)
+
+EPILOG = """
+keys of the config are changed by path.key=value at the end of the command line:
+
+  %(prog)s --config-file configs/gpt.py train.train_iter=100 optim.lr=1e-3
+"""
+
+FAST_DEV_RUN = {"train_epoch": 0, "train_iter": 20, "log_period": 1}
+"""What `--fast-dev-run` sets in `train`; evaluation comes every 10 iterations."""
+
+
+def default_argument_parser(epilog: str | None = None) -> argparse.ArgumentParser:
+    """Return a parser with the options that every training program has.
+
+    Args:
+        epilog: What to say at the end of the help.
+    """
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "train_net.py"
+    parser = argparse.ArgumentParser(
+        prog=program,
+        epilog=EPILOG.replace("%(prog)s", program) if epilog is None else epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config-file", default="", metavar="FILE", help="the config to run")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    parser.add_argument("--eval-only", action="store_true", help="only evaluate")
+    parser.add_argument("--fast-dev-run", action="store_true", help="20 iterations, to see whether everything works")
+    parser.add_argument("opts", nargs=argparse.REMAINDER, default=[], help="changes to the config: key=value ...")
+    return parser
+
+
+def default_setup(cfg: Any, args: Any) -> None:
+    """Prepare a run: apply the options of the command line to `cfg`, make the folder, start the log, check.
+
+    Args:
+        cfg: The config, changed in place.
+        args: What `default_argument_parser` parsed.
+
+    Raises:
+        ConfigError: The config asks for what this version cannot do.
+    """
+    if getattr(args, "resume", False):
+        _set(cfg, resume=True)
+    if getattr(args, "fast_dev_run", False):
+        _set(cfg, **FAST_DEV_RUN, evaluation={"eval_period": 10})
+    full = complete(cfg)
+    check_supported(full)
+    folder = Path(full.train.output_dir)
+    setup_logger(folder)
+    if try_get_key(full, "train.rdma_enabled", default=True) is False:
+        # NCCL looks at it when the processes first talk to each other.
+        os.environ.setdefault("NCCL_IB_DISABLE", "1")
+    logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), " ".join(sys.argv))
+    logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full))
+
+
+def _set(cfg: Any, **values: Any) -> None:
+    with open_dict(cfg):
+        cfg.train.update(values)

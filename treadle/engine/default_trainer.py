@@ -1,0 +1,394 @@
+"""The trainer that is built from a config."""
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from treadle.config import LazyConfig, instantiate, try_get_key
+from treadle.config.resolution import resolve_batch_sizes, resolve_train
+from treadle.data.batches import mover
+from treadle.engine import building, dist, hooks
+from treadle.engine._adapter import CoreOptions, StepPlan
+from treadle.engine.activation_checkpoint import set_activation_checkpoint
+from treadle.engine.batch_arguments import with_placement
+from treadle.engine.checkpointer import Checkpointer
+from treadle.engine.eager_trainer import EagerTrainer, core_step, is_core_step, own_step
+from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
+from treadle.engine.graph import BUDGET, Graph
+from treadle.engine.graph_trainer import GraphTrainer
+from treadle.engine.hook_base import HookBase
+from treadle.engine.logs import setup_logger
+from treadle.engine.options import check_supported, core_options, device_of, precision_of
+from treadle.engine.seeding import seed_all
+from treadle.engine.trainer_base import TrainerBase
+from treadle.errors import ConfigError
+from treadle.parallel import Processes
+from treadle.precision import Precision
+from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
+
+logger = logging.getLogger(__name__)
+
+
+class DefaultTrainer(TrainerBase):
+    """Trains what a config describes; override a `build_...` method, `get_batch`, `test` or `build_hooks`.
+
+    The parts are made in this order: tokenizer, data, the numbers that depend on the data, model, optimizer, schedule,
+    the inner trainer `_trainer` that makes the steps, the checkpointer, and the hooks. A step of one's own is a
+    subclass of `EagerTrainer` or `GraphTrainer` put into `self._trainer` after `super().__init__(cfg)`.
+
+    Args:
+        cfg: A config with `model`, `optim`, `dataloader` and `train`; it is copied, and completed by the defaults of
+            `common/train.py`.
+
+    Attributes:
+        cfg: The config with every number worked out, as it is saved in `output_dir/config.yaml`.
+        model: The model.
+        optimizer: The optimizer.
+        lr_scheduler: The schedule; it moves only if `hooks.LRScheduler` is among the hooks.
+        train_loader: The training data.
+        test_loader: The loaders of test data, by name in `test_loader.names`.
+        checkpointer: What saves and loads.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__()
+        self.cfg = cfg = building.complete(cfg)
+        check_supported(cfg)
+        setup_logger(cfg.train.output_dir)
+        self._processes = Processes(device_of(cfg))
+        seed_all(cfg.train.seed)
+        self._build_data(cfg)
+        self.model = self._ready(self.build_model(cfg))
+        self.optimizer = self.build_optimizer(cfg, self.model)
+        self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
+        self.graph_eval: Graph | None = None
+        self._trainer = self._build_inner()
+        self.global_batch_size = cfg.train.global_batch_size
+        self.max_iter = cfg.train.train_iter
+        self.checkpointer = Checkpointer(
+            self.model, cfg.train.output_dir, trainer=self, max_to_keep=cfg.train.checkpointer.max_to_keep
+        )
+        self._last_eval_results: Any = None
+        self.resume_or_load(cfg.train.resume)
+        self._save_config()
+        self.register_hooks(self.build_hooks())
+
+    # Setting up ---------------------------------------------------------------------------------------------
+
+    def _build_data(self, cfg: Any) -> None:
+        sizes = resolve_batch_sizes(
+            cfg.train.train_micro_batch_size,
+            cfg.train.global_batch_size,
+            cfg.train.num_accumulation_steps,
+            dist.get_world_size(),
+        )
+        cfg.train.update(sizes._asdict())
+        self.tokenizer = self.build_tokenizer(cfg)
+        built = self.build_train_loader(cfg, self.tokenizer)
+        self.train_loader, validation, test = built if isinstance(built, tuple) else (built, None, None)
+        self.test_loader = building.TestLoaders()
+        for name, loaders in (("validation", validation), ("test", test)):
+            for loader in loaders if isinstance(loaders, list) else [loaders]:
+                if loader is not None:
+                    self.test_loader.add(name, loader)
+        named = building.named_loaders(self.build_test_loader(cfg, self.tokenizer))
+        for name, loader in zip(named.names, named, strict=True):
+            self.test_loader.add(name, loader)
+        self.auto_scale_hyperparams(cfg, self.train_loader)
+
+    def _ready(self, model: nn.Module) -> nn.Module:
+        """Bring the model to its device, and set up what is computed again in the backward pass."""
+        model.to(self._processes.device)
+        if self.cfg.train.activation_checkpoint.enabled:
+            patterns = try_get_key(self.cfg, "train.activation_checkpoint.modules", default=None)
+            names = set_activation_checkpoint(model, None if patterns is None else list(patterns))
+            logger.info("activations are computed again in %s", names or "the blocks that the model chose")
+        return model
+
+    def _build_inner(self) -> EagerTrainer:
+        cfg = self.cfg
+        accumulation = cfg.train.num_accumulation_steps
+        if not try_get_key(cfg, "graph.enabled", default=False):
+            return EagerTrainer(self.model, self.train_loader, self.optimizer, accumulation)
+        logger.info("graph mode: the model is compiled by torch.compile; the rest of a step is as in eager mode")
+        graph = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler, is_train=True)
+        self.graph_eval = self.build_graph(cfg, self.model, is_train=False)
+        return GraphTrainer(graph, self.train_loader, accumulation)
+
+    def resume_or_load(self, resume: bool | str = True) -> None:
+        """Find out where the run begins.
+
+        Args:
+            resume: True or "auto" goes on from the newest checkpoint in `output_dir` if there is one; False begins
+                with `train.load_weight`, if it is given, at iteration 0.
+
+        Raises:
+            ConfigError: `resume` is something else.
+            CheckpointError: What there is does not fit.
+        """
+        if resume not in (True, False, "auto", None):
+            raise ConfigError(f"train.resume={resume!r} is unknown; use True, False or 'auto'")
+        self._resumes = bool(resume)
+        weights = self.cfg.train.load_weight
+        if weights is not None and not isinstance(weights, (str, os.PathLike)):
+            raise ConfigError(f"train.load_weight={weights!r} must be a path, or '' for none")
+        newest = dist.broadcast_from_main(self.checkpointer.iteration_to_resume()) if self._resumes else None
+        self.start_iter = self.iter = newest or 0
+        self.cfg.train.start_iter = self.start_iter
+        self.checkpointer.resume_or_load(os.fspath(weights or ""), resume=newest is not None)
+
+    def _save_config(self) -> None:
+        if dist.is_main_process():
+            Path(self.cfg.train.output_dir).mkdir(parents=True, exist_ok=True)
+            LazyConfig.save(self.cfg, Path(self.cfg.train.output_dir) / "config.yaml")
+
+    # Training -----------------------------------------------------------------------------------------------
+
+    def train(self) -> Any:  # type: ignore[override]
+        """Run the iterations that are left, and return the results of the last evaluation.
+
+        Called again, it goes on: after `max_iter` was raised, or after a stop.
+        """
+        start, end = max(self.start_iter, self.iter), self.max_iter
+        self.iter = start
+        if start >= end and (self._core is not None or not self._is_unfinished(start, end)):
+            logger.info("nothing to do: iteration %d of %d is reached", start, end)
+            return self._last_eval_results
+        self.start_iter = start
+        self._run(start, max(start, end), resume=self._resumes)
+        return self._last_eval_results
+
+    def _is_unfinished(self, start: int, end: int) -> bool:
+        """Whether the last iteration was saved and what follows it, such as the final evaluation, was not done."""
+        return start == end and start > 0 and not dist.broadcast_from_main(self.checkpointer.is_complete())
+
+    def _options(self) -> CoreOptions:
+        return core_options(self.cfg, optimizer=self._trainer.optimizer, max_to_keep=self.checkpointer.max_to_keep)
+
+    def _plan(self) -> StepPlan:
+        inner, face = self._trainer, weakref.proxy(self)
+        get_batch = self._placed(self.get_batch)
+        foreign = None
+        if not is_core_step(self):
+            foreign = lambda place: face.run_step()  # noqa: E731 - a name for it is all that is needed
+        elif not is_core_step(inner):
+            foreign = own_step(inner, self, self.get_batch, self.cfg.train.input_placement_device)
+        if foreign is not None:
+            self._check_foreign()
+        return inner.step_plan(get_batch, foreign)
+
+    def _placed(self, get_batch: Callable[..., Any]) -> Callable[[Any], Any]:
+        mixup = getattr(self.train_loader, "mixup_func", None)
+        return with_placement(get_batch, self.cfg.train.input_placement_device, mixup)
+
+    def _check_foreign(self) -> None:
+        """Refuse what a step of the user's would silently go without."""
+        if precision_of(self.cfg) == "fp16":
+            raise ConfigError(
+                "train.amp.dtype='fp16' scales the loss, which a run_step of your own does not; use 'bf16', or leave "
+                "run_step as it is"
+            )
+        policy = try_get_key(self.cfg, "train.on_nonfinite", default=None) or "raise"
+        if policy == "skip":
+            raise ConfigError("train.on_nonfinite='skip' works with the built-in run_step only; use 'raise'")
+
+    def _bind(self, core: Any) -> None:
+        self._trainer.act_inside(core)
+
+    @core_step
+    def run_step(self) -> None:
+        """Have the inner trainer make one step."""
+        self._trainer.iter = self.iter
+        device = self.cfg.train.input_placement_device
+        if is_core_step(self._trainer):
+            self._trainer.run_step(self.get_batch, device)
+        else:
+            own_step(self._trainer, self, self.get_batch, device)(0)
+
+    # What to build ------------------------------------------------------------------------------------------
+
+    def build_hooks(self) -> list[HookBase | None]:
+        """Return the hooks: timer, schedule, checkpoints, evaluation, and the writers last."""
+        train = self.cfg.train
+        found: list[HookBase | None] = [
+            hooks.IterationTimer(),
+            hooks.Throughput(
+                train.log_period,
+                tokens_per_sample=try_get_key(self.cfg, "train.tokens_per_sample", default=None),
+                flops_per_sample=try_get_key(self.cfg, "train.flops_per_sample", default=None),
+                peak_flops=try_get_key(self.cfg, "train.peak_flops", default=None),
+            ),
+            None if self.lr_scheduler is None else hooks.LRScheduler(),
+            hooks.PeriodicCheckpointer(self.checkpointer, train.checkpointer.period),
+        ]
+        if train.evaluation.enabled and self.test_loader:
+            found += self._evaluation_hooks()
+        if dist.is_main_process():
+            # Last, so that what evaluation reports is written.
+            found.append(hooks.PeriodicWriter(self.build_writers(), train.log_period))
+        return found
+
+    def _evaluation_hooks(self) -> list[HookBase | None]:
+        evaluation, face = self.cfg.train.evaluation, weakref.proxy(self)
+
+        def evaluate() -> Any:
+            face._last_eval_results = face.test(face.cfg, face.test_loader, face.graph_eval or face.model)
+            return face._last_eval_results
+
+        return [
+            hooks.EvalHook(evaluation.eval_period, evaluate),
+            hooks.BestCheckpointer(
+                evaluation.eval_period,
+                self.checkpointer,
+                val_metric=evaluation.eval_metric,
+                mode=evaluation.eval_mode,
+            ),
+        ]
+
+    def build_writers(self) -> list[EventWriter]:
+        """Return the writers: the console, `metrics.json` and, if it is installed, TensorBoard, in `output_dir`."""
+        folder = Path(self.cfg.train.output_dir)
+        writers: list[EventWriter] = [
+            CommonMetricPrinter(self.global_batch_size, self.max_iter),
+            JSONWriter(folder / "metrics.json"),
+        ]
+        if find_spec("tensorboard") is not None:
+            writers.append(TensorboardXWriter(os.fspath(folder)))
+        return writers
+
+    @classmethod
+    def build_tokenizer(cls, cfg: Any) -> Any:
+        """Return the tokenizer; None if the config has none."""
+        return building.build_tokenizer(cfg)
+
+    @classmethod
+    def build_model(cls, cfg: Any) -> nn.Module:
+        """Return the model that `cfg.model` describes."""
+        building.require(cfg, "model")
+        model = instantiate(cfg.model)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"cfg.model builds a {type(model).__name__}; it must be a torch.nn.Module")
+        return model
+
+    @classmethod
+    def build_graph(
+        cls,
+        cfg: Any,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        lr_scheduler: Any = None,
+        is_train: bool = True,
+    ) -> Graph:
+        """Return the model compiled as `cfg.graph` says."""
+        return Graph(
+            model,
+            optimizer,
+            backend=try_get_key(cfg, "graph.backend", default="inductor"),
+            mode=try_get_key(cfg, "graph.mode", default=None),
+            fullgraph=try_get_key(cfg, "graph.fullgraph", default=False),
+            budget=try_get_key(cfg, "graph.compile_budget", default=BUDGET),
+        )
+
+    @classmethod
+    def build_optimizer(cls, cfg: Any, model: nn.Module) -> Optimizer:
+        """Return the optimizer that `cfg.optim` describes, over the parameters of `model`."""
+        optimizer: Optimizer = building.build_optimizer(cfg, model)
+        return optimizer
+
+    @classmethod
+    def build_lr_scheduler(cls, cfg: Any, optimizer: Optimizer) -> Any:
+        """Return the schedule that `cfg.train.scheduler` describes; None if it is None."""
+        return building.build_scheduler(cfg, optimizer)
+
+    @classmethod
+    def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
+        """Return the loader of training data, or it with loaders of validation and test data: (train, val, test)."""
+        built = building.build_train_data(cfg, tokenizer)
+        train, *others = built if isinstance(built, tuple) else (built, None, None)
+        size = cfg.train.train_micro_batch_size
+        loader = building.as_loader(train, batch_size=size, shuffle=True, where="dataloader.train")
+        return (loader, *others)
+
+    @classmethod
+    def build_test_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
+        """Return the loaders of test data that `cfg.dataloader.test` describes."""
+        return building.build_test_data(cfg, tokenizer)
+
+    @classmethod
+    def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
+        """Return the evaluator that `cfg.train.evaluation.evaluator` describes."""
+        evaluator: DatasetEvaluator = instantiate(cfg.train.evaluation.evaluator)
+        return evaluator
+
+    @classmethod
+    def auto_scale_hyperparams(cls, cfg: Any, data_loader: Any) -> None:
+        """Work out the numbers of `cfg.train` that depend on the data and the number of processes, in place."""
+        resolved = resolve_train(
+            cfg.train, data_parallel_size=dist.get_world_size(), dataset_length=_samples_in(data_loader)
+        )
+        cfg.train.update(resolved)
+
+    @classmethod
+    def get_batch(cls, data: Any, input_placement_device: str | None = None, mixup_func: Any = None) -> Any:
+        """Return the arguments of the model for one batch, which is on the device already.
+
+        Args:
+            data: The batch: a dict of tensors, or a tuple of them.
+            input_placement_device: Where `train.input_placement_device` wants inputs; "cpu" brings them there.
+            mixup_func: Called with the batch before it is handed on, if the train loader has a `mixup_func`.
+        """
+        if mixup_func is not None:
+            data = mixup_func(data)
+        if input_placement_device == "cpu":
+            data = mover(torch.device("cpu"))(data)
+        return data if isinstance(data, (Mapping, tuple, list)) else (data,)
+
+    @classmethod
+    def test(cls, cfg: Any, test_loaders: Any, model: Any, evaluator: DatasetEvaluator | None = None) -> dict[str, Any]:
+        """Evaluate `model` on each of the loaders.
+
+        Args:
+            cfg: The config.
+            test_loaders: Loaders, in a list or by name.
+            model: The model.
+            evaluator: What to evaluate with; by default what `build_evaluator` returns.
+
+        Returns:
+            The results; by the names of the loaders if there are several.
+        """
+        named = building.named_loaders(test_loaders)
+        bare = model.model if isinstance(model, Graph) else model
+        device = next(bare.parameters(), torch.zeros(())).device
+        precision = Precision(precision_of(cfg), device)
+        results = {
+            name: inference_on_dataset(
+                model,
+                loader,
+                cfg.train.test_micro_batch_size,
+                cfg.train.evaluation.eval_iter,
+                cls.get_batch,
+                cfg.train.input_placement_device,
+                cls.build_evaluator(cfg) if evaluator is None else evaluator,
+                device=device,
+                autocast=precision.autocast,
+            )
+            for name, loader in zip(named.names, named, strict=True)
+        }
+        return next(iter(results.values())) if len(results) == 1 else results
+
+
+def _samples_in(loader: Any) -> int | None:
+    """Return how many samples one pass over `loader` has; None if it does not say."""
+    dataset = getattr(loader, "dataset", None)
+    try:
+        return len(dataset) if dataset is not None else None
+    except TypeError:
+        return None

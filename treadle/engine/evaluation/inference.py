@@ -1,0 +1,130 @@
+"""A model over a data set, once, without gradients."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from treadle.data import Stream
+from treadle.data.stream import make_loader
+from treadle.engine.batch_arguments import with_placement
+from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
+from treadle.parallel import Processes
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def inference_context(model: Any) -> Iterator[None]:
+    """Put `model` into evaluation mode; each of its modules gets its mode back, whatever happens."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@torch.no_grad()
+def inference_on_dataset(
+    model: Any,
+    data_loader: Any,
+    batch_size: int = 32,
+    eval_iter: float = 1e5,
+    get_batch: Callable[..., Any] | None = None,
+    input_placement_device: str | None = None,
+    evaluator: DatasetEvaluator | None = None,
+    *,
+    device: torch.device | str | None = None,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> dict[str, Any]:
+    """Run `model` over the data, each sample once, and return what `evaluator` makes of it.
+
+    With several processes each takes its share; no sample is padded or repeated.
+
+    Args:
+        model: What to evaluate.
+        data_loader: A loader, a data set, or an iterable of batches.
+        batch_size: Samples per batch, where a loader has to be made.
+        eval_iter: The most batches that a process looks at.
+        get_batch: Turns a batch into the arguments of the model.
+        input_placement_device: Where `get_batch` should put them.
+        evaluator: What the outputs are for; by default nothing.
+        device: Where the model is; by default the device of this process.
+        autocast: Returns the context of each forward pass.
+    """
+    processes = Processes(device)
+    evaluator = DatasetEvaluator() if evaluator is None else evaluator
+    prepare = _prepared(get_batch, input_placement_device)
+    stream = _share_of(data_loader, batch_size, processes)
+    evaluator.reset()
+    began = time.perf_counter()
+    batches = 0
+    with inference_context(model):
+        for batch in islice(stream, int(eval_iter)):
+            batches += 1
+            inputs = prepare(batch)
+            with autocast():
+                outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+            _hand_over(evaluator, processes, inputs, outputs)
+        if processes.distributed and not evaluator.local:
+            _wait_for_others(evaluator, processes)
+    results = evaluator.evaluate() or {}
+    logger.info("evaluated %d batches in %.1f s", batches, time.perf_counter() - began)
+    return results
+
+
+def _prepared(get_batch: Callable[..., Any] | None, device: str | None) -> Callable[[Any], Any]:
+    if get_batch is None:
+        return lambda batch: batch if isinstance(batch, (Mapping, tuple, list)) else (batch,)
+    return with_placement(get_batch, device)
+
+
+def _share_of(data: Any, batch_size: int, processes: Processes) -> Stream:
+    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if sized and not isinstance(data, (DataLoader, list, tuple)):
+        data = make_loader(data, shuffle=False, batch_size=batch_size)
+    stream = Stream(
+        data, device=processes.device, rank=processes.rank, size=processes.size, evaluation=True, name="test"
+    )
+    stream.begin(0)
+    return stream
+
+
+def _hand_over(evaluator: DatasetEvaluator, processes: Processes, inputs: Any, outputs: Any) -> None:
+    """Give one batch to the evaluator, joined with those of the other processes unless it is local."""
+    if not processes.distributed or evaluator.local:
+        evaluator.process(inputs, outputs)
+        return
+    for theirs in _batches_of_all(processes, (on_host(inputs), on_host(outputs))):
+        evaluator.process(*theirs)
+
+
+def _wait_for_others(evaluator: DatasetEvaluator, processes: Processes) -> None:
+    """Take part in the exchanges of processes that have more batches than this one."""
+    while others := _batches_of_all(processes, None):
+        for theirs in others:
+            evaluator.process(*theirs)
+
+
+def _batches_of_all(processes: Processes, own: Any) -> list[Any]:
+    """Return the batches that the processes bring, in rank order; those that bring none are left out."""
+    return [batch for batch in processes.gather_objects(own) if batch is not None]
+
+
+def on_host(value: Any) -> Any:
+    """Return `value` with its tensors on the host."""
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, Mapping):
+        return {key: on_host(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(on_host, value))
+    return value

@@ -1,0 +1,87 @@
+"""How many operations a model makes for one sample, counted in a pass that computes nothing."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from treadle.data import size_of
+
+logger = logging.getLogger(__name__)
+
+FORWARD_AND_BACKWARD = 3
+"""A backward pass makes two products for each of the forward pass."""
+
+TOKEN_INPUTS = ("input_ids", "tokens", "token_ids", "encoder_input_ids", "ids", "idx")
+"""The names of inputs that are (samples, length) of tokens."""
+
+
+class FlopsCounter:
+    """Counts the operations of one sample in the first pass of a run.
+
+    The pass is made on the "meta" device, where tensors have shapes and no numbers: no weight, no buffer and no
+    random generator is touched. A model that cannot run there is reported in the log, and not counted.
+
+    Attributes:
+        flops_per_sample: Operations of a forward and a backward pass; None if they could not be counted.
+        tokens_per_sample: The length of the token input; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.flops_per_sample: float | None = None
+        self.tokens_per_sample: int | None = None
+
+    def count(self, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Count the operations of `model(*args, **kwargs)`."""
+        samples = size_of(kwargs if kwargs else args)
+        self.tokens_per_sample = _length_of_tokens(kwargs)
+        try:
+            total = count_forward(model, args, kwargs)
+        except Exception as error:
+            logger.info("mfu is not reported: the operations of %s cannot be counted (%s)", _name(model), error)
+            return
+        if total:
+            self.flops_per_sample = FORWARD_AND_BACKWARD * total / max(samples, 1)
+
+
+def count_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Return the operations of one forward pass; a multiplication and an addition are two.
+
+    >>> count_forward(nn.Linear(4, 3, bias=False), (torch.zeros(2, 4),), {})
+    48
+    """
+    state = {name: tensor.detach().to("meta") for name, tensor in _tensors(model).items()}
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        torch.func.functional_call(model, state, on_meta(args), dict(on_meta(kwargs)))
+    return int(counter.get_total_flops())
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def on_meta(value: Any) -> Any:
+    """Return `value` with the shapes of its tensors alone."""
+    if isinstance(value, Tensor):
+        return value.detach().to("meta")
+    if isinstance(value, Mapping):
+        return {key: on_meta(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(on_meta, value))
+    return value
+
+
+def _length_of_tokens(kwargs: Mapping[str, Any]) -> int | None:
+    for name in TOKEN_INPUTS:
+        value = kwargs.get(name)
+        if isinstance(value, Tensor) and value.dim() >= 2:
+            return int(value.shape[1])
+    return None
+
+
+def _name(model: Callable[..., Any]) -> str:
+    return type(model).__name__

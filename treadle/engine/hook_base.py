@@ -1,0 +1,54 @@
+"""What every hook of the config-driven door is: four moments of a run, and a state."""
+
+from typing import Any
+
+
+class HookBase:
+    """The parent of every hook: override the moments to act at.
+
+    Hooks are called in the order in which they were registered, at every moment. `self.trainer` is the trainer they
+    are registered with; it is a weak reference, so that a hook keeps no trainer alive.
+
+    The order of a run:
+
+        hook.before_train()
+        for iter in range(start_iter, max_iter):
+            hook.before_step()
+            trainer.run_step()
+            hook.after_step()
+        iter += 1
+        hook.after_train()
+
+    `after_train` is called however the run ended, once, for each hook whose `before_train` came through;
+    `self.trainer.failure` is the error the run died of, None if it did not. A wish to stop is
+    `self.trainer.request_stop(reason)`: the loop ends after the current step, in good order.
+    """
+
+    trainer: Any = None
+    """The trainer, once the hook is registered."""
+
+    unique: bool = False
+    """Whether a trainer takes only one hook of this class."""
+
+    def attach(self, trainer: Any) -> None:
+        """Belong to `trainer`, which is a weak reference."""
+        self.trainer = trainer
+
+    def before_train(self) -> None:
+        """Called before the first iteration."""
+
+    def after_train(self) -> None:
+        """Called after the last iteration, however it ended."""
+
+    def before_step(self) -> None:
+        """Called before each iteration, before its data is fetched."""
+
+    def after_step(self) -> None:
+        """Called after each iteration."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive a restart."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""

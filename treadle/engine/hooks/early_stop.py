@@ -1,0 +1,47 @@
+"""Ends a run whose metric no longer gets better."""
+
+import math
+from typing import Any
+
+from treadle.engine.hook_base import HookBase
+from treadle.errors import ConfigError
+
+
+class EarlyStop(HookBase):
+    """Asks to stop when a metric was not better than its best for some evaluations; put it after `EvalHook`.
+
+    Args:
+        val_metric: The metric to watch, as evaluation reports it.
+        patience: How many evaluations in a row may bring nothing better.
+        mode: "max" if greater is better, "min" if smaller is.
+    """
+
+    def __init__(self, val_metric: str, patience: int = 5, mode: str = "max") -> None:
+        if mode not in ("max", "min") or patience < 1:
+            raise ConfigError(f"EarlyStop(patience={patience}, mode={mode!r}): use 1 or more, and 'max' or 'min'")
+        self._metric = val_metric
+        self._patience = patience
+        self._sign = 1.0 if mode == "max" else -1.0
+        self._best = -math.inf
+        self._waited = 0
+        self._seen = -1
+
+    def after_step(self) -> None:
+        """Look at the newest value, if there is one."""
+        value, iteration = self.trainer.storage.latest().get(self._metric, (math.nan, -1))
+        if iteration <= self._seen:
+            return
+        self._seen = iteration
+        better = self._sign * value > self._best
+        self._best = self._sign * value if better else self._best
+        self._waited = 0 if better else self._waited + 1
+        if self._waited >= self._patience:
+            self.trainer.request_stop(f"{self._metric} did not get better in {self._waited} evaluations")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best value and how long ago it was."""
+        return {"best": self._best, "waited": self._waited, "seen": self._seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the best value and how long ago it was."""
+        self._best, self._waited, self._seen = float(state["best"]), int(state["waited"]), int(state["seen"])

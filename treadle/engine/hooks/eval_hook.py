@@ -1,0 +1,57 @@
+"""Evaluates now and then, and at the end."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle.data import RandomState
+from treadle.engine import dist
+from treadle.engine.hook_base import HookBase
+from treadle.errors import ConfigError
+from treadle.events import flatten_results
+
+
+class EvalHook(HookBase):
+    """Calls a function every so many iterations, and once more at the end, and reports the numbers it returns.
+
+    Nested dicts are reported as `a/b/c`. No random generator that the training draws from is moved.
+
+    Args:
+        eval_period: Iterations between two evaluations; 0 evaluates at the end only.
+        eval_function: Called without arguments, returns numbers by name, or nested dicts of them.
+        eval_after_train: Whether to evaluate at the end of a run that did not fail.
+    """
+
+    def __init__(self, eval_period: int, eval_function: Callable[[], Any], eval_after_train: bool = True) -> None:
+        if eval_period < 0:
+            raise ConfigError(f"eval_period={eval_period} must be 0, for the end only, or a number of iterations")
+        self._period = eval_period
+        self._function = eval_function
+        self._at_end = eval_after_train
+        self._evaluated_at = -1
+
+    def after_step(self) -> None:
+        """Evaluate if it is time; the last time is left to the end."""
+        done = self.trainer.iter + 1
+        if self._period and done % self._period == 0 and done < self.trainer.max_iter:
+            self._evaluate(done)
+
+    def after_train(self) -> None:
+        """Evaluate at the end, unless the run failed or was stopped right after an evaluation."""
+        if self._at_end and self.trainer.failure is None and self._evaluated_at != self.trainer.iter:
+            self._evaluate(self.trainer.iter)
+
+    def _evaluate(self, done: int) -> None:
+        random = RandomState()
+        before = random.state_dict()
+        try:
+            results = self._function()
+        finally:
+            random.load_state_dict(before)
+        self._evaluated_at = done
+        if results is not None:
+            if not isinstance(results, Mapping):
+                raise ConfigError(f"the evaluation returned a {type(results).__name__}; return a dict of numbers")
+            for name, value in flatten_results(results).items():
+                self.trainer.storage.put_scalar(name, value, smoothing_hint=False)
+        # Evaluation may take unequal time on the processes; the step that follows is made together.
+        dist.synchronize()

@@ -1,0 +1,43 @@
+"""Where the log of a run goes."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from treadle.engine import dist
+
+FORMAT = "[%(asctime)s %(name)s] %(levelname)s: %(message)s"
+NAME = "treadle"
+
+
+def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int = logging.INFO) -> logging.Logger:
+    """Have what Treadle logs shown on the console of the first process, and kept in `output_dir/log.txt`.
+
+    Other processes write `log.txt.rank1` and so on. A second call with another folder moves the file there; nothing
+    is shown twice. Where a program has configured logging itself, nothing is put on the console.
+
+    Args:
+        output_dir: The folder of the run; None only sets up the console.
+        level: The least level to take.
+    """
+    root = logging.getLogger(NAME)
+    root.setLevel(level)
+    own = [handler for handler in root.handlers if getattr(handler, "of_treadle", False)]
+    for handler in own:
+        root.removeHandler(handler)
+        handler.close()
+    if dist.is_main_process() and not logging.getLogger().handlers:
+        _add(root, logging.StreamHandler(sys.stdout))
+    if output_dir is not None:
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        rank = dist.get_rank()
+        _add(root, logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8"))
+    return root
+
+
+def _add(root: logging.Logger, handler: logging.Handler) -> None:
+    handler.of_treadle = True  # type: ignore[attr-defined]
+    handler.setFormatter(logging.Formatter(FORMAT, datefmt="%m/%d %H:%M:%S"))
+    root.addHandler(handler)

@@ -1,0 +1,100 @@
+"""What a step reports: its losses, what the model reports besides, and how long it waited for data."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor
+
+from treadle.engine import dist
+from treadle.errors import LossError
+from treadle.events import get_event_storage
+
+
+def scalars_of(outputs: Any) -> dict[str, Any]:
+    """Return the numbers among what a model returned, detached; a bare tensor is called "loss"."""
+    named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        if isinstance(value, Tensor) and value.numel() == 1:
+            found[name] = value.detach().reshape(())
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[name] = value
+    return found
+
+
+def total_loss(outputs: Any) -> Tensor:
+    """Return the sum of what a model returned under names that contain "loss".
+
+    >>> total_loss({"mlm_loss": torch.tensor(1.0), "sop_loss": torch.tensor(0.5), "accuracy": torch.tensor(9.0)})
+    tensor(1.5000)
+
+    Raises:
+        LossError: No name contains it.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    names = list(outputs) if isinstance(outputs, Mapping) else []
+    losses = [outputs[name] for name in names if "loss" in name]
+    if not losses:
+        kind = f"a dict with {names}" if isinstance(outputs, Mapping) else f"a {type(outputs).__name__}"
+        raise LossError(f"the model returned {kind}; return a dict in which the name of each loss contains 'loss'")
+    total: Tensor = sum(losses[1:], losses[0])
+    return total
+
+
+def mean_over_window(parts: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the mean of each number over the micro-batches of a window, each with its weight."""
+    if len(parts) == 1:
+        return dict(parts[0][1])
+    names = list(dict.fromkeys(name for _, numbers in parts for name in numbers))
+    means = {}
+    for name in names:
+        weighed = [(weight, numbers[name]) for weight, numbers in parts if name in numbers]
+        total = sum(weight for weight, _ in weighed)
+        means[name] = sum(value * weight for weight, value in weighed) / total
+    return means
+
+
+def write_metrics(loss_dict: Any, data_time: float, prefix: str = "") -> None:
+    """Put `total_loss`, `data_time` and, if there are several numbers, each of them into the storage of the run.
+
+    Nothing is read from the device. With several processes, all of them must come here: losses are their mean,
+    `data_time` is their maximum.
+
+    Args:
+        loss_dict: What the model returned.
+        data_time: Seconds that the step waited for its data.
+        prefix: What the names of the metrics begin with.
+    """
+    numbers = scalars_of(loss_dict)
+    waited: Any = data_time
+    if dist.get_world_size() > 1:
+        numbers, waited = _over_processes(numbers, data_time)
+    storage = get_event_storage()
+    storage.put_scalar("data_time", waited)
+    losses = [value for name, value in numbers.items() if "loss" in name]
+    if losses:
+        storage.put_scalar(f"{prefix}total_loss", sum(losses[1:], losses[0]))
+    if len(numbers) > 1:
+        for name, value in numbers.items():
+            storage.put_scalar(f"{prefix}{name}", value)
+
+
+def _over_processes(numbers: dict[str, Any], data_time: float) -> tuple[dict[str, Any], Tensor]:
+    """Return the mean of `numbers` and the maximum of `data_time`, with one collective and without waiting."""
+    device = next((value.device for value in numbers.values() if isinstance(value, Tensor)), torch.device("cpu"))
+    names = sorted(numbers)
+    # A fill is queued; a copy of a host number would wait for the device.
+    row = [_on(device, numbers[name]) for name in names] + [torch.full((), data_time, device=device)]
+    own = torch.stack([value.float() for value in row])
+    rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    distributed.all_gather(rows, own)
+    table = torch.stack(rows)
+    means = table.mean(dim=0)
+    return {name: means[place] for place, name in enumerate(names)}, table[:, -1].max()
+
+
+def _on(device: torch.device, value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full((), float(value), device=device)

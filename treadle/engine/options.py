@@ -1,0 +1,119 @@
+"""What a config says of how to run: checked when the trainer is built, and never ignored."""
+
+import logging
+import os
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from treadle.config import try_get_key
+from treadle.engine import dist
+from treadle.engine._adapter import CoreOptions
+from treadle.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
+
+LATER = "is not there yet in this version"
+
+
+def check_supported(cfg: Any) -> None:
+    """Refuse what the config asks for and this version cannot do.
+
+    Raises:
+        ConfigError: Something of that kind is asked for.
+    """
+    if try_get_key(cfg, "train.zero_optimization.enabled", default=False):
+        raise ConfigError(
+            f"train.zero_optimization.enabled=True: sharding of optimizer and weights {LATER}; set it to False"
+        )
+    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = try_get_key(cfg, f"train.dist.{key}", default=1)
+        if size != 1:
+            raise ConfigError(f"train.dist.{key}={size}: it {LATER}; set it to 1, and spread the batch over processes")
+    if try_get_key(cfg, "graph.auto_parallel.enabled", default=False):
+        raise ConfigError(f"graph.auto_parallel.enabled=True: finding a placement by itself {LATER}; set it to False")
+    _check_world(cfg)
+
+
+def _check_world(cfg: Any) -> None:
+    world = dist.get_world_size()
+    asked = try_get_key(cfg, "train.dist.data_parallel_size", default=1)
+    if asked not in (None, 1, world):
+        raise ConfigError(
+            f"train.dist.data_parallel_size={asked}, but {world} processes were started; start as many as it says, or "
+            "leave it out"
+        )
+    nodes = try_get_key(cfg, "train.dist.num_nodes", default=None)
+    each = try_get_key(cfg, "train.dist.num_gpus_per_node", default=None)
+    if nodes is not None and each is not None and nodes * each != world:
+        raise ConfigError(
+            f"train.dist.num_nodes={nodes} times num_gpus_per_node={each} is {nodes * each}, but {world} processes "
+            "were started; leave both out to take what the launcher says"
+        )
+
+
+def precision_of(cfg: Any) -> str:
+    """Return the number format that `train.amp` asks for: bf16 unless `amp.dtype` says fp16; fp32 if it is off.
+
+    Raises:
+        ConfigError: `amp.dtype` is none of these.
+    """
+    if not try_get_key(cfg, "train.amp.enabled", default=False):
+        return "fp32"
+    dtype = str(try_get_key(cfg, "train.amp.dtype", default=None) or "bf16").removeprefix("torch.")
+    if dtype not in PRECISIONS:
+        raise ConfigError(f"train.amp.dtype={dtype!r} is unknown; use 'bf16' or 'fp16'")
+    return PRECISIONS[dtype]
+
+
+def device_of(cfg: Any) -> str | None:
+    """Return the device that `train.dist.device_type` asks for; None takes that of the process."""
+    kind = try_get_key(cfg, "train.dist.device_type", default="cuda")
+    if kind not in ("cuda", "cpu", "auto"):
+        raise ConfigError(f"train.dist.device_type={kind!r} is unknown; use 'cuda', 'cpu' or 'auto'")
+    if kind == "cpu":
+        return "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        logger.warning("train.dist.device_type='cuda', but there is no CUDA device: training on the CPU")
+    return None
+
+
+def clip_norm_of(optimizer: Optimizer) -> float | None:
+    """Return the bound on the norm of the whole gradient that the optimizer's groups give; None if they give none.
+
+    Raises:
+        ConfigError: They give several, or another kind of norm than the usual one.
+    """
+    bounds = {group.get("clip_grad_max_norm") for group in optimizer.param_groups}
+    kinds = {group.get("clip_grad_norm_type") or 2.0 for group in optimizer.param_groups}
+    if bounds == {None}:
+        return None
+    if len(bounds) > 1:
+        raise ConfigError(
+            f"the groups of the optimizer have several clip_grad_max_norm, {sorted(map(str, bounds))}; the norm is "
+            "taken over all of them together, so give one"
+        )
+    if kinds != {2.0}:
+        raise ConfigError(f"clip_grad_norm_type={sorted(kinds)} is not supported; use 2.0")
+    (bound,) = bounds
+    return float(bound) if bound is not None else None
+
+
+def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> CoreOptions:
+    """Return how the core is to run."""
+    policy = try_get_key(cfg, "train.on_nonfinite", default=None) or "raise"
+    return CoreOptions(
+        run_dir=os.fspath(cfg.train.output_dir),
+        seed=cfg.train.seed,
+        precision=precision_of(cfg),
+        device=device_of(cfg),
+        clip_norm=clip_norm_of(optimizer),
+        on_nonfinite=policy,
+        deterministic=bool(try_get_key(cfg, "train.deterministic", default=False)),
+        max_to_keep=max_to_keep,
+        check_period=cfg.train.log_period,
+        bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),
+    )

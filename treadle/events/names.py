@@ -1,0 +1,34 @@
+"""The names under which every door reports the same things, so that writers and reports find them."""
+
+TOTAL_LOSS = "total_loss"
+"""The loss of an update, over all that the model returned."""
+
+LR = "lr"
+"""The learning rate that an update used."""
+
+TIME = "time"
+"""Seconds that a step took; the first steps, which warm up, are left out."""
+
+DATA_TIME = "data_time"
+"""Seconds that a step waited for its data: the longest wait of any process."""
+
+SAMPLES_PER_SECOND = "samples_per_second"
+"""Samples of all processes trained on in a second."""
+
+STEPS_PER_SECOND = "steps_per_second"
+"""Updates in a second."""
+
+TOKENS_PER_SECOND = "tokens_per_second"
+"""Tokens of all processes trained on in a second."""
+
+MFU = "mfu"
+"""Model FLOPs utilisation: the share of the devices' peak that the model's own arithmetic takes."""
+
+PEAK_MEMORY_MIB = "peak_memory_mib"
+"""The most memory that was taken on the device, or by the process, in MiB."""
+
+ETA_SECONDS = "eta_seconds"
+"""Seconds until the run ends, by the pace so far."""
+
+THROUGHPUT = (SAMPLES_PER_SECOND, STEPS_PER_SECOND, TOKENS_PER_SECOND, MFU, PEAK_MEMORY_MIB)
+"""What says how well a run uses its machine, beside the times of its steps."""

@@ -1,0 +1,156 @@
+"""Shows metrics on the console."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from treadle.events import get_event_storage
+from treadle.events.names import (
+    DATA_TIME,
+    ETA_SECONDS,
+    LR,
+    MFU,
+    PEAK_MEMORY_MIB,
+    SAMPLES_PER_SECOND,
+    STEPS_PER_SECOND,
+    TIME,
+    TOKENS_PER_SECOND,
+)
+from treadle.events.storage import EventStorage
+from treadle.writers.event_writer import EventWriter
+from treadle.writers.unwritten import Unwritten, numbers_in
+
+logger = logging.getLogger(__name__)
+
+ETA_WINDOW = 1000
+"""Over how many iterations the median of the step time is taken that tells when the run will end."""
+
+PLACED = {
+    TIME,
+    DATA_TIME,
+    LR,
+    ETA_SECONDS,
+    SAMPLES_PER_SECOND,
+    STEPS_PER_SECOND,
+    TOKENS_PER_SECOND,
+    MFU,
+    PEAK_MEMORY_MIB,
+}
+"""Metrics that have a place of their own in the line, if any."""
+
+
+class CommonMetricPrinter(EventWriter):
+    """Shows where a run is, its losses, its pace and its memory, in one line whenever there is something new.
+
+    Losses, which are metrics with "loss" in their names, come first. How long the run will still take is put into
+    the storage as well, as "eta_seconds"; give this writer before those that shall have it.
+
+    Args:
+        batch_size: The samples of one iteration, to tell the throughput where nobody measures it.
+        max_iter: The iteration at which the run ends; None shows no time to go.
+        window_size: Over how many iterations the median is taken of metrics that are to be smoothed.
+        show: What is done with a line; by default it is logged as information.
+    """
+
+    def __init__(
+        self,
+        batch_size: int | None = None,
+        max_iter: int | None = None,
+        window_size: int = 20,
+        *,
+        show: Callable[[str], object] | None = None,
+    ) -> None:
+        self._batch_size = batch_size
+        self._max_iter = max_iter
+        self._window_size = window_size
+        self._unwritten = Unwritten(window_size)
+        self._show = logger.info if show is None else show
+        self._last: tuple[float, int] | None = None
+
+    def write(self) -> None:
+        """Show a line if there is something new."""
+        storage = get_event_storage()
+        if self._unwritten.new_life(storage) is not None:
+            self._last = None
+        new: dict[str, Any] = {}
+        for values in self._unwritten.take(storage).values():
+            new |= values
+        if new:
+            self._show("  ".join(filter(None, self._parts(storage, numbers_in(new)))))
+
+    def _parts(self, storage: EventStorage, new: dict[str, float]) -> list[str]:
+        """Return what a line is made of, in order."""
+        of = "" if self._max_iter is None else f"/{self._max_iter}"
+        losses = [name for name in new if "loss" in name]
+        others = [name for name in new if name not in PLACED and "loss" not in name and not name.startswith("lr/")]
+        return [
+            self._eta(storage),
+            f"iteration: {storage.iter}{of}",
+            f"consumed_samples: {storage.samples}" if storage.samples else "",
+            *(f"{name}: {new[name]:.4g}" for name in losses + others),
+            *self._pace(storage),
+            *_rates(storage),
+            _memory(storage),
+        ]
+
+    def _eta(self, storage: EventStorage) -> str:
+        if self._max_iter is None or storage.iter >= self._max_iter:
+            return ""
+        seconds = self._seconds_per_iteration(storage)
+        if seconds is None:
+            return ""
+        left = seconds * (self._max_iter - storage.iter - 1)
+        storage.put_scalar(ETA_SECONDS, left, smoothing_hint=False)
+        # Flushed and taken as seen: a line is not due because the last one was shown.
+        self._unwritten.mark = storage.sequence
+        return f"eta: {timedelta(seconds=int(left))}"
+
+    def _seconds_per_iteration(self, storage: EventStorage) -> float | None:
+        """Return the usual time of a step, or that since the last line where nobody measures it."""
+        if TIME in storage.names():
+            return storage.history(TIME).median(ETA_WINDOW)
+        before, self._last = self._last, (time.perf_counter(), storage.iter)
+        if before is None or storage.iter <= before[1]:
+            return None
+        return (self._last[0] - before[0]) / (storage.iter - before[1])
+
+    def _pace(self, storage: EventStorage) -> list[str]:
+        names, parts = storage.names(), []
+        if TIME in names:
+            parts.append(f"time: {storage.history(TIME).global_avg():.4f} s/iter")
+        if DATA_TIME in names:
+            parts.append(f"data_time: {storage.history(DATA_TIME).avg(self._window_size):.4f} s/iter")
+        samples = self._samples_per_second(storage)
+        if samples is not None:
+            parts.append(f"total_throughput: {samples:.2f} samples/s")
+        if TOKENS_PER_SECOND in names:
+            parts.append(f"tokens: {storage.history(TOKENS_PER_SECOND).latest():.0f}/s")
+        if MFU in names:
+            parts.append(f"mfu: {storage.history(MFU).latest():.1%}")
+        return parts
+
+    def _samples_per_second(self, storage: EventStorage) -> float | None:
+        if SAMPLES_PER_SECOND in storage.names():
+            return float(storage.history(SAMPLES_PER_SECOND).latest())
+        if self._batch_size is None or TIME not in storage.names():
+            return None
+        seconds = storage.history(TIME).global_avg()
+        return self._batch_size / seconds if seconds else None
+
+
+def _rates(storage: EventStorage) -> list[str]:
+    """Return the learning rate, or that of each group of parameters."""
+    names = sorted(name for name in storage.names() if name == LR or name.startswith(f"{LR}/"))
+    return [f"{name}: {storage.history(name).latest():.2e}" for name in names]
+
+
+def _memory(storage: EventStorage) -> str:
+    if PEAK_MEMORY_MIB in storage.names():
+        return f"max_mem: {storage.history(PEAK_MEMORY_MIB).latest():.0f}M"
+    if torch.cuda.is_available():
+        return f"max_mem: {torch.cuda.max_memory_allocated() / 2**20:.0f}M"
+    return ""

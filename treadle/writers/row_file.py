@@ -1,0 +1,206 @@
+"""Files of one row per iteration, which stay in order whatever is written when."""
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from treadle.checkpoint.durable import replace_file
+from treadle.errors import ConfigError
+from treadle.writers.unwritten import Rows
+
+ITERATION = "iteration"
+"""The name under which a row has its iteration."""
+
+Row = dict[str, Any]
+
+
+class RowForm(Protocol):
+    """How rows are written down."""
+
+    def plain(self, values: Row) -> Row:
+        """Return `values` as this form can hold them."""
+
+    def encode(self, row: Row) -> bytes:
+        """Return a row as a line."""
+
+    def decode(self, line: bytes) -> Row:
+        """Return the row that a line is; a ValueError says that it is none."""
+
+    def header(self) -> bytes:
+        """Return the line before the rows; nothing if the form has none."""
+
+    def take_header(self, line: bytes) -> bool:
+        """Whether a first line is a header, which is then taken over."""
+
+    def widened(self, row: Row) -> Self | None:
+        """Return the form with room for `row`; None if this one has it."""
+
+
+class RowFile:
+    """A file with one row for each iteration that has values, in order and none twice.
+
+    Args:
+        path: The file.
+        make_form: Makes the form of an empty file, which says how rows are written down.
+
+    Attributes:
+        written: The last iteration that each name has a value of.
+    """
+
+    def __init__(self, path: Path, make_form: Callable[[], RowForm]) -> None:
+        self._path = path
+        self._make_form = make_form
+        self._form = make_form()
+        self._file: FileIO | None = None
+        self.written: dict[str, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the file, made if it is not there, and find its rows; one that a crash cut through is left out.
+
+        Raises:
+            ConfigError: Another line than the last is no row, or rows are out of order.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch()
+        self._scan()
+        # Without a buffer: a row is written as a whole, or reported as not written.
+        self._file = FileIO(os.fspath(self._path), "r+")
+        self._file.truncate(self._end)
+
+    def close(self) -> None:
+        """Force the rows out to the disk and close the file."""
+        if self._file is not None:
+            try:
+                os.fsync(self._file.fileno())
+            finally:
+                self._file.close()
+                self._file = None
+
+    def move_aside(self) -> None:
+        """Give a file with something in it another name, with the first number that is free behind it."""
+        self.close()
+        if not self._path.exists() or not self._path.stat().st_size:
+            return
+        number = 1
+        while (free := self._path.with_name(f"{self._path.name}.{number}")).exists():
+            number += 1
+        self._path.rename(free)
+
+    def keep(self, last: int) -> None:
+        """Cut off the rows after the iteration `last`."""
+        position = bisect_right(self._iterations, last)
+        if position < len(self._iterations):
+            self._replace(position, [])
+            self._scan()
+
+    def put(self, rows: Rows) -> None:
+        """Write rows, each at its place; one that is there already is added to.
+
+        Raises:
+            ConfigError: A metric has the name of the iteration.
+        """
+        for iteration, values in rows.items():
+            if ITERATION in values:
+                raise ConfigError(f"a metric is called {ITERATION!r}, as is the first value of a row; rename it")
+            row = {**self._form.plain(values), ITERATION: iteration}
+            position = bisect_left(self._iterations, iteration)
+            after = self._read(position)
+            if after and after[0][ITERATION] == iteration:
+                row = {**after.pop(0), **row}
+            if (wider := self._form.widened(row)) is None:
+                self._replace(position, [row, *after])
+            else:
+                self._rewrite(wider, [*self._read(0)[:position], row, *after])
+            self.written.update(dict.fromkeys(values, iteration))
+
+    # Lines and where they begin ---------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        self._iterations: list[int] = []
+        self._offsets: list[int] = []
+        self._end = 0
+        self.written = {}
+        self._form = self._make_form()
+        with self._path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if number == 1 and line.endswith(b"\n") and self._form.take_header(line):
+                    self._end = len(line)
+                elif (row := self._decoded(line)) is not None:
+                    self._note(row, len(line))
+                elif file.read(1):
+                    raise ConfigError(
+                        f"{self._path}, line {number}, is no row of metrics after the ones before it; move the file "
+                        "away, or mend it"
+                    )
+
+    def _decoded(self, line: bytes) -> Row | None:
+        """Return the row of a line; None if it is not whole, or not later than the row before."""
+        try:
+            row = self._form.decode(line)
+        except ValueError:
+            return None
+        iteration = row.get(ITERATION)
+        in_order = isinstance(iteration, int) and (not self._iterations or iteration > self._iterations[-1])
+        return row if in_order and line.endswith(b"\n") else None
+
+    def _note(self, row: Row, length: int) -> None:
+        iteration = int(row[ITERATION])
+        self._iterations.append(iteration)
+        self._offsets.append(self._end)
+        self._end += length
+        self.written |= dict.fromkeys(row, iteration)
+
+    def _read(self, position: int) -> list[Row]:
+        """Return the rows from the one at `position` on."""
+        if position >= len(self._offsets):
+            return []
+        return [self._form.decode(line) for line in self._bytes_from(self._offsets[position]).splitlines()]
+
+    def _bytes_from(self, begin: int) -> bytes:
+        assert self._file is not None
+        self._file.seek(begin)
+        return self._file.read(self._end - begin)
+
+    def _replace(self, position: int, rows: list[Row]) -> None:
+        """Write `rows` in the place of all rows from the one at `position` on."""
+        assert self._file is not None
+        lines = [self._form.encode(row) for row in rows]
+        begin = self._offsets[position] if position < len(self._offsets) else self._end
+        header = self._form.header() if begin == 0 else b""
+        # Written over before anything is cut off: a kill in between leaves the rows whole, or a torn last line.
+        self._write(begin, header + b"".join(lines), instead_of=self._bytes_from(begin))
+        del self._iterations[position:], self._offsets[position:]
+        self._end = begin + len(header)
+        for row, line in zip(rows, lines, strict=True):
+            self._note(row, len(line))
+        self._file.truncate(self._end)
+
+    def _write(self, begin: int, data: bytes, *, instead_of: bytes) -> None:
+        try:
+            self._write_all(begin, data)
+        except OSError:
+            with suppress(OSError):
+                self._write_all(begin, instead_of)
+            raise
+
+    def _write_all(self, begin: int, data: bytes) -> None:
+        assert self._file is not None
+        self._file.seek(begin)
+        while data:
+            data = data[self._file.write(data) :]
+
+    def _rewrite(self, form: RowForm, rows: list[Row]) -> None:
+        """Put a file with another header and `rows` in the place of the old one."""
+        data = form.header() + b"".join(map(form.encode, rows))
+        replace_file(self._path, lambda path: path.write_bytes(data))
+        self.close()
+        self.open()

@@ -1,0 +1,65 @@
+"""What the writers of files have in common."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from treadle.events import get_event_storage
+from treadle.writers.event_writer import EventWriter
+from treadle.writers.row_file import RowFile, RowForm
+from treadle.writers.unwritten import Rows, Unwritten
+
+logger = logging.getLogger(__name__)
+
+
+class RowWriter(EventWriter):
+    """Writes one row for each iteration that has new values, the newest of each metric.
+
+    Rows are in order and none is there twice: values that come later for an iteration go into its row, and a run
+    that goes on from a checkpoint first cuts off the rows after it. A file of another run, which this one does not
+    go on from, is kept with a number behind its name. Rows that cannot be written wait for the next time, so that
+    a full disk stops no run.
+
+    Args:
+        path: The file.
+        make_form: Makes the form of an empty file, which says how rows are written down.
+        window_size: Over how many iterations the median is taken of metrics that are to be smoothed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], make_form: Callable[[], RowForm], window_size: int) -> None:
+        self._path = Path(path)
+        self._file = RowFile(self._path, make_form)
+        self._unwritten = Unwritten(window_size)
+        self._waiting: Rows = {}
+
+    def write(self) -> None:
+        """Write a row for each iteration with new values."""
+        storage = get_event_storage()
+        life = self._unwritten.new_life(storage)
+        if life is not None and life.kept < 0:
+            self._file.move_aside()
+        if not self._file.is_open:
+            self._file.open()
+        if life is not None:
+            self._waiting = {}
+            self._file.keep(life.kept)
+        for iteration, values in self._unwritten.take(storage, self._file.written).items():
+            self._waiting[iteration] = self._waiting.get(iteration, {}) | values
+        self._put_waiting()
+
+    def close(self) -> None:
+        """Force the rows out to the disk and close the file."""
+        if self._file.is_open:
+            self._put_waiting()
+            if self._waiting:
+                logger.warning("%s lacks the rows of the iterations %s", self._path, sorted(self._waiting))
+            self._file.close()
+
+    def _put_waiting(self) -> None:
+        try:
+            self._file.put(dict(sorted(self._waiting.items())))
+        except OSError as error:
+            logger.warning("rows of metrics wait to be written to %s: %s", self._path, error)
+        else:
+            self._waiting = {}
