@@ -151,12 +151,12 @@ def test_a_bad_step_is_seen_in_the_metrics_of_the_run(tmp_path: Path) -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_named_by_its_own_step() -> None:
-    with pytest.raises(NonFiniteError, match="at step 3"):
+    with pytest.raises(NonFiniteError, match=r"^\w+ is nan at step 3\b"):
         train(with_bad_gradient(3), build=BadGradient)
 
 
 def test_a_gradient_that_is_not_finite_in_the_last_step_is_no_good_end(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="at step 6"):
+    with pytest.raises(NonFiniteError, match=r"^\w+ is nan at step 6\b"):
         train(with_bad_gradient(6), build=BadGradient, run_dir=tmp_path, save_every=1)
     assert checkpoint_steps(tmp_path) == [3, 4, 5]
 
@@ -284,12 +284,20 @@ def test_a_loss_that_is_not_finite_is_skipped_though_the_gradient_is() -> None:
     assert_same_bits(state_of(skipped), state_of(train(without(3), kind=InfiniteLoss)))
 
 
+class GentlyScaled(Trainer):
+    """A trainer whose loss is scaled by so little that only a bad step overflows."""
+
+    def training_run_start(self) -> None:
+        self.precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+
 def test_skipping_works_with_scaled_half_precision() -> None:
-    skipped = skip(spoilt(4), precision="fp16")
-    assert skipped.precision.scaler.get_scale() == 65536.0 / 2
-    plain = skip(spoilt(4))
-    for name, tensor in plain.model.state_dict().items():
-        torch.testing.assert_close(skipped.model.state_dict()[name], tensor, rtol=0.05, atol=0.02, msg=name)
+    skipped = skip(spoilt(4), precision="fp16", kind=GentlyScaled)
+    assert skipped.precision.scaler.get_scale() == 4.0
+    assert skipped.storage.series("skipped_steps").values[-1] == 1
+    reference = train(without(4), precision="fp16", kind=GentlyScaled)
+    for name, tensor in reference.model.state_dict().items():
+        torch.testing.assert_close(skipped.model.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 class Reassigning(nn.Module):

@@ -77,6 +77,7 @@ class Evaluation(Saving):
         kwargs = {"batch_size": per_device_batch_size, **(dataloader_kwargs or {})}
         loader = self._loader(dataset, False, kwargs, collate_fn)
         stream = self._stream(loader, evaluation=True, name="prediction")
+        stream.limit = None
         with self._looking():
             self.model.eval()
             outputs = [self._predict_batch(batch) for batch in stream]

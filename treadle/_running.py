@@ -168,12 +168,18 @@ class Running(SetUp):
             self._load_state(*self._restored, partly=partly)
 
     def _resumed(self) -> None:
-        """Forget the state that was loaded: the run is where it was, and moves on."""
+        """Forget the state that was loaded: the run is where it was, and moves on.
+
+        A run that begins is saved at once: what it was built and seeded with may differ when it is started again.
+        """
+        fresh = self._restored is None
         self._restored = None
         self._judged = self._judgements()
         if self._started_at is None:
             self._started_at = self.progress.step
             self._write_manifest()
+            if fresh:
+                self._save()
 
     def _write_manifest(self) -> None:
         if self._folder is not None and self.processes.is_main:
@@ -230,8 +236,11 @@ class Running(SetUp):
         name = self.checkpoint_policy.best
         return 0 if name is None else len(self.run_history.get_metric_values(name))
 
-    def _improved(self) -> bool:
+    def _improved(self, *, evaluated: bool) -> bool:
         """Whether there is a new value of the metric that checkpoints are judged by, and it is the best so far.
+
+        Args:
+            evaluated: Whether an evaluation has just ended, which should have reported it.
 
         Raises:
             UnknownMetricError: An evaluation ended and did not report it.
@@ -239,8 +248,9 @@ class Running(SetUp):
         name = self.checkpoint_policy.best
         if name is None or self._saver is None:
             return False
-        self.run_history.get_latest_metric(name)
         values = self.run_history.get_metric_values(name)
+        if evaluated and not values:
+            self.run_history.get_latest_metric(name)
         judged, self._judged = self._judged, len(values)
         best = find_best(name, values, greater_is_better=self.checkpoint_policy.greater_is_better)
         return len(values) > judged and best is not None and best.position == len(values) - 1

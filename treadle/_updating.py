@@ -73,7 +73,8 @@ class Updating(Running):
             self._window_samples += size_of(batch)
             return self._size_in(output, batch)
         self._window_samples += size
-        return output.get("num_items_in_batch", size)
+        items = output.get("num_items_in_batch")
+        return size if items is None else items
 
     def apply_gradients(self, phase: Phase) -> None:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""

@@ -35,7 +35,8 @@ class OptimizerState:
         return {"facts": self._facts(), "parameters": self._parameters(), "optimizer": self._optimizer.state_dict()}
 
     def _facts(self) -> dict[str, Any]:
-        return {"kind": type(self._optimizer).__name__, "groups": [len(g["params"]) for g in self._optimizer.param_groups]}
+        sizes = [len(group["params"]) for group in self._optimizer.param_groups]
+        return {"kind": type(self._optimizer).__name__, "parameters in each group": sizes}
 
     def changed_arguments(self, state: dict[str, Any]) -> list[str]:
         """Return, in words, which arguments of the optimizer differ from those in `state`; rates may move."""
@@ -54,13 +55,13 @@ class OptimizerState:
         Raises:
             CheckpointError: It belongs to other parameters; the first that differs is named.
         """
+        saved, present = state["parameters"], self._parameters()
+        if saved != present:
+            raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
         if state["facts"] != self._facts():
             raise CheckpointError(
                 f"the optimizer's state is of another one: {state['facts']} in the checkpoint, {self._facts()} now"
             )
-        saved, present = state["parameters"], self._parameters()
-        if saved != present:
-            raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
         kept = [
             {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
         ]

@@ -204,7 +204,7 @@ class Trainer(Updating):
                 self.run_history._increment_epoch()
         self._agree_on_stop()
         if not self._cut:
-            self._save_after_epoch(before)
+            self._save_after_epoch(before, evaluated)
         self._leave_if_asked()
 
     def _step_by_epoch(self, reported: bool) -> None:
@@ -213,13 +213,13 @@ class Trainer(Updating):
         if metric is None or reported or metric == "train_loss_epoch":
             self.scheduler_step()
 
-    def _save_after_epoch(self, step_before: int) -> None:
+    def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
         cadence = self.settings.save_every
         by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch)
         every = self._save_steps if self._loop_is_foreign() else 0
         by_step = every and self.progress.step // every > step_before // every
-        best = self._improved()
+        best = self._improved(evaluated=evaluated)
         if by_epoch or by_step or best:
             self._save(best=best)
 
@@ -244,9 +244,15 @@ class Trainer(Updating):
             self.progress.finish_visit()
         self._note_cut()
         self.train_epoch_end()
-        self._log()
+        if self._log_is_due():
+            self._log()
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
+
+    def _log_is_due(self) -> bool:
+        """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
+        cadence = self.settings.log_every
+        return cadence.unit == "steps" or cadence.due_after_epoch(self.progress.epoch + 1)
 
     def _note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
@@ -375,7 +381,7 @@ class Trainer(Updating):
             self._log()
         if evaluate and step % evaluate == 0:
             self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
-            best = self._improved()
+            best = self._improved(evaluated=True)
         if best or (save and step % save == 0):
             self._save(best=best)
         if not agree or step % agree == 0:

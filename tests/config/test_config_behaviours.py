@@ -196,7 +196,9 @@ def test_b42_edits_do_not_leak_between_loads(write: Any) -> None:
     assert LazyConfig.load(second).train == {"steps": 11, "nested": {"a": 3}}
 
 
-@pytest.mark.parametrize("text", ["from .missing import x", "from .base import missing", "1 / 0", "a = (", "from . import z"])
+@pytest.mark.parametrize(
+    "text", ["from .missing import x", "from .base import missing", "1 / 0", "a = (", "from . import z"]
+)
 def test_b42_a_failing_load_leaves_pythons_import_untouched(write: Any, text: str) -> None:
     write("base.py", "x = 1")
     path = write("main.py", f"from .base import x\n{text}")
@@ -215,7 +217,8 @@ def test_b43_a_resolved_config_is_saved_and_loaded_as_the_same_tree(write: Any) 
         from treadle.config import LazyCall as L
 
         width = 4
-        model = L(nn.Sequential)(L(nn.Linear)(in_features="${width}", out_features=2, dtype=torch.float64), L(nn.ReLU)())
+        linear = L(nn.Linear)(in_features="${width}", out_features=2, dtype=torch.float64)
+        model = L(nn.Sequential)(linear, L(nn.ReLU)())
         optim = L(torch.optim.AdamW)(lr=1e-3, betas=(0.9, 0.95))
         """,
     )

@@ -115,7 +115,8 @@ def test_the_inside_is_built_first_and_nothing_if_a_name_is_wrong() -> None:
     instantiate(L(record)(name="outer", after=[L(record)(name="first"), L(record)(name="second")]))
     assert calls == ["first", "second", "outer"]
     calls.clear()
-    config = L(record)(name="outer", after=[L(record)(name="first"), {"_target_": "fractions.Fraction", "top": 1}])
+    wrong = {"_target_": "fractions.Fraction", "top": 1}
+    config = {"_target_": record, "name": "outer", "after": [L(record)(name="first"), wrong]}
     assert message(instantiate, config) == (
         "after[1].top: Fraction takes no 'top'; it takes ['numerator', 'denominator']"
     )
@@ -150,8 +151,20 @@ def test_wrong_arguments_of_a_config_file_are_found_when_it_is_loaded(write: Any
 
 
 def test_a_config_file_may_mend_an_imported_call_before_it_is_checked(write: Any) -> None:
-    write("base.py", "import torch\nfrom treadle.config import LazyCall as L\noptim = L(torch.optim.SGD)(lr=1, momentum=0)")
-    path = write("main.py", "import torch\nfrom .base import optim\noptim._target_ = torch.optim.AdamW\ndel optim.momentum\noptim.betas = (0, 0)")
+    write(
+        "base.py",
+        "import torch\nfrom treadle.config import LazyCall as L\noptim = L(torch.optim.SGD)(lr=1, momentum=0)",
+    )
+    path = write(
+        "main.py",
+        """
+        import torch
+        from .base import optim
+        optim._target_ = torch.optim.AdamW
+        del optim.momentum
+        optim.betas = (0, 0)
+        """,
+    )
     assert LazyConfig.load(path).optim.betas == (0, 0)
 
 
@@ -176,7 +189,7 @@ def test_a_value_that_is_missing_or_leads_nowhere_is_named() -> None:
     config = ConfigDict({"call": L(dict)(a="???", b=1), "other": L(dict)(a="${nowhere}")})
     assert message(instantiate, config.call) == "call.a has no value yet ('???'); give it one"
     assert message(instantiate, config.other) == "other.a: Interpolation key 'nowhere' not found"
-    assert message(LazyConfig.resolved, config) == "other.a in the config: Interpolation key 'nowhere' not found"
+    assert message(LazyConfig.resolved, config) == "other.a: Interpolation key 'nowhere' not found"
     config.other.a = 1
     assert message(LazyConfig.resolved, config) == "the config has no value yet ('???') for call.a; give each one"
 

@@ -73,7 +73,10 @@ def test_removing_may_insist_on_a_value() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("train.steps", "'train.steps' is no override; write key=value, +key=value to add a key, or ~key to remove one"),
+        (
+            "train.steps",
+            "'train.steps' is no override; write key=value, +key=value to add a key, or ~key to remove one",
+        ),
         ("=5", "'=5' is no override; write key=value, +key=value to add a key, or ~key to remove one"),
         ("~stepz", "unknown key 'stepz' in the config; the config has ['optim', 'train', 'data', 'link']"),
         ("~train.step", "unknown key 'train.step' in the config; did you mean 'train.steps'?"),
@@ -95,7 +98,11 @@ def test_removing_may_insist_on_a_value() -> None:
         ("train.steps.deep=1", "'train.steps.deep=1': train.steps is 10, and nothing can be set below that"),
         ("+train.none.deep=1", "'+train.none.deep=1': train.none is None, and nothing can be set below that"),
         ("link.steps=1", "'link.steps=1': link is '${train}'; override what it refers to instead"),
-        ("data.test.2={name:c}", "unknown key 'data.test.2' in the config; did you mean 'data.test.1' or 'data.test.0' or 'data.test'? (+data.test.2=... adds it)"),
+        (
+            "data.test.2={name:c}",
+            "unknown key 'data.test.2' in the config; did you mean 'data.test.1' or 'data.test.0' or 'data.test'? "
+            "(+data.test.2=... adds it)",
+        ),
         ("+data.test.5=1", "'+data.test.5=1': data.test is a list of 2 items"),
         ("+data.test.x=1", "'+data.test.x=1': data.test is a list of 2 items"),
         ("train.steps=[1,2", "'train.steps=[1,2' cannot be read; put quotes around text: 'train.steps=\"[1,2\"'"),
@@ -104,7 +111,10 @@ def test_removing_may_insist_on_a_value() -> None:
             "'train.steps=1,2' lists several values; write [...] for a list, (...) for a tuple, or quotes for text: "
             "'train.steps=\"1,2\"'",
         ),
-        ("train.steps=5 (five)", "'train.steps=5 (five)' cannot be read; put quotes around text: 'train.steps=\"5 (five)\"'"),
+        (
+            "train.steps=5 (five)",
+            "'train.steps=5 (five)' cannot be read; put quotes around text: 'train.steps=\"5 (five)\"'",
+        ),
     ],
 )
 def test_an_override_that_cannot_be_meant_is_explained(override: str, expected: str) -> None:
@@ -112,11 +122,16 @@ def test_an_override_that_cannot_be_meant_is_explained(override: str, expected: 
 
 
 def test_the_file_is_named(write: Any) -> None:
-    path = write("configs/x.py", "import torch\nfrom treadle.config import LazyCall\noptimizer = LazyCall(torch.optim.AdamW)(lr=1)")
+    path = write(
+        "configs/x.py",
+        "import torch\nfrom treadle.config import LazyCall\noptimizer = LazyCall(torch.optim.AdamW)(lr=1)",
+    )
     with pytest.raises(ConfigError) as caught:
         LazyConfig.apply_overrides(LazyConfig.load(path), ["+optimizer.lrr=1"])
     assert str(caught.value) == "optimizer.lrr in configs/x.py: AdamW takes no 'lrr'; did you mean 'lr'?"
-    with pytest.raises(ConfigError, match=r"^unknown key 'optimizer\.rl' in configs/x\.py; did you mean 'optimizer\.lr' or"):
+    with pytest.raises(
+        ConfigError, match=r"^unknown key 'optimizer\.rl' in configs/x\.py; did you mean 'optimizer\.lr' or"
+    ):
         LazyConfig.apply_overrides(LazyConfig.load(path), ["optimizer.rl=1"])
 
 

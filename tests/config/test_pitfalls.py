@@ -31,9 +31,11 @@ def test_pitfall_1_a_misspelt_assignment_in_a_config_file_fails(write: Any) -> N
 
 def test_pitfall_1_a_misspelt_key_of_the_default_settings_fails() -> None:
     train = get_config("common/train.py").train
-    with pytest.raises(ConfigError, match="train in .* has no key 'trian_iter'; did you mean 'train_iter'"):
+    with pytest.raises(ConfigError, match=r"train in .* has no key 'trian_iter'; did you mean 'train_iter'"):
         train.trian_iter = 5
-    with pytest.raises(ConfigError, match=r"train\.evaluation in .* has no key 'evl_period'; did you mean 'eval_period'"):
+    with pytest.raises(
+        ConfigError, match=r"train\.evaluation in .* has no key 'evl_period'; did you mean 'eval_period'"
+    ):
         train.update(evaluation={"evl_period": 5})
 
 
@@ -67,7 +69,9 @@ def test_pitfall_5_a_failed_load_leaves_import_as_it_was(write: Any) -> None:
 
 def test_pitfall_6_star_imports_and_imports_of_whole_files_work(write: Any) -> None:
     write("common/base.py", "train = dict(steps=10)\nrate = 0.1")
-    path = write("exp/main.py", "from ..common import base\nfrom ..common.base import *\ntrain.steps = 20\nseen = base.rate")
+    path = write(
+        "exp/main.py", "from ..common import base\nfrom ..common.base import *\ntrain.steps = 20\nseen = base.rate"
+    )
     loaded = LazyConfig.load(path)
     assert (loaded.train.steps, loaded.rate, loaded.seen) == (20, 0.1, 0.1)
 
@@ -98,6 +102,7 @@ def test_pitfall_7_a_class_of_a_config_file_is_saved_by_file_and_name(write: Any
     net, kinds = instantiate(loaded.net), instantiate(loaded.kinds)
     assert (type(net).__name__, net.width) == ("Net", 3)
     assert (kinds["inner"].__qualname__, kinds["double"](4)) == ("Net.Inner", 8)
+    assert kinds["net"] is type(net), "one file gives one class, however often it is named"
 
 
 def test_pitfall_8_objects_that_are_passed_to_instantiate_do_not_enter_the_config(tmp_path: Any) -> None:
@@ -143,6 +148,4 @@ def test_pitfall_10_there_is_one_resolved_config_and_it_is_frozen() -> None:
         resolved.model.sizes.append(1)
     with pytest.raises(ConfigError) as caught:
         LazyConfig.apply_overrides(resolved, ["width=1"])
-    assert str(caught.value) == (
-        "the config is resolved and frozen; apply overrides before LazyConfig.resolved()"
-    )
+    assert str(caught.value) == ("the config is resolved and frozen; apply overrides before LazyConfig.resolved()")

@@ -49,6 +49,16 @@ def test_what_is_no_picture_is_refused(image: Any, message: str) -> None:
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_pixels_are_bytes_for_writers(dtype: torch.dtype) -> None:
+    storage = EventStorage()
+    storage.put_image("cat", torch.tensor([[[0.0, 0.5, 1.0, 2.0, -1.0, float("nan")]]], dtype=dtype))
+    storage.put_image("dog", torch.tensor([[[7]]], dtype=torch.uint8))
+    cat, dog = storage.images()
+    assert cat.as_bytes().tolist() == [[[0, 128, 255, 255, 0, 0]]]
+    assert (dog.as_bytes().tolist(), dog.as_bytes().dtype) == ([[[7]]], torch.uint8)
+
+
 def test_only_the_newest_images_and_histograms_are_kept() -> None:
     storage = EventStorage()
     for place in range(MEDIA_WINDOW + 3):

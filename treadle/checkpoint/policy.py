@@ -39,6 +39,8 @@ class Policy:
         >>> sorted(Policy(keep_last=2, keep_every=100).kept([50, 100, 150, 200, 250], pointed_at={50}))
         [50, 100, 200, 250]
         """
+        # What a run began with is needed until there is something later to go back to.
+        steps = [step for step in steps if step > 0] or steps
         newest = sorted(steps)[-self.keep_last :] if self.keep_last is not None else steps
         spaced = [step for step in steps if self.keep_every and step % self.keep_every == 0]
         return {*newest, *spaced, *pointed_at} & set(steps)

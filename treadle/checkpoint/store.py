@@ -60,13 +60,16 @@ class CheckpointStore:
         Raises:
             CheckpointError: A file could not be written; nothing half-done is left where a reader looks.
         """
-        part = self.folder / f"{PART}{attempt}_{step:08d}"
+        # A step may be saved again when its epoch is over: a rank that is ahead must not write into the first part.
+        word = f"{attempt}_{facts.get('epoch', 0)}_{bool(facts.get('best')):d}{bool(facts.get('finished')):d}"
+        part = self.folder / f"{PART}{word}_{step:08d}"
         try:
             part.mkdir(parents=True, exist_ok=True)
             self._write_part(part, structure, tensors)
             if self._rank == 0:
                 self._commit(part, step, facts)
-                self._prune(attempt)
+                self._prune()
+                self._clear_parts_before(step, attempt)
         except (OSError, ValueError, SafetensorError) as error:
             self._give_up(part)
             raise CheckpointError(f"cannot write the checkpoint of step {step} into {self.folder}: {error}") from error
@@ -112,7 +115,7 @@ class CheckpointStore:
 
     # Removing ---------------------------------------------------------------------------------------------
 
-    def _prune(self, attempt: str) -> None:
+    def _prune(self) -> None:
         """Remove what the policy does not keep; what cannot be removed is left for the next time."""
         pointed = {step for step in map(self.pointer, self.pointers()) if step is not None}
         steps = self.steps()
@@ -121,9 +124,13 @@ class CheckpointStore:
                 self._remove(step)
             except OSError as error:
                 logger.warning("cannot remove the old checkpoint %s: %s", self.path(step), error)
-        # Parts of this run that another rank wrote after the first one had given up are nobody's now.
-        for pattern in (f"{PART}old_*", f"{PART}{attempt}_*"):
-            for path in self.folder.glob(pattern):
+        for path in self.folder.glob(f"{PART}old_*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _clear_parts_before(self, step: int, attempt: str) -> None:
+        """Remove parts that another rank wrote after the first one had given up; those of later steps are needed."""
+        for path in self.folder.glob(f"{PART}{attempt}_*"):
+            if int(path.name[-8:]) < step:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _remove(self, step: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from treadle.config.loading import load
-from treadle.config.nodes import ConfigDict, as_node, location
+from treadle.config.nodes import ConfigDict, as_node, children, location, read
 from treadle.config.overrides import apply_overrides
 from treadle.config.pseudo_code import to_py
 from treadle.config.saving import save
@@ -135,7 +135,8 @@ class LazyConfig:
         """
         copied: Any = copy.deepcopy(as_node(config))
         OmegaConf.set_readonly(copied, False)
-        _resolve(copied)
+        _require_values(copied)
+        OmegaConf.resolve(copied)
         missing = sorted(OmegaConf.missing_keys(copied))
         if missing:
             raise ConfigError(f"{location(copied)} has no value yet ('???') for {', '.join(missing)}; give each one")
@@ -143,12 +144,8 @@ class LazyConfig:
         return copied  # type: ignore[no-any-return]
 
 
-def _resolve(config: Any) -> None:
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        OmegaConf.resolve(config)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None)
-        place = f"{key} in {location(config)}" if key else location(config)
-        raise ConfigError(f"{place}: {str(error).splitlines()[0]}") from error
+def _require_values(node: Any) -> None:
+    for key, child in children(node):
+        if child._is_interpolation():
+            read(node, key)
+        _require_values(child)

@@ -7,6 +7,7 @@ A name is dotted (`torch.optim.AdamW`) or, for what a config file defines, a fil
 import re
 import sys
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -103,6 +104,13 @@ def _stored(found: Any, names: list[str]) -> Any:
 def _run(name: str, file: Path) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"{name!r} cannot be found: there is no file {file}")
+    state = file.stat()
+    return _run_once(file.resolve(), state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _run_once(file: Path, changed: int, size: int) -> ModuleType:
+    # Two names in one file must lead to classes that know each other; a file that was edited is run again.
     return run_file(file)
 
 

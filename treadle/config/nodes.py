@@ -74,6 +74,11 @@ class ConfigDict(DictConfig):
                 raise
             raise ConfigAttributeError(f"{location(self)} has no key {key!r}{near_keys(self, key)}") from error
 
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(_comparable(other))
+
+    __hash__ = DictConfig.__hash__
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConfigDict":
         copied: ConfigDict = _retyped(super().__deepcopy__(memo), type(self))
         copied.__dict__["_file"] = self.__dict__["_file"]
@@ -116,6 +121,11 @@ class ConfigList(ListConfig):
     def __radd__(self, other: Any) -> "ConfigList":
         return type(self)(other) + self
 
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(_comparable(other))
+
+    __hash__ = ListConfig.__hash__
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConfigList":
         copied: ConfigList = _retyped(super().__deepcopy__(memo), type(self))
         return copied
@@ -153,6 +163,11 @@ def _converted(value: DictConfig | ListConfig) -> Any:
 
 
 _CONTAINERS: dict[type, Callable[[Any], Node]] = {dict: ConfigDict, list: ConfigList, tuple: ConfigTuple}
+
+
+def _comparable(other: object) -> Any:
+    # OmegaConf would compare with plain containers by a config of its own, which cannot hold every object.
+    return as_node(other) if type(other) in _CONTAINERS else other
 
 
 def _retyped(copied: Any, kind: type) -> Any:

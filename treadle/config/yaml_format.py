@@ -104,8 +104,15 @@ def _tuple(loader: Any, node: Any) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
+def _text(dumper: Any, value: str) -> Any:
+    # Only between double quotes are line breaks of other kinds than \n written so that they are read back.
+    style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
 for _tag in ("!tuple", "tag:yaml.org,2002:python/tuple"):
     _Loader.add_constructor(_tag, _tuple)
 _Loader.add_constructor("!path", lambda loader, node: Path(loader.construct_scalar(node)))
+_Dumper.add_representer(str, _text)
 _Dumper.add_representer(tuple, lambda dumper, value: dumper.represent_sequence("!tuple", value))
 _Dumper.add_multi_representer(PurePath, lambda dumper, value: dumper.represent_scalar("!path", value.as_posix()))

@@ -162,7 +162,7 @@ class Stream:
         if hasattr(self._stateful, "state_dict"):
             if self._source_state is not None:
                 self._stateful.load_state_dict(self._source_state)
-            batches: Iterator[Batch] = iter(self.source)
+            batches: Iterator[Batch] = _opened_aside(self.source)
         else:
             batches = _with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
         if self._size > 1:
@@ -304,6 +304,15 @@ def _length_of(source: Any) -> int | None:
         return None
 
 
+def _opened_aside(source: Any) -> Iterator[Batch]:
+    """Begin a source without moving the generators: torch's loader draws a seed each time, also after a resume."""
+    generators = RandomState(cuda=False)
+    before = generators.state_dict()
+    batches: Iterator[Batch] = iter(source)
+    generators.load_state_dict(before)
+    return batches
+
+
 def _with_own_randomness(source: Any, seed: int) -> Iterator[Batch]:
     """Read a source with generators of its own, so that reading it again gives the same, whoever else draws."""
     generators = RandomState(cuda=False)
@@ -443,3 +452,13 @@ def without_idle_workers(kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("num_workers", 0) > 0:
         return kwargs
     return {name: value for name, value in kwargs.items() if name not in ("persistent_workers", "prefetch_factor")}
+
+
+def refuse_loader_arguments(data: Any, kwargs: dict[str, Any] | None, name: str) -> None:
+    """Refuse arguments for a loader that somebody has made already.
+
+    Raises:
+        DataError: There are some.
+    """
+    if kwargs and isinstance(data, DataLoader):
+        raise DataError(f"{name}={kwargs} cannot be applied to a ready DataLoader; build it with these arguments")

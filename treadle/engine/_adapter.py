@@ -135,7 +135,7 @@ class EngineCore(Trainer):
                 clip_norm=self.options.clip_norm,
                 eval_every=None,
                 log_every=NEVER,
-                save_every=NEVER,
+                save_every=None if self.run_dir is None else NEVER,
                 resume="auto" if resume else None,
             )
 
@@ -156,6 +156,10 @@ class EngineCore(Trainer):
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
         self.batches = self._draw_one_by_one()
+
+    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader that the face was given: in this door even a list is one, of batches."""
+        return self.plan.loader
 
     def _stream(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
         stream = super()._stream(source, evaluation=evaluation, name=name)

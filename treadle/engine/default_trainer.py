@@ -29,7 +29,7 @@ from treadle.engine.logs import setup_logger
 from treadle.engine.options import check_supported, core_options, device_of, precision_of
 from treadle.engine.seeding import seed_all
 from treadle.engine.trainer_base import TrainerBase
-from treadle.errors import ConfigError
+from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Processes
 from treadle.precision import Precision
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
@@ -132,7 +132,7 @@ class DefaultTrainer(TrainerBase):
 
         Raises:
             ConfigError: `resume` is something else.
-            CheckpointError: What there is does not fit.
+            CheckpointError: What there is does not fit, or there is a run and it is not to be resumed.
         """
         if resume not in (True, False, "auto", None):
             raise ConfigError(f"train.resume={resume!r} is unknown; use True, False or 'auto'")
@@ -140,6 +140,11 @@ class DefaultTrainer(TrainerBase):
         weights = self.cfg.train.load_weight
         if weights is not None and not isinstance(weights, (str, os.PathLike)):
             raise ConfigError(f"train.load_weight={weights!r} must be a path, or '' for none")
+        if not self._resumes and dist.broadcast_from_main(self.checkpointer.has_checkpoint()):
+            raise CheckpointError(
+                f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to go on with "
+                "it, or choose another train.output_dir"
+            )
         newest = dist.broadcast_from_main(self.checkpointer.iteration_to_resume()) if self._resumes else None
         self.start_iter = self.iter = newest or 0
         self.cfg.train.start_iter = self.start_iter

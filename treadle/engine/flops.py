@@ -1,5 +1,6 @@
 """How many operations a model makes for one sample, counted in a pass that computes nothing."""
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from treadle.data import size_of
+from treadle.events import EventStorage
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +24,9 @@ TOKEN_INPUTS = ("input_ids", "tokens", "token_ids", "encoder_input_ids", "ids", 
 class FlopsCounter:
     """Counts the operations of one sample in the first pass of a run.
 
-    The pass is made on the "meta" device, where tensors have shapes and no numbers: no weight, no buffer and no
-    random generator is touched. A model that cannot run there is reported in the log, and not counted.
+    The pass is made by a copy of the model on the "meta" device, where tensors have shapes and no numbers: no weight,
+    no buffer and no random generator is touched. A model that cannot run there is reported in the log, and not
+    counted.
 
     Attributes:
         flops_per_sample: Operations of a forward and a backward pass; None if they could not be counted.
@@ -53,15 +56,30 @@ def count_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     >>> count_forward(nn.Linear(4, 3, bias=False), (torch.zeros(2, 4),), {})
     48
     """
-    state = {name: tensor.detach().to("meta") for name, tensor in _tensors(model).items()}
+    shadow = shadow_of(model)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        torch.func.functional_call(model, state, on_meta(args), dict(on_meta(kwargs)))
+    # What the model reports in this pass is of no iteration.
+    with torch.no_grad(), EventStorage(), counter:
+        shadow(*on_meta(args), **on_meta(kwargs))
     return int(counter.get_total_flops())
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+def shadow_of(model: nn.Module) -> nn.Module:
+    """Return a copy of `model` whose tensors have no numbers, and whose passes nobody notices."""
+    tensors = [*model.parameters(), *model.buffers()]
+    # Found in the memo, a tensor is not copied but replaced: no memory of the device is taken.
+    shadow = copy.deepcopy(model, {id(tensor): _without_numbers(tensor) for tensor in tensors})
+    for module in shadow.modules():
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+        # A forward put there afterwards, as for recomputed activations, is that of the original.
+        vars(module).pop("forward", None)
+    return shadow
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    bare = tensor.detach().to("meta")
+    return nn.Parameter(bare, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else bare
 
 
 def on_meta(value: Any) -> Any:

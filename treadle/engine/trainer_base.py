@@ -36,6 +36,7 @@ class TrainerBase:
         self.iter = self.start_iter = self.max_iter = 0
         self.failure: BaseException | None = None
         self._core: EngineCore | None = None
+        self._stand_in = _StandIn()
 
     @property
     def storage(self) -> Any:
@@ -117,15 +118,15 @@ class TrainerBase:
     def _plan(self) -> StepPlan:
         """Return what one iteration is made of: by default the `run_step` of the subclass, whatever it does."""
         own: Any = getattr(self, "model", None)
-        model = own if isinstance(own, nn.Module) else _StandIn()
-        optimizer = getattr(self, "optimizer", None) or torch.optim.SGD(_StandIn().parameters(), lr=0.0)
+        model = own if isinstance(own, nn.Module) else self._stand_in
+        optimizer = getattr(self, "optimizer", None) or self._stand_in.optimizer
         loader = getattr(self, "data_loader", None)
         face: TrainerBase = weakref.proxy(self)
         return StepPlan(
             model=model,
             call=model,
             optimizer=optimizer,
-            loader=[()] if loader is None else loader,
+            loader=self._stand_in.batches if loader is None else loader,
             accumulation=1,
             get_batch=lambda batch: batch,
             foreign=lambda place: face.run_step(),
@@ -161,8 +162,10 @@ class TrainerBase:
 
 
 class _StandIn(nn.Module):
-    """What the core trains where a user's step has no model of its own."""
+    """What the core trains where a user's step has no model, optimizer or data that it could see."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(()))
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.0)
+        self.batches: list[Any] = [()]

@@ -23,6 +23,12 @@ class Image:
     iteration: int
     sequence: int
 
+    def as_bytes(self) -> Tensor:
+        """Return the pixels from 0 to 255, on the host."""
+        if self.pixels.dtype is torch.uint8:
+            return self.pixels.cpu()
+        return (self.pixels.float().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:

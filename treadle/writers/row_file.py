@@ -8,7 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from treadle.checkpoint.durable import replace_file
+from treadle.checkpoint.durable import replace_file, sync_file
 from treadle.errors import ConfigError
 from treadle.writers.unwritten import Rows
 
@@ -43,6 +43,8 @@ class RowForm(Protocol):
 class RowFile:
     """A file with one row for each iteration that has values, in order and none twice.
 
+    The file is open only while something is written, so that nothing has to be closed.
+
     Args:
         path: The file.
         make_form: Makes the form of an empty file, which says how rows are written down.
@@ -55,52 +57,39 @@ class RowFile:
         self._path = path
         self._make_form = make_form
         self._form = make_form()
-        self._file: FileIO | None = None
         self.written: dict[str, int] = {}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the file is open."""
-        return self._file is not None
+    def begin(self, last: int) -> None:
+        """Find the rows of the file, made if it is not there, and cut off those after the iteration `last`.
 
-    def open(self) -> None:
-        """Open the file, made if it is not there, and find its rows; one that a crash cut through is left out.
+        A row that a crash cut through is left out. If no iteration is kept, a file that is there is another run's,
+        and gets another name.
 
         Raises:
             ConfigError: Another line than the last is no row, or rows are out of order.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        if last < 0:
+            self._move_aside()
         self._path.touch()
         self._scan()
-        # Without a buffer: a row is written as a whole, or reported as not written.
-        self._file = FileIO(os.fspath(self._path), "r+")
-        self._file.truncate(self._end)
+        position = bisect_right(self._iterations, last)
+        end = self._offsets[position] if position < len(self._offsets) else self._end
+        os.truncate(self._path, end)
+        self._scan()
 
-    def close(self) -> None:
-        """Force the rows out to the disk and close the file."""
-        if self._file is not None:
-            try:
-                os.fsync(self._file.fileno())
-            finally:
-                self._file.close()
-                self._file = None
+    def sync(self) -> None:
+        """Force the rows out to the disk."""
+        sync_file(self._path)
 
-    def move_aside(self) -> None:
+    def _move_aside(self) -> None:
         """Give a file with something in it another name, with the first number that is free behind it."""
-        self.close()
         if not self._path.exists() or not self._path.stat().st_size:
             return
         number = 1
         while (free := self._path.with_name(f"{self._path.name}.{number}")).exists():
             number += 1
         self._path.rename(free)
-
-    def keep(self, last: int) -> None:
-        """Cut off the rows after the iteration `last`."""
-        position = bisect_right(self._iterations, last)
-        if position < len(self._iterations):
-            self._replace(position, [])
-            self._scan()
 
     def put(self, rows: Rows) -> None:
         """Write rows, each at its place; one that is there already is added to.
@@ -166,13 +155,12 @@ class RowFile:
         return [self._form.decode(line) for line in self._bytes_from(self._offsets[position]).splitlines()]
 
     def _bytes_from(self, begin: int) -> bytes:
-        assert self._file is not None
-        self._file.seek(begin)
-        return self._file.read(self._end - begin)
+        with self._path.open("rb") as file:
+            file.seek(begin)
+            return file.read(self._end - begin)
 
     def _replace(self, position: int, rows: list[Row]) -> None:
         """Write `rows` in the place of all rows from the one at `position` on."""
-        assert self._file is not None
         lines = [self._form.encode(row) for row in rows]
         begin = self._offsets[position] if position < len(self._offsets) else self._end
         header = self._form.header() if begin == 0 else b""
@@ -182,7 +170,7 @@ class RowFile:
         self._end = begin + len(header)
         for row, line in zip(rows, lines, strict=True):
             self._note(row, len(line))
-        self._file.truncate(self._end)
+        os.truncate(self._path, self._end)
 
     def _write(self, begin: int, data: bytes, *, instead_of: bytes) -> None:
         try:
@@ -193,14 +181,14 @@ class RowFile:
             raise
 
     def _write_all(self, begin: int, data: bytes) -> None:
-        assert self._file is not None
-        self._file.seek(begin)
-        while data:
-            data = data[self._file.write(data) :]
+        # Without a buffer: a row is written as a whole, or reported as not written.
+        with FileIO(os.fspath(self._path), "r+") as file:
+            file.seek(begin)
+            while data:
+                data = data[file.write(data) :]
 
     def _rewrite(self, form: RowForm, rows: list[Row]) -> None:
         """Put a file with another header and `rows` in the place of the old one."""
         data = form.header() + b"".join(map(form.encode, rows))
         replace_file(self._path, lambda path: path.write_bytes(data))
-        self.close()
-        self.open()
+        self._scan()

@@ -32,29 +32,27 @@ class RowWriter(EventWriter):
         self._file = RowFile(self._path, make_form)
         self._unwritten = Unwritten(window_size)
         self._waiting: Rows = {}
+        self._begun = False
 
     def write(self) -> None:
         """Write a row for each iteration with new values."""
         storage = get_event_storage()
         life = self._unwritten.new_life(storage)
-        if life is not None and life.kept < 0:
-            self._file.move_aside()
-        if not self._file.is_open:
-            self._file.open()
         if life is not None:
             self._waiting = {}
-            self._file.keep(life.kept)
+            self._file.begin(life.kept)
+            self._begun = True
         for iteration, values in self._unwritten.take(storage, self._file.written).items():
             self._waiting[iteration] = self._waiting.get(iteration, {}) | values
         self._put_waiting()
 
     def close(self) -> None:
-        """Force the rows out to the disk and close the file."""
-        if self._file.is_open:
+        """Force the rows out to the disk."""
+        if self._begun:
             self._put_waiting()
             if self._waiting:
                 logger.warning("%s lacks the rows of the iterations %s", self._path, sorted(self._waiting))
-            self._file.close()
+            self._file.sync()
 
     def _put_waiting(self) -> None:
         try:

@@ -73,7 +73,7 @@ TensorboardXWriter = TensorboardWriter
 
 
 def _add_image(log: "SummaryWriter", image: Image) -> None:
-    log.add_image(image.name, image.pixels.cpu(), image.iteration)
+    log.add_image(image.name, image.as_bytes(), image.iteration)
 
 
 def _add_histogram(log: "SummaryWriter", histogram: Histogram) -> None:

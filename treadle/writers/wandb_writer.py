@@ -88,7 +88,7 @@ def _media(storage: EventStorage, since: int) -> list[tuple[int, str, Any]]:
 
     found: list[tuple[int, str, Any]] = []
     for image in storage.images(since):
-        pixels = image.pixels.cpu().permute(1, 2, 0).numpy()
+        pixels = image.as_bytes().permute(1, 2, 0).numpy()
         found.append((image.iteration, image.name, wandb.Image(pixels)))
     for histogram in storage.histograms(since):
         least, greatest, _, _ = histogram.facts.tolist()

@@ -14,7 +14,7 @@ from torch import Tensor
 Report = dict[str, Any]
 Scenario = Callable[[], Report]
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 20
 """How long a rank that is done with a scenario waits for the others before it takes them for hung."""
 
 

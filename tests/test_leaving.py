@@ -1,0 +1,252 @@
+"""Signals, in this process: a run asked to leave saves itself at the next step, and the trainer stays usable."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interrupting import (
+    assert_same_run,
+    checkpoint_steps,
+    make_trainer,
+    metric_lines,
+    momentum,
+    plain_network,
+    samples,
+)
+from tests.test_nonfinite import IN_ORDER, spoilt
+from treadle import TrainerCallback
+from treadle.checkpoint import CheckpointStore, Policy
+from treadle.errors import CheckpointError
+from treadle.leaving import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
+from treadle.trainer import Trainer
+
+
+class SignalAt(TrainerCallback):
+    """Sends signals to this process in the middle of an update, or at another event."""
+
+    def __init__(self, step: int, *numbers: int, event: str = "on_train_step_start") -> None:
+        self.step, self.numbers, self.event = step, numbers, event
+
+    def _send(self, trainer: Any, event: str) -> None:
+        if event == self.event and trainer.progress.step + (event != "on_eval_epoch_start") == self.step:
+            numbers, self.numbers = self.numbers, ()
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
+    def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
+        self._send(trainer, "on_train_step_start")
+
+    def on_eval_epoch_start(self, trainer: Any, **kwargs: Any) -> None:
+        self._send(trainer, "on_eval_epoch_start")
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Any:
+    """The handlers of the signals before a test, which must be the same after it."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+
+
+def train(run_dir: Path | None, *callbacks: Any, **kwargs: Any) -> Any:
+    trainer = make_trainer(run_dir, *callbacks)
+    trainer.train(samples(), **{"num_epochs": 4, "log_every": 2, "resume": run_dir and "auto", **kwargs})
+    return trainer
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Any:
+    """The same run, never asked to leave."""
+    return train(tmp_path / "whole")
+
+
+# Asked to leave -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("step", [1, 4, 6, 12])
+def test_a_run_asked_to_leave_saves_the_step_under_way_and_goes(
+    tmp_path: Path, whole: Any, number: int, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(PreemptedExit) as caught:
+        train(tmp_path / "run", SignalAt(step, number))
+    message = f"saved step {step} in {tmp_path / 'run'}; start the same command to go on"
+    assert (caught.value.code, str(caught.value)) == (75, message)
+    assert message in capsys.readouterr().out
+    assert CheckpointStore(tmp_path / "run" / "checkpoints", Policy()).pointer("last") == step
+    assert_same_run(train(tmp_path / "run"), whole)
+    assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
+
+
+def test_an_interrupted_run_saves_itself_and_the_same_trainer_goes_on(tmp_path: Path, whole: Any) -> None:
+    trainer = make_trainer(tmp_path / "run", SignalAt(4, signal.SIGINT))
+    arguments: dict[str, Any] = {"num_epochs": 4, "log_every": 2, "resume": "auto"}
+    with pytest.raises(KeyboardInterrupt, match=r"saved step 4 in .*; start the same command to go on"):
+        trainer.train(samples(), **arguments)
+    assert checkpoint_steps(tmp_path / "run")[-1] == 4
+    assert trainer.evaluate(samples(8))["evaluation_loss"] > 0
+    result = trainer.train(samples(), **arguments)
+    assert (result.steps, result.stop_reason) == (12, "all 4 epochs are done")
+    assert_same_run(trainer, whole)
+
+
+def test_after_an_interrupt_the_trainer_may_start_afresh_elsewhere(tmp_path: Path) -> None:
+    trainer = make_trainer(None, SignalAt(4, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(samples(), 4)
+    assert trainer.train(samples(), 1).steps == 3
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path, whole: Any) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(tmp_path / "run", SignalAt(5, signal.SIGINT, signal.SIGINT))
+    assert str(caught.value) == ""
+    assert max(checkpoint_steps(tmp_path / "run")) == 3
+    assert_same_run(train(tmp_path / "run"), whole)
+
+
+def test_an_interrupt_after_another_signal_is_the_first_one(tmp_path: Path) -> None:
+    with pytest.raises((KeyboardInterrupt, PreemptedExit), match="saved step 5"):
+        train(tmp_path / "run", SignalAt(5, signal.SIGTERM, signal.SIGINT))
+
+
+def test_a_signal_in_an_evaluation_is_met_after_it(tmp_path: Path, whole: Any) -> None:
+    with pytest.raises(PreemptedExit, match="saved step 6"):
+        train(tmp_path / "run", SignalAt(6, signal.SIGTERM, event="on_eval_epoch_start"), eval_dataset=samples(8))
+    resumed = train(tmp_path / "run", eval_dataset=samples(8))
+    assert len(resumed.run_history.get_metric_values("eval_loss_epoch")) == 4
+
+
+def test_a_loop_of_the_users_own_leaves_at_the_end_of_its_epoch(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def _run_train_epoch(self, train_dl: Any) -> None:
+            self.train_epoch_start()
+            for batch in train_dl:
+                self.fire("on_train_step_start", batch=batch)
+                self.calculate_train_batch_loss(batch)["loss"].backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+
+    trainer = make_trainer(tmp_path, SignalAt(4, signal.SIGTERM), kind=Own)
+    with pytest.raises(PreemptedExit, match="saved step 6"):
+        trainer.train(samples(), 4)
+
+
+def test_callbacks_are_closed_and_told_when_a_run_leaves(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Watches(TrainerCallback):
+        def on_exception(self, trainer: Any, exception: BaseException, **kwargs: Any) -> None:
+            seen.append(type(exception).__name__)
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    with pytest.raises(PreemptedExit):
+        train(tmp_path, SignalAt(4, signal.SIGTERM), Watches)
+    assert seen == ["PreemptedExit", "closed"]
+
+
+def test_a_run_that_could_not_save_itself_does_not_say_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class FullDisk(TrainerCallback):
+        def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
+            if trainer.progress.step == 3:
+                monkeypatch.setattr(CheckpointStore, "_write_part", self._fail)
+
+        def _fail(self, *arguments: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="cannot write the checkpoint of step 4"):
+        train(tmp_path, FullDisk, SignalAt(4, signal.SIGTERM))
+    assert "saved step" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("save_every", [2, 3])
+def test_a_run_that_has_to_go_back_first_leaves_all_the_same(tmp_path: Path, save_every: int) -> None:
+    trainer = make_trainer(tmp_path, SignalAt(4, signal.SIGTERM), on_nonfinite="rollback")
+    with pytest.raises(PreemptedExit) as caught:
+        trainer.train(spoilt(4), 1, save_every=save_every, log_every=50, **IN_ORDER)
+    assert caught.value.code == EXIT_CODE
+    newest = CheckpointStore(tmp_path / "checkpoints", Policy()).steps()[-1]
+    weights = CheckpointStore(tmp_path / "checkpoints", Policy()).read(newest)["tracked"]["model"]
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
+# Handlers -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_folder_signals_are_none_of_our_business(handlers: Any) -> None:
+    seen: list[Any] = []
+
+    class Looks(TrainerCallback):
+        def on_train_epoch_start(self, trainer: Any, **kwargs: Any) -> None:
+            seen.append({number: signal.getsignal(number) for number in SIGNALS})
+
+    train(None, Looks, num_epochs=1)
+    assert seen == [handlers]
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_handlers_are_set_for_the_run_only(tmp_path: Path, handlers: Any, failing: bool) -> None:
+    def own(number: int, frame: Any) -> None:
+        raise AssertionError("a handler of the user's was called during a run")
+
+    class Fails(TrainerCallback):
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            assert signal.getsignal(signal.SIGUSR1) is not own
+            if failing:
+                raise ZeroDivisionError
+
+    signal.signal(signal.SIGUSR1, own)
+    try:
+        if failing:
+            with pytest.raises(ZeroDivisionError):
+                train(tmp_path, Fails)
+        else:
+            train(tmp_path, Fails)
+        assert signal.getsignal(signal.SIGUSR1) is own
+    finally:
+        signal.signal(signal.SIGUSR1, handlers[signal.SIGUSR1])
+
+
+def test_a_run_in_another_thread_trains_and_leaves_the_handlers_alone(tmp_path: Path, handlers: Any) -> None:
+    seen: list[Any] = []
+
+    class Looks(TrainerCallback):
+        def on_train_epoch_start(self, trainer: Any, **kwargs: Any) -> None:
+            seen.append({number: signal.getsignal(number) for number in SIGNALS})
+
+    results: list[Any] = []
+    trainer = make_trainer(tmp_path, Looks, build=plain_network, optimizer=momentum)
+    thread = threading.Thread(target=lambda: results.append(trainer.train(samples(), 1)))
+    thread.start()
+    thread.join()
+    assert results[0].steps == 3
+    assert seen == [handlers]
+    assert max(checkpoint_steps(tmp_path)) == 3
+
+
+def test_requests_are_handed_on_with_their_number_and_a_second_interrupt_is_raised(handlers: Any) -> None:
+    asked: list[int] = []
+    with LeavingRequests(asked.append):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert asked == [signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT]
+    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_leaving_is_an_interrupt_or_an_exit() -> None:
+    with pytest.raises(KeyboardInterrupt, match="saved"):
+        leave(signal.SIGINT, "saved")
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        with pytest.raises(SystemExit, match="saved") as caught:
+            leave(number, "saved")
+        assert caught.value.code == 75

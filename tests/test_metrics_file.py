@@ -1,0 +1,193 @@
+"""The metrics of a run as lines of JSON."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from treadle.errors import CheckpointError
+from treadle.events import EventStorage
+from treadle.metrics_file import MetricsFile, plain_number
+from treadle.progress import Progress
+
+Record = tuple[str, int, Any, str]
+
+
+def refuse(word: str) -> None:
+    raise AssertionError(f"{word} is no JSON")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        assert isinstance(row.pop("time"), float)
+    return rows
+
+
+def record(step: int, **values: Any) -> list[Record]:
+    return [(name, step, value, "step") for name, value in values.items()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+@pytest.fixture
+def file(path: Path) -> Any:
+    file = MetricsFile(path, Progress(epoch=2))
+    yield file
+    file.close()
+
+
+def test_everything_a_step_reports_stands_in_one_line(file: MetricsFile, path: Path) -> None:
+    file.put(record(3, loss=1.5))
+    file.put(record(3, accuracy=0.5))
+    file.put([*record(4, loss=1.0), *record(5, loss=0.5)])
+    file.close()
+    assert lines(path) == [
+        {"step": 3, "epoch": 2, "loss": 1.5, "accuracy": 0.5},
+        {"step": 4, "epoch": 2, "loss": 1.0},
+        {"step": 5, "epoch": 2, "loss": 0.5},
+    ]
+
+
+def test_the_line_of_the_step_under_way_is_held_back(file: MetricsFile, path: Path) -> None:
+    file.put(record(3, loss=1.5))
+    assert lines(path) == []
+    file.put(record(4, loss=1.0))
+    assert [row["step"] for row in lines(path)] == [3]
+    file.close()
+    assert [row["step"] for row in lines(path)] == [3, 4]
+
+
+def test_a_file_may_be_closed_twice(file: MetricsFile, path: Path) -> None:
+    file.put(record(1, loss=1.0))
+    file.close()
+    file.close()
+    assert len(lines(path)) == 1
+
+
+def test_what_was_written_after_a_checkpoint_is_cut_off(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    state = file.state_dict()
+    file.put([*record(2, more=7.0), *record(3, loss=1.0), *record(4, loss=0.0)])
+    file.close()
+    assert [row["step"] for row in lines(path)] == [1, 2, 3, 4]
+    resumed = MetricsFile(path, Progress(epoch=2))
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    resumed.put([*record(2, other=8.0), *record(3, loss=0.5)])
+    resumed.close()
+    assert lines(path) == [
+        {"step": 1, "epoch": 2, "loss": 3.0},
+        {"step": 2, "epoch": 2, "loss": 2.0, "other": 8.0},
+        {"step": 3, "epoch": 2, "loss": 0.5},
+    ]
+
+
+def test_a_state_may_be_loaded_more_than_once(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    state = file.state_dict()
+    file.put(record(3, loss=1.0))
+    for _ in range(2):
+        file.load_state_dict(state)
+        file.put(record(3, loss=1.0))
+    file.close()
+    assert [row["step"] for row in lines(path)] == [1, 2, 3]
+
+
+def test_a_line_torn_by_a_kill_is_cut_off(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    state = file.state_dict()
+    file.close()
+    with path.open("ab") as torn:
+        torn.write(b'{"step": 3, "lo')
+    resumed = MetricsFile(path, Progress(epoch=2))
+    resumed.load_state_dict(state)
+    resumed.close()
+    assert [row["step"] for row in lines(path)] == [1, 2]
+
+
+def test_a_new_run_begins_a_new_file(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    file.truncate()
+    file.put(record(1, loss=9.0))
+    file.close()
+    assert lines(path) == [{"step": 1, "epoch": 2, "loss": 9.0}]
+
+
+def test_a_file_that_is_shorter_than_it_was_is_an_error(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    state = file.state_dict()
+    file.close()
+    path.write_bytes(b"")
+    resumed = MetricsFile(path, Progress())
+    with pytest.raises(CheckpointError) as caught:
+        resumed.load_state_dict(state)
+    resumed.close()
+    assert str(caught.value) == (
+        f"{path} is shorter than when the checkpoint was written ({state['length']} bytes); "
+        "it was changed or lost, so restore it or start in another folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1),
+        (True, True),
+        (1.5, 1.5),
+        ("word", "word"),
+        (None, None),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "-inf"),
+        ([1.5, math.nan, [math.inf]], [1.5, "nan", ["inf"]]),
+        ((1, 2), [1, 2]),
+        ({"a": math.nan}, {"a": "nan"}),
+        (np.float32(0.5), 0.5),
+        (np.float64("nan"), "nan"),
+        (np.float32("nan"), "nan"),
+        (np.float16("inf"), "inf"),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor(math.nan), "nan"),
+        (torch.tensor([1.0, math.nan]), [1.0, "nan"]),
+        (np.array([1.0, math.inf]), [1.0, "inf"]),
+        ({"matrix": torch.tensor([[1, 2], [3, 4]])}, {"matrix": [[1, 2], [3, 4]]}),
+    ],
+    ids=repr,
+)
+def test_any_value_becomes_what_every_reader_of_json_takes(value: Any, expected: Any) -> None:
+    plain = plain_number(value)
+    assert plain == expected
+    assert json.loads(json.dumps(plain, allow_nan=False)) == expected
+
+
+def test_what_a_storage_flushes_can_be_written(file: MetricsFile, path: Path) -> None:
+    storage = EventStorage()
+    storage.on_flush = file.put
+    for step in (1, 2):
+        storage.progress.step = step
+        storage.put_scalar("loss", torch.tensor(math.nan if step == 1 else 0.25))
+        storage.put_scalar("count", torch.tensor(step))
+        storage.flush()
+    file.close()
+    assert lines(path) == [
+        {"step": 1, "epoch": 2, "loss": "nan", "count": 1},
+        {"step": 2, "epoch": 2, "loss": 0.25, "count": 2},
+    ]
+
+
+def test_a_value_put_for_an_earlier_step_makes_no_second_line_of_that_step(file: MetricsFile, path: Path) -> None:
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    file.put(record(1, late=7.0))
+    file.put(record(3, loss=1.0))
+    file.close()
+    steps = [row["step"] for row in lines(path)]
+    assert steps == sorted(set(steps))
