@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import CheckpointError
@@ -31,6 +31,7 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and left == right
 
 
+@settings(deadline=None, derandomize=True, database=None)
 @given(st.dictionaries(st.text(min_size=1), PLAIN, max_size=4))
 def test_any_plain_data_comes_back_from_yaml_as_it_was(data: dict[str, Any]) -> None:
     assert same(yaml.safe_load(to_yaml(data)) or {}, data)

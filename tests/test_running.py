@@ -151,12 +151,19 @@ def test_with_auto_an_empty_folder_starts_a_new_run(tmp_path: Path, exists: bool
     assert_same_bits(state_of(again), state_of(whole))
 
 
-def test_a_run_that_died_before_its_first_checkpoint_starts_afresh(tmp_path: Path) -> None:
+def test_a_run_that_died_before_its_first_save_goes_on_from_its_beginning(tmp_path: Path) -> None:
+    # Another process, with generators that are elsewhere: what the run began with must come from its folder.
+    torch.manual_seed(1)
     with pytest.raises(CutError):
-        make_trainer(tmp_path, CutAt(2)).train(samples(), 2, log_every=1)
-    trainer = make_trainer(tmp_path)
-    trainer.train(samples(), 2, log_every=1)
-    assert [row["step"] for row in metric_lines(tmp_path)] == [1, 2, 3, 4, 5, 6]
+        make_trainer(tmp_path / "cut", CutAt(2), seed=None).train(samples(), 2, log_every=1)
+    torch.manual_seed(2)
+    resumed = make_trainer(tmp_path / "cut", seed=None)
+    resumed.train(samples(), 2, log_every=1, resume="auto")
+    assert [row["step"] for row in metric_lines(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
+    torch.manual_seed(1)
+    whole = make_trainer(tmp_path / "whole", seed=None)
+    whole.train(samples(), 2, log_every=1)
+    assert_same_run(resumed, whole)
 
 
 def test_with_auto_a_run_that_was_cut_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
@@ -381,6 +388,32 @@ def test_an_argument_of_the_optimizer_that_changed_is_not_passed_over_in_silence
     except CheckpointError as error:
         refusal = str(error)
     assert "weight_decay" in refusal + capsys.readouterr().out
+
+
+def other_rate(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+
+
+def test_a_rate_that_changed_is_not_passed_over_in_silence(cut_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refusal = ""
+    try:
+        make_trainer(cut_run, optimizer=other_rate).train(samples(), 4, resume="auto")
+    except CheckpointError as error:
+        refusal = str(error)
+    assert "0.01" in refusal + capsys.readouterr().out
+
+
+def test_what_a_schedule_moves_is_no_change_of_the_optimizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one_cycle(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=12)
+
+    with pytest.raises(CutError):
+        make_trainer(tmp_path, CutAt(8), optimizer=momentum).train(samples(), 4, create_scheduler_fn=one_cycle)
+    capsys.readouterr()
+    make_trainer(tmp_path, optimizer=momentum).train(samples(), 4, create_scheduler_fn=one_cycle, resume="auto")
+    assert capsys.readouterr().out == f"going on from step 6 of {tmp_path}\n"
 
 
 def test_how_the_optimizer_is_carried_out_may_change(cut_run: Path) -> None:

@@ -1,17 +1,21 @@
 """Keeping a run: its folder, its checkpoints, going on from one, and leaving in good order."""
 
+import math
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+
 from treadle._setup import SetUp
 from treadle.checkpoint import CheckpointStore, Saver
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.fingerprint import differences, environment, fingerprint_data, fingerprint_model, fingerprint_optimizer
+from treadle.gradients import norm_of
 from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
-from treadle.nonfinite import RollBack
+from treadle.nonfinite import REMEDY, RollBack
 from treadle.optimizer_state import OptimizerState
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
@@ -76,7 +80,7 @@ class Running(SetUp):
         """
         resume = self.settings.resume
         steps = self.processes.share(store.steps())
-        if resume is None and steps:
+        if resume is None and any(steps):
             raise CheckpointError(
                 f"{self.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with it, "
                 "or another run_dir"
@@ -196,6 +200,7 @@ class Running(SetUp):
             return
         if self._loss_tracker.read() is not None:
             self._log()
+        self._check_weights()
         facts = self._facts(best=best, finished=finished)
         try:
             self._saver.save(self.progress.step, self._state(), facts)
@@ -214,6 +219,20 @@ class Running(SetUp):
             "best": best,
             "finished": finished,
         }
+
+    def _check_weights(self) -> None:
+        """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.
+
+        Raises:
+            NonFiniteError: They are not.
+            RollBack: They are not, and the run may go back.
+        """
+        weights = [parameter.detach() for parameter in self.model.parameters() if parameter.is_floating_point()]
+        if not weights or bool(torch.isfinite(norm_of(weights))) or not self.progress.step:
+            return
+        if self.on_nonfinite == "rollback":
+            raise RollBack(self.progress.step, math.nan)
+        raise NonFiniteError(f"the weights are not finite after step {self.progress.step}; {REMEDY}")
 
     def _report_failed_save(self, error: CheckpointError) -> None:
         self._saved_at = None
@@ -257,6 +276,7 @@ class Running(SetUp):
 
     def _finish_run(self) -> None:
         """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""
+        self._check_weights()
         if self._saver is None:
             return
         for _ in range(2):

@@ -26,7 +26,7 @@ class Updating(Running):
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
         if self._gate is not None:
-            self._gate.remember_buffers()
+            self._gate.begin()
         listening = self.callback_handler.table
         parts = len(window)
         self._window_samples = 0
@@ -39,6 +39,8 @@ class Updating(Running):
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
             self._loss_tracker.update(loss if self._scale.mean or not weight else loss.detach() / weight, weight)
+            if self._gate is not None:
+                self._gate.note(loss)
             if listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
@@ -110,6 +112,9 @@ class Updating(Running):
             self.gradient_norm = clip_by_norm(gradients, norm)
         elif self.track_gradient_norm:
             self.gradient_norm = norm_of(gradients)
+        if self.gradient_norm is not None and self._gate is None:
+            # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
+            self._loss_tracker.spoil(self.gradient_norm)
 
     @property
     def _acting_optimizer(self) -> Optimizer:

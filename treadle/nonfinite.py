@@ -52,10 +52,11 @@ class PoisonedSteps:
 
 
 class UpdateGate:
-    """Leaves an update out, as if its data had never come, when its gradient is not finite.
+    """Leaves an update out, as if its data had never come, when its loss or gradient is not finite.
 
-    Whether it is finite is a flag on the device that nobody reads: weights, optimizer state and buffers are
-    chosen between before and after by that flag. Gradients set to zero would still decay moments and weights.
+    Whether they are is a flag on the device that nobody reads: weights, optimizer state and buffers are chosen
+    between before and after by that flag. Gradients set to zero would still decay moments and weights. Only the
+    first update of an optimizer whose state does not begin at zero is looked at by the host.
 
     Attributes:
         applied: 1 if the last update was applied and 0 if it was left out, on the device.
@@ -64,31 +65,51 @@ class UpdateGate:
 
     def __init__(self, model: nn.Module, optimizers: Iterable[Optimizer], device: torch.device) -> None:
         self._model = model
+        self._buffers: list[tuple[nn.Module, str, Tensor]] = []
+        self._loss = torch.zeros((), device=device)
+        self.applied = torch.ones((), device=device)
+        self.skipped = torch.zeros((), device=device)
         if device.type == "cuda":
             for optimizer in optimizers:
                 _count_on_device(optimizer, device)
-        self._before: dict[int, Tensor] = {}
-        self.applied = torch.ones((), device=device)
-        self.skipped = torch.zeros((), device=device)
 
-    def remember_buffers(self) -> None:
-        """Take a copy of the model's buffers, which a forward pass may change."""
-        self._before = _copies(self._model.buffers())
+    def begin(self) -> None:
+        """Start a window: take a copy of the model's buffers, which a forward pass may change or put anew."""
+        self._loss = torch.zeros_like(self._loss)
+        self._buffers = [
+            (module, name, buffer.detach().clone())
+            for module in self._model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
+        ]
 
+    def note(self, loss: Tensor) -> None:
+        """Take the loss of a micro-batch into account."""
+        self._loss = self._loss + loss.detach()
+
+    @torch.no_grad()
     def step(self, optimizer: Optimizer, gradients: list[Tensor]) -> None:
-        """Let `optimizer` make its update, and undo it on the device if `gradients` are not finite."""
-        finite = torch.isfinite(norm_of(gradients))
-        tensors = _touched_by(optimizer)
-        self._before |= _copies(tensors)
-        optimizer.step()
-        with torch.no_grad():
-            for tensor in [*_touched_by(optimizer), *self._model.buffers()]:
-                before = self._before.get(id(tensor))
+        """Let `optimizer` make its update, and undo it on the device if something is not finite."""
+        finite = torch.isfinite(norm_of(gradients)) & torch.isfinite(self._loss)
+        if not optimizer.state and not _begins_at_zero(optimizer):
+            # Its state would be made from these gradients, and there is none before to go back to.
+            if bool(finite):
+                optimizer.step()
+        else:
+            before = {id(tensor): tensor.detach().clone() for tensor in _touched_by(optimizer)}
+            optimizer.step()
+            for tensor in _touched_by(optimizer):
+                earlier = before.get(id(tensor))
                 # A state that the optimizer has just made was nothing before, which is zero.
-                tensor.copy_(torch.where(finite, tensor, torch.zeros_like(tensor) if before is None else before))
+                tensor.copy_(torch.where(finite, tensor, torch.zeros_like(tensor) if earlier is None else earlier))
+        self._gate_buffers(finite)
         self.applied.copy_(finite)
         self.skipped.add_(1 - self.applied)
-        self._before = {}
+
+    def _gate_buffers(self, finite: Tensor) -> None:
+        for module, name, before in self._buffers:
+            buffer = module._buffers[name]
+            if buffer is not None and buffer.shape == before.shape:
+                buffer.copy_(torch.where(finite, buffer, before))
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many updates were left out."""
@@ -97,6 +118,13 @@ class UpdateGate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the number of updates left out."""
         self.skipped.copy_(state["skipped"])
+
+
+def _begins_at_zero(optimizer: Optimizer) -> bool:
+    """Whether the state that an optimizer makes at its first step is the one of zeros, had it been there before."""
+    kinds = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.Adadelta, torch.optim.RMSprop)
+    dampened = any(group.get("dampening") for group in optimizer.param_groups)
+    return type(optimizer) in kinds or (type(optimizer) is torch.optim.SGD and not dampened)
 
 
 def _count_on_device(optimizer: Optimizer, device: torch.device) -> None:
@@ -117,7 +145,3 @@ def _touched_by(optimizer: Optimizer) -> list[Tensor]:
     for state in optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
     return tensors
-
-
-def _copies(tensors: Iterable[Tensor]) -> dict[int, Tensor]:
-    return {id(tensor): tensor.detach().clone() for tensor in tensors}

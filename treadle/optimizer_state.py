@@ -55,13 +55,13 @@ class OptimizerState:
         Raises:
             CheckpointError: It belongs to other parameters; the first that differs is named.
         """
-        saved, present = state["parameters"], self._parameters()
-        if saved != present:
-            raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
         if state["facts"] != self._facts():
             raise CheckpointError(
                 f"the optimizer's state is of another one: {state['facts']} in the checkpoint, {self._facts()} now"
             )
+        saved, present = state["parameters"], self._parameters()
+        if saved != present:
+            raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
         kept = [
             {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
         ]

@@ -319,6 +319,7 @@ class Trainer(Updating):
         self._resumed()
         limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
         overridden = type(self)._clip_gradients is not Trainer._clip_gradients
+        self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
         self._clips = limits or overridden or self.track_gradient_norm
 
     def phases(self, epoch: int) -> Iterable[Phase]:

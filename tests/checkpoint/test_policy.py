@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.checkpoint import Policy
@@ -40,6 +40,7 @@ def test_the_order_of_the_steps_makes_no_difference() -> None:
     assert sorted(Policy(keep_last=2).kept([50, 10, 40], pointed_at=set())) == [40, 50]
 
 
+@settings(deadline=None, derandomize=True, database=None)
 @given(
     st.sets(st.integers(1, 200), max_size=30),
     st.integers(1, 10) | st.none(),

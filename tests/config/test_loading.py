@@ -315,12 +315,13 @@ def test_interpolations_resolve_across_the_config(write: Any, monkeypatch: pytes
     assert instantiate(loaded.model)["pair"] == (5, [{"w": 5}])
 
 
-def test_a_failed_load_leaves_no_module_and_a_good_one_only_its_files(write: Any) -> None:
-    write("base.py", "x = 1")
+def test_a_load_leaves_only_the_modules_whose_classes_may_be_looked_up(write: Any) -> None:
+    write("data.py", "x = 1")
+    write("code.py", "class Net:\n    pass")
     before = set(sys.modules)
-    LazyConfig.load(write("main.py", "from .base import x"))
+    LazyConfig.load(write("main.py", "from .data import x\nfrom .code import Net"))
     new = sorted(name.rpartition(".")[2] for name in set(sys.modules) - before)
-    assert [name for name in new if not name.startswith("_treadle")] == ["base", "main"]
+    assert [name for name in new if not name.startswith("_treadle")] == ["code"]
 
 
 def test_a_key_that_is_there_as_none_is_none_and_an_absent_one_the_default() -> None:
@@ -335,3 +336,45 @@ def test_a_key_that_is_there_as_none_is_none_and_an_absent_one_the_default() -> 
 def test_enum_members_are_values(write: Any) -> None:
     config = ConfigDict({"call": {"_target_": dict, "colour": Colour.RED}})
     assert instantiate(config.call) == {"colour": Colour.RED}
+
+
+def test_a_config_that_is_a_link_has_the_neighbours_of_the_link(write: Any) -> None:
+    write("here/base.py", "x = 'here'")
+    target = write("there/main.py", "from .base import x")
+    Path("here/main.py").symlink_to(target.resolve())
+    assert LazyConfig.load("here/main.py").x == "here"
+
+
+def test_a_syntax_error_in_a_module_is_put_to_the_line_that_imports_it(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(".")
+    write("broken_syntax.py", "\n\n\na = (")
+    assert message(write("main.py", "\nimport broken_syntax")) == ("main.py, line 2: SyntaxError: '(' was never closed")
+
+
+def test_the_program_of_the_documentation_loads(write: Any) -> None:
+    path = write(
+        "configs/gpt_small.py",
+        """
+        import torch
+        from treadle.config import LazyCall as L, get_config
+        from treadle.optimizers import get_default_optimizer_params
+
+        class GPT(torch.nn.Module):
+            def __init__(self, vocab_size, layers, width):
+                super().__init__()
+                self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(layers))
+
+        model = L(GPT)(vocab_size=256, layers=6, width=8)
+        optim = L(torch.optim.AdamW)(params=L(get_default_optimizer_params)(weight_decay=0.1), lr=3e-4)
+        train = get_config("common/train.py").train
+        train.update(train_iter=5000, evaluation=dict(eval_period=500), amp=dict(enabled=True))
+        """,
+    )
+    config = LazyConfig.load(path)
+    LazyConfig.apply_overrides(config, ["train.train_micro_batch_size=16", "optim.lr=1e-3"])
+    model = instantiate(config.model)
+    optimizer = instantiate(config.optim, params=instantiate(config.optim.params, model=model))
+    assert (len(model.layers), optimizer.param_groups[0]["lr"], config.train.evaluation.enabled) == (6, 1e-3, True)
+    assert (config.train.train_micro_batch_size, config.train.evaluation.eval_period) == (16, 500)

@@ -171,7 +171,9 @@ def test_b16_a_step_of_ones_own_gets_amp_or_an_error(tmp_path: Path) -> None:
     assert trainer.model.types == {torch.bfloat16}
     made = config(tmp_path / "fp16", "eager")
     made.train.amp = {"enabled": True, "dtype": "fp16"}
-    with pytest.raises(ConfigError, match="train.amp.dtype='fp16' scales the loss, which a run_step of your own does not"):
+    with pytest.raises(
+        ConfigError, match="train.amp.dtype='fp16' scales the loss, which a run_step of your own does not"
+    ):
         with_own_step(made).train()
     skipping = config(tmp_path / "skip", "eager")
     skipping.train.on_nonfinite = "skip"

@@ -149,7 +149,9 @@ def test_b12_a_loss_over_tokens_is_weighed_by_the_tokens_that_count() -> None:
     full = torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.float64)
     short = torch.tensor([[9.0, -1.0, -1.0, -1.0]], dtype=torch.float64)
     model = Tokens()
-    trainer = EagerTrainer(model, [{"targets": full}, {"targets": short}], torch.optim.SGD(model.parameters(), lr=0.5), 2)
+    trainer = EagerTrainer(
+        model, [{"targets": full}, {"targets": short}], torch.optim.SGD(model.parameters(), lr=0.5), 2
+    )
     trainer.train(0, 1)
     # The gradient of the mean over five tokens at 0 is -2 * 19 / 5; half of it, against its direction, is 19 / 5.
     assert model.weight.item() == pytest.approx(19 / 5, abs=1e-12)
@@ -179,7 +181,9 @@ def test_a_model_without_a_loss_is_told_how_to_name_it() -> None:
     named = {"scores": torch.zeros(())}
     model.forward = lambda inputs: named  # type: ignore[method-assign]
     trainer = EagerTrainer(model, [{"inputs": torch.ones(1, 2)}], torch.optim.SGD(model.parameters(), lr=0.1))
-    message = r"the model returned a dict with \['scores'\]; return a dict in which the name of each loss contains 'loss'"
+    message = (
+        r"the model returned a dict with \['scores'\]; return a dict in which the name of each loss contains 'loss'"
+    )
     with pytest.raises(LossError, match=message):
         trainer.train(0, 1)
 

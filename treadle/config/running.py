@@ -42,7 +42,7 @@ def run_file(path: Path) -> ModuleType:
         ConfigError: the file, or one that it imports, failed; its error is the cause.
     """
     with _session() as session:
-        return session.run(path.resolve())
+        return session.run(_absolute(path))
 
 
 def is_running() -> bool:
@@ -58,8 +58,13 @@ def file_of(module: str) -> Path | None:
 
 def shown(path: Path) -> str:
     """Return a path as messages show it: from the working folder on if it lies in it, else in full."""
-    full, folder = path.resolve(), Path.cwd()
+    full, folder = _absolute(path), Path.cwd()
     return str(full.relative_to(folder)) if full.is_relative_to(folder) else str(full)
+
+
+def _absolute(path: Path) -> Path:
+    # Links are not followed: a file's neighbours are those of the place it was asked for at.
+    return Path(os.path.abspath(path))
 
 
 class _ConfigModule(ModuleType):
@@ -182,9 +187,11 @@ class _Session(MetaPathFinder):
             del sys.modules[name]
 
     def keep_files_only(self) -> None:
-        """Leave, of all modules, one for each file: dataclasses, type hints and pickle look classes up there."""
-        names = [name for space, (_, module) in self.files.items() for name in (space, module)]
-        kept = {name: sys.modules[name] for name in names if name in sys.modules}
+        """Leave, of all modules, those of files that define something: type hints and pickle look classes up there."""
+        kept = {}
+        for namespace, (_, name) in self.files.items():
+            if name in sys.modules and _defines_something(sys.modules[name]):
+                kept.update({key: sys.modules[key] for key in (namespace, name)})
         self.forget()
         sys.modules.update(kept)
 
@@ -216,6 +223,10 @@ def _session() -> Iterator[_Session]:
         session.keep_files_only()
 
 
+def _defines_something(module: ModuleType) -> bool:
+    return any(getattr(value, "__module__", None) == module.__name__ for value in list(vars(module).values()))
+
+
 def _module_name(namespace: str, path: Path) -> str:
     return ".".join([namespace, *(quote(part, safe="").replace(".", "%2E") for part in path.parts)])
 
@@ -234,7 +245,9 @@ def _no_file(place: Path) -> str:
 def _located(path: Path, error: Exception) -> FileError:
     """Return an error that says in which line of the config file `error` came up."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
+    if isinstance(error, SyntaxError) and error.filename == str(path) and error.lineno is not None:
+        lines.append(error.lineno)
+    line = lines[-1] if lines else None
     place = shown(path) if line is None else f"{shown(path)}, line {line}"
     kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
     return FileError(f"{place}: {kind}{_text(error)}")

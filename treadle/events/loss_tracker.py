@@ -58,6 +58,11 @@ class LossTracker:
         self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         self._weights.append(batch_size)
 
+    def spoil(self, norm: Tensor) -> None:
+        """Make the newest loss nan, on the device, if the norm of its gradient is not finite."""
+        if self._losses and isinstance(self._losses[-1], Tensor):
+            self._losses[-1] = self._losses[-1] + norm.detach() * 0
+
     def read(self) -> NonFinite | None:
         """Bring pending losses to the host with one copy; return the first bad one since the last `take`."""
         steps, losses, weights = self._steps, read_values(self._losses), read_values(self._weights)
