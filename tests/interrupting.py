@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,23 @@ def contents(folder: Path) -> dict[str, bytes]:
 def checkpoint_steps(run_dir: Path) -> list[int]:
     """Return the steps of which the folder of a run holds a checkpoint."""
     return sorted(int(path.name.removeprefix("step_")) for path in (run_dir / "checkpoints").glob("step_*"))
+
+
+CUTS = [2, 7, 8]
+"""Steps to die after, of the twelve of four epochs: in the first, and twice in another."""
+
+
+def check(tmp_path: Path, make: Callable[..., Any], train: Callable[[Any], Any], cuts: list[int] = CUTS) -> Any:
+    """Train once through and once through `cuts`; compare everything, and return both trainers."""
+    whole = make(tmp_path / "whole")
+    train(whole)
+    cut = train_through(cuts, partial(make, tmp_path / "cut"), train)
+    assert_same_run(cut, whole)
+    assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
+    return cut, whole
+
+
+def simply(trainer: Any, data: Any = None, **kwargs: Any) -> None:
+    """Train for four epochs of three steps, resuming, with a log and a save at every second step."""
+    options: dict[str, Any] = {"save_every": 2, "log_every": 2, "resume": "auto", **kwargs}
+    trainer.train(samples() if data is None else data, 4, **options)

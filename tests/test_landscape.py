@@ -245,7 +245,7 @@ def test_bug_11_a_second_resume_in_one_epoch_does_not_lose_the_place(tmp_path: P
 
 @pytest.mark.parametrize(
     ("workers", "persistent"),
-    [(0, False), (1, False), pytest.param(4, False, marks=pytest.mark.slow), (1, True)],
+    [(0, False), (1, False), pytest.param(2, False, marks=pytest.mark.slow), (1, True)],
 )
 def test_bug_12_a_stream_that_was_begun_goes_to_the_place_it_is_told(workers: int, persistent: bool) -> None:
     def stream() -> Stream:

@@ -17,7 +17,7 @@ from tests.interrupting import (
     plain_network,
     samples,
 )
-from tests.test_nonfinite import IN_ORDER, spoilt
+from tests.spoiling import IN_ORDER, spoilt
 from treadle import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import CheckpointError

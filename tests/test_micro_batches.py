@@ -232,7 +232,7 @@ def test_an_unknown_choice_is_refused() -> None:
 
 # Cutting --------------------------------------------------------------------------------------------------
 
-Pair = namedtuple("Pair", ["inputs", "targets"])  # noqa: PYI024 - what collate functions of users return
+Pair = namedtuple("Pair", ["inputs", "targets"])
 
 
 def test_every_sample_is_in_exactly_one_part_for_any_size_and_number() -> None:

@@ -1,7 +1,6 @@
 """Losses and gradients that are nan or infinite: raise and skip. Going back is in test_rollback.py."""
 
 import math
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
-from torch.utils.data import TensorDataset
 
 from tests.guards.no_sync import host_counters, no_sync
 from tests.interrupting import (
@@ -27,66 +25,12 @@ from tests.interrupting import (
     state_of,
     train_through,
 )
+from tests.spoiling import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradient, without
 from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.trainer import Trainer
-
-IN_ORDER: dict[str, Any] = {"per_device_batch_size": 4, "train_dataloader_kwargs": {"shuffle": False}}
-"""Six batches of four samples, as they come."""
-
-
-def spoilt(*steps: int, value: float = math.nan) -> TensorDataset:
-    """The usual samples, with a target that is not finite in the batches of these steps."""
-    inputs, targets = samples().tensors
-    targets = targets.clone()
-    for step in steps:
-        targets[4 * step - 2] = value
-    return TensorDataset(inputs, targets)
-
-
-def without(*steps: int) -> TensorDataset:
-    """The usual samples without the batches of these steps."""
-    kept = [row for row in range(24) if row // 4 + 1 not in steps]
-    inputs, targets = samples().tensors
-    return TensorDataset(inputs[kept], targets[kept])
-
-
-class _Spoil(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, outputs: Tensor, factor: Tensor) -> Tensor:
-        ctx.save_for_backward(factor)
-        return outputs.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0] * ctx.saved_tensors[0], None
-
-
-class BadGradient(nn.Linear):
-    """A model whose loss is fine and whose gradient is not, where the second input is exactly 7."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 1)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        factor = torch.where(inputs[:, 1:] == 7, math.nan, 1.0)
-        outputs: Tensor = _Spoil.apply(super().forward(inputs), factor)  # type: ignore[no-untyped-call]
-        return outputs
-
-
-def seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return build()
-
-
-def with_bad_gradient(step: int) -> TensorDataset:
-    inputs, targets = samples().tensors
-    inputs = inputs.clone()
-    inputs[4 * step - 2, 1] = 7
-    return TensorDataset(inputs, targets)
 
 
 def normalised() -> nn.Module:
@@ -150,13 +94,18 @@ def test_a_bad_step_is_seen_in_the_metrics_of_the_run(tmp_path: Path) -> None:
     assert [row["train_loss"] == "nan" for row in metric_lines(tmp_path)] == [False, False, True]
 
 
-def test_a_gradient_that_is_not_finite_is_named_by_its_own_step() -> None:
-    with pytest.raises(NonFiniteError, match=r"^\w+ is nan at step 3\b"):
+def test_a_gradient_that_is_not_finite_is_named_by_its_own_step_where_its_norm_is_known() -> None:
+    with pytest.raises(NonFiniteError, match=r"^loss is nan at step 3\b"):
+        train(with_bad_gradient(3), build=BadGradient, clip_norm=1e9)
+
+
+def test_elsewhere_a_gradient_that_is_not_finite_is_named_by_the_first_loss_it_spoils() -> None:
+    with pytest.raises(NonFiniteError, match=r"^loss is nan at step 4\b"):
         train(with_bad_gradient(3), build=BadGradient)
 
 
 def test_a_gradient_that_is_not_finite_in_the_last_step_is_no_good_end(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match=r"^\w+ is nan at step 6\b"):
+    with pytest.raises(NonFiniteError, match="^the weights are not finite after step 6; "):
         train(with_bad_gradient(6), build=BadGradient, run_dir=tmp_path, save_every=1)
     assert checkpoint_steps(tmp_path) == [3, 4, 5]
 

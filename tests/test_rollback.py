@@ -24,7 +24,7 @@ from tests.interrupting import (
     samples,
     state_of,
 )
-from tests.test_nonfinite import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradient, without
+from tests.spoiling import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradient, without
 from treadle import TrainerCallback
 from treadle.callbacks import ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy

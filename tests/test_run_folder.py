@@ -43,7 +43,9 @@ def test_a_float_comes_back_as_the_same_float(value: float) -> None:
     assert (type(found), found) == (float, value)
 
 
-@pytest.mark.parametrize("word", ["yes", "no", "on", "off", "null", "true", "~", "1", "1e3", "a: b", "#", "é", "😀", ""])
+@pytest.mark.parametrize(
+    "word", ["yes", "no", "on", "off", "null", "true", "~", "1", "1e3", "a: b", "#", "é", "😀", ""]
+)
 def test_a_word_that_could_be_something_else_stays_a_word(word: str) -> None:
     assert yaml.safe_load(to_yaml({"value": word, "list": [word]})) == {"value": word, "list": [word]}
     if word:

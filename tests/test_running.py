@@ -258,12 +258,12 @@ def test_without_resume_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_
 
 
 def test_to_go_on_there_must_be_a_folder() -> None:
-    with pytest.raises(ConfigError, match="resume='auto'.*run_dir"):
+    with pytest.raises(ConfigError, match=r"resume='auto'.*run_dir"):
         make_trainer(None).train(samples(), 1, resume="auto")
 
 
 def test_to_save_there_must_be_a_folder() -> None:
-    with pytest.raises(ConfigError, match="save_every.*run_dir"):
+    with pytest.raises(ConfigError, match=r"save_every.*run_dir"):
         make_trainer(None).train(samples(), 1, save_every="1 epoch")
 
 

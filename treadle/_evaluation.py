@@ -94,16 +94,18 @@ class Evaluation(Saving):
         return output.float() if halved and not self.precision.plain else output
 
     def _joined(self, outputs: list[Any]) -> Any:
-        if not outputs:
+        other = not all(isinstance(output, Tensor) for output in outputs)
+        # A rank may have no batch at all: what is done is decided for all of them together.
+        rounds, others = self.processes.reduce([float(len(outputs)), float(other)], "max")
+        if not rounds:
             raise DataError("there is nothing to predict: the data gives no batch")
-        if not all(isinstance(output, Tensor) for output in outputs):
-            if self.processes.distributed:
-                raise DataError("predict() on several processes needs a tensor from calculate_prediction")
-            return outputs
+        if others and self.processes.distributed:
+            raise DataError("predict() on several processes needs a tensor from calculate_prediction")
         if not self.processes.distributed:
-            return torch.cat(outputs).cpu()
-        rounds = int(self.processes.reduce([float(len(outputs))], "max")[0])
-        outputs = outputs + [outputs[0][:0]] * (rounds - len(outputs))
+            return outputs if others else torch.cat(outputs).cpu()
+        shape, dtype = self.processes.share((outputs[0].shape[1:], outputs[0].dtype) if outputs else None)
+        nothing = torch.empty(0, *shape, dtype=dtype, device=self.device)
+        outputs = outputs + [nothing] * (int(rounds) - len(outputs))
         return torch.cat([self.processes.gather(output, padding_value=0) for output in outputs]).cpu()
 
     def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
@@ -141,17 +143,20 @@ class Evaluation(Saving):
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
         tracker = LossTracker()
+        self.processes.share_buffers(self.model)
         with self._looking():
             valid_dl.begin(0)
             self._metrics.to(self.device)
             self._metrics.reset()
-            self.eval_epoch_start()
+            with self._stopping_together():
+                self.eval_epoch_start()
             self.fire("on_eval_epoch_start", is_intermediate=is_intermediate)
             for batch in valid_dl:
                 self.fire("on_eval_step_start", batch=batch)
                 output = self._evaluate_batch(batch, valid_dl, tracker)
                 self.fire("on_eval_step_end", batch=batch, batch_output=output)
-            self.eval_epoch_end()
+            with self._stopping_together():
+                self.eval_epoch_end()
             results = self._record_evaluation(tracker, is_training)
         self.fire("on_eval_epoch_end", is_intermediate=is_intermediate)
         return results
@@ -163,8 +168,7 @@ class Evaluation(Saving):
             if valid_dl.drawn == 1:
                 check_loss(output, verb="calculate_eval_batch_loss", graph=False)
             weight = self._size_in(output, batch)
-            mean = self.loss_reduction == "mean"
-            tracker.update(output["loss"] if mean else output["loss"] / weight, weight)
+            tracker.update(self._mean_loss(output["loss"], weight), weight)
             if self._metrics:
                 self.update_metrics(batch, output)
         except Exception as error:
@@ -180,6 +184,12 @@ class Evaluation(Saving):
             if output.get(name) is not None:
                 return output[name]
         return size_of(batch)
+
+    def _mean_loss(self, loss: Any, weight: Any) -> Any:
+        """Return the loss to record: a sum is divided by what it is over, without reading the device."""
+        if self.loss_reduction == "mean":
+            return loss
+        return loss.detach() / (weight.clamp_min(1) if isinstance(weight, Tensor) else weight or 1)
 
     def _record_evaluation(self, tracker: LossTracker, is_training: bool) -> dict[str, Any]:
         total, count = self.processes.reduce([tracker.total_loss, tracker.running_count])
@@ -208,8 +218,9 @@ class Evaluation(Saving):
 
     def _make_eval_stream(self, batch_size: int, kwargs: dict[str, Any] | None) -> Stream:
         stream = self._stream(self.create_eval_dataloader(batch_size, kwargs), evaluation=True, name="evaluation")
+        # Asked of the data and not of this rank's share: every rank must come to the same answer.
         length = getattr(stream.dataset, "__len__", None)
-        if stream.length == 0 and length is not None and self.processes.distributed:
+        if stream.sampler is not None and length is not None and length() < self.processes.size:
             raise DataError(
                 f"the evaluation data has {length()} samples for {self.processes.size} processes; "
                 "give at least one to each"
@@ -226,6 +237,7 @@ class Evaluation(Saving):
             evaluation=evaluation,
             limit=self.max_batches_per_epoch,
             name=name,
+            share=self.processes.share,
         )
 
     @staticmethod

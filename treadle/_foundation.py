@@ -1,7 +1,8 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -137,6 +138,8 @@ class Foundation:
         self._scheduled_by_step = True
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
+        self._learning: list[int] = []
+        self._reach_known = self._finds_unreached = False
         self.fire("on_init_end")
 
     @property
@@ -203,6 +206,15 @@ class Foundation:
             return False
         self.request_stop(str(error) or "a callback asked to stop")
         return True
+
+    @contextmanager
+    def _stopping_together(self) -> Iterator[None]:
+        """Let a verb ask to stop: on several processes, at the next point where they agree."""
+        try:
+            yield
+        except StopTrainingError as error:
+            if not self._take_stop(error):
+                raise
 
     def _agree_on_stop(self) -> None:
         """Stop if any process wants to; every process must come here together.

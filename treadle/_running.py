@@ -198,7 +198,8 @@ class Running(SetUp):
         saved = place == self._saved_at and not best and (self._saved_finished or not finished)
         if self._saver is None or saved:
             return
-        if self._loss_tracker.read() is not None:
+        bad = self._loss_tracker.read() is not None
+        if self.processes.reduce([float(bad)], "max")[0]:
             self._log()
         self._check_weights()
         facts = self._facts(best=best, finished=finished)

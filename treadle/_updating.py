@@ -38,9 +38,11 @@ class Updating(Running):
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
-            self._loss_tracker.update(loss if self._scale.mean or not weight else loss.detach() / weight, weight)
+            self._loss_tracker.update(self._mean_loss(loss, weight), weight)
             if self._gate is not None:
                 self._gate.note(loss)
+                # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
+                rider = None if rider is None else rider * (1 + 0 * loss.detach())
             if listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
@@ -60,13 +62,17 @@ class Updating(Running):
 
     def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
-        if self._wrapped is None or phase.parameters is not None:
+        if self._wrapped is None or self._averages(phase):
             module = self._loss_module
             return (phase.loss(batch), None) if module is None else module(phase.loss, batch)
         # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
         self._wrapped.require_backward_grad_sync = last
         result: tuple[dict[str, Any], Tensor] = self._wrapped(phase.loss, batch)
         return result
+
+    def _averages(self, phase: Phase) -> bool:
+        """Whether the trainer averages gradients itself: those of part of a model, and of the very first window."""
+        return phase.parameters is not None or not self._reach_known
 
     def _weight(self, batch: Batch, output: dict[str, Any]) -> Any:
         """Count the samples of a micro-batch and return what its loss is a mean over."""
@@ -80,7 +86,7 @@ class Updating(Running):
 
     def apply_gradients(self, phase: Phase) -> None:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
-        if self._scale.pending:
+        if self._scale.pending or self._loss_module is not None:
             self.normalise_gradients(phase)
         if self._clips:
             self._clip_gradients()
@@ -95,8 +101,10 @@ class Updating(Running):
             self._scale.normalise(gradients_of(phase.trained))
             return
         rider = self._loss_module.weight
-        if phase.parameters is not None:
+        if self._averages(phase):
             GradientAverager(self.processes).average([*phase.trained, rider])
+        if phase.parameters is None and not self._reach_known:
+            self._learn_reach()
         self._scale.normalise(gradients_of(phase.trained), rider.grad)
         rider.grad = None
 
@@ -134,7 +142,11 @@ class Updating(Running):
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
         if self.precision.scaler is not None:
             loss = self.precision.scaler.scale(loss)
-        loss.backward(inputs=None if self._phase is None else self._phase.parameters)  # type: ignore[no-untyped-call]
+        inputs = None if self._phase is None else self._phase.parameters
+        if inputs is not None and self._loss_module is not None:
+            # The rider collects the weights of the window there too.
+            inputs = [*inputs, self._loss_module.weight]
+        loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
 
     def optimizer_step(self) -> None:
         """Update the weights."""

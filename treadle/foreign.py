@@ -23,6 +23,7 @@ class ForeignUpdates:
         self._trainer = trainer
         self._averager = GradientAverager(trainer.processes)
         self._handles: list[RemovableHandle] = []
+        self._own_updates = trainer.progress.step
 
     def __enter__(self) -> Self:
         for optimizer in self._trainer.optimizers().values():
@@ -38,11 +39,13 @@ class ForeignUpdates:
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._trainer.in_own_loop:
             self._trainer.progress.count_update(0)
+            self._own_updates += 1
 
     def __exit__(self, *exception: Any) -> None:
         for handle in self._handles:
             handle.remove()
-        if exception[0] is None and not self._trainer.in_own_loop:
+        ran_the_trainers_own = self._trainer.progress.step > self._own_updates
+        if exception[0] is None and not ran_the_trainers_own:
             self._trainer._finish_foreign_epoch()
 
 

@@ -194,7 +194,8 @@ class Trainer(Updating):
         if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
             self._step_by_epoch(evaluated or stream is None)
         try:
-            self.training_run_epoch_end()
+            with self._stopping_together():
+                self.training_run_epoch_end()
             self.fire("on_training_run_epoch_end")
         finally:
             # Counted even if a callback stops the run here: nothing of this epoch is left to do. One that the
@@ -243,11 +244,14 @@ class Trainer(Updating):
                 break
             self.progress.finish_visit()
         self._note_cut()
-        self.train_epoch_end()
+        self.processes.share_buffers(self.model)
+        with self._stopping_together():
+            self.train_epoch_end()
         if self._log_is_due():
             self._log()
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
+        self.in_own_loop = False
 
     def _log_is_due(self) -> bool:
         """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
@@ -310,8 +314,11 @@ class Trainer(Updating):
         self._cut = False
         resumed = self.progress.mid_epoch
         self._begin_streams()
-        self.train_epoch_start()
+        with self._stopping_together():
+            self.train_epoch_start()
         self.fire("on_train_epoch_start")
+        if self._wrapped is not None and self._learning != self._learning_now():
+            self._wrap()
         if resumed:
             self._resume()
             for stream in self.streams.values():

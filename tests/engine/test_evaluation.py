@@ -238,9 +238,7 @@ def test_several_evaluators_are_one_unless_their_names_clash() -> None:
     assert inference_on_dataset(Classifier(), Points(4), evaluator=joined) == {"a": 1.0, "b": 1.0}
     with pytest.raises(ConfigError, match=r"two evaluators report \['a'\]; rename"):
         DatasetEvaluators([Named("a"), Named("a")]).evaluate()
-    with pytest.raises(
-        ConfigError, match=r"evaluators that are local, \['ClsEvaluator'\], cannot be joined with others"
-    ):
+    with pytest.raises(ConfigError, match=r"evaluators that are local, \['ClsEvaluator'\], cannot be joined"):
         DatasetEvaluators([Named("a"), ClsEvaluator()])
 
 

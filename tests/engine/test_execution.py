@@ -143,10 +143,10 @@ def test_b16_what_cannot_be_done_is_refused_in_both_modes(
 def test_b16_an_unknown_type_and_parallelism_found_by_itself_are_refused(tmp_path: Path) -> None:
     made = config(tmp_path, "graph")
     made.train.amp = {"enabled": True, "dtype": "int8"}
-    with pytest.raises(ConfigError, match="train.amp.dtype='int8' is unknown; use 'bf16' or 'fp16'"):
+    with pytest.raises(ConfigError, match=r"train.amp.dtype='int8' is unknown; use 'bf16' or 'fp16'"):
         DefaultTrainer(made).train()
     made.graph.auto_parallel = {"enabled": True}
-    with pytest.raises(ConfigError, match="graph.auto_parallel.enabled=True"):
+    with pytest.raises(ConfigError, match=r"graph.auto_parallel.enabled=True"):
         DefaultTrainer(made)
 
 
@@ -171,9 +171,7 @@ def test_b16_a_step_of_ones_own_gets_amp_or_an_error(tmp_path: Path) -> None:
     assert trainer.model.types == {torch.bfloat16}
     made = config(tmp_path / "fp16", "eager")
     made.train.amp = {"enabled": True, "dtype": "fp16"}
-    with pytest.raises(
-        ConfigError, match="train.amp.dtype='fp16' scales the loss, which a run_step of your own does not"
-    ):
+    with pytest.raises(ConfigError, match=r"train.amp.dtype='fp16' scales the loss, which a run_step of your own"):
         with_own_step(made).train()
     skipping = config(tmp_path / "skip", "eager")
     skipping.train.on_nonfinite = "skip"
@@ -340,7 +338,7 @@ def test_a_graph_needs_an_optimizer_to_train_and_a_budget() -> None:
     model = Classifier()
     with pytest.raises(ConfigError, match="GraphTrainer needs a Graph with an optimizer"):
         GraphTrainer(Graph(model, backend="eager"), [])
-    with pytest.raises(ConfigError, match="graph.compile_budget=0 must be at least 1"):
+    with pytest.raises(ConfigError, match=r"graph.compile_budget=0 must be at least 1"):
         Graph(model, budget=0)
 
 

@@ -118,8 +118,9 @@ def test_b37_a_model_logs_in_its_steps_without_reading_and_the_logged_values_are
     data = TensorDataset(torch.randn(12, 3, generator=generator), torch.randn(12, 1, generator=generator))
     model = Reporting().to(device)
     trainer = Guarded(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), (), seed=3, device=device)
+    loading = {"shuffle": False, "num_workers": 0, "persistent_workers": False}
     with trainer.storage:
-        trainer.train(data, 2, per_device_batch_size=4, log_every=3, train_dataloader_kwargs={"shuffle": False})
+        trainer.train(data, 2, per_device_batch_size=4, log_every=3, train_dataloader_kwargs=loading)
     assert trainer.guarded == 6
     logged = trainer.storage.series("mean_output")
     assert logged.steps == list(range(6))

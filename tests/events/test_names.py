@@ -34,7 +34,9 @@ def test_b39_the_callbacks_report_under_these_names() -> None:
     model = nn.Linear(2, 1)
     callbacks = (LearningRateMonitor, ThroughputMonitor)
     trainer = Trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), callbacks)
-    trainer.train(TensorDataset(torch.ones(4, 2), torch.zeros(4, 1)), 1, per_device_batch_size=2)
+    loading = {"num_workers": 0, "persistent_workers": False}
+    data = TensorDataset(torch.ones(4, 2), torch.zeros(4, 1))
+    trainer.train(data, 1, per_device_batch_size=2, train_dataloader_kwargs=loading)
     reported = {names.LR, names.SAMPLES_PER_SECOND, names.STEPS_PER_SECOND, names.PEAK_MEMORY_MIB}
     assert reported <= trainer.storage.names("step")
     assert reported - {names.LR} <= set(names.THROUGHPUT)

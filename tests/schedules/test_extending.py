@@ -212,9 +212,7 @@ def test_a_held_schedule_is_resumed_as_held_wherever_it_was_cut(name: str, pause
     whole = rates(resumed(build(20), saved, **facts(10, 20, 4, "hold")), 16)
     first = resumed(build(20), saved, **facts(10, 20, 4, "hold"))
     begun = rates(first, pause)
-    again = resumed(
-        build(20), (first.state_dict(), first.optimizer.state_dict()), **facts(20, 20, 4 + pause, "hold")
-    )
+    again = resumed(build(20), (first.state_dict(), first.optimizer.state_dict()), **facts(20, 20, 4 + pause, "hold"))
     assert [*begun, *rates(again, 16 - pause)] == pytest.approx(whole, rel=1e-9, abs=1e-12)
 
 

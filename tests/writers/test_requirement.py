@@ -31,6 +31,8 @@ def test_without_the_package_the_extra_is_named(
 
 
 def test_importing_and_building_writers_loads_none_of_the_packages() -> None:
+    for package in ("tensorboard", "wandb", "mlflow"):
+        pytest.importorskip(package, reason=f"the extra {package} is not installed")
     program = """
 import sys
 from treadle.writers import MlflowWriter, TensorboardWriter, WandbWriter

@@ -48,6 +48,7 @@ class Saver:
         self.store = store
         self._attempt = attempt
         self._on_failure = on_failure
+        self._saves = 0
         self._staging = Staging()
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
@@ -61,16 +62,21 @@ class Saver:
         self.wait()
         structure, tensors = split(state)
         staged = self._staging.copy(tensors)
+        # One rank may be a save ahead of another, of the same step even: each has a name of its own.
+        self._saves += 1
+        attempt = f"{self._attempt}_{self._saves}"
         if not self.store.policy.asynchronous:
-            self.store.write(step, structure, staged, facts, self._attempt)
+            self.store.write(step, structure, staged, facts, attempt)
             return
-        arguments = (step, structure, staged, facts)
+        arguments = (step, structure, staged, facts, attempt)
         self._thread = threading.Thread(target=self._write, args=arguments, name="treadle-checkpoint", daemon=True)
         self._thread.start()
 
-    def _write(self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def _write(
+        self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any], attempt: str
+    ) -> None:
         try:
-            self.store.write(step, structure, tensors, facts, self._attempt)
+            self.store.write(step, structure, tensors, facts, attempt)
         except CheckpointError as error:
             self._error = error
             self._on_failure()

@@ -1,6 +1,6 @@
 """The order in which an epoch visits its samples, as something one can enter anywhere."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -73,11 +73,15 @@ class SamplerOrder:
     """What somebody else's sampler, or batch sampler, gives in an epoch.
 
     It draws from whatever generators it likes, so their states at the start of the epoch are remembered: from
-    them the same order can be drawn again. Generators of its own are kept at their present state besides.
+    them the same order can be drawn again, and on every rank the order of the first. Generators of its own are
+    kept at their present state besides.
     """
 
-    def __init__(self, sampler: Iterable[Any], *generators: torch.Generator | None) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], *generators: torch.Generator | None, share: Callable[[Any], Any] | None = None
+    ) -> None:
         self._sampler = sampler
+        self._share = share or (lambda value: value)
         nested = [sampler, getattr(sampler, "sampler", None)]
         found = [*generators, *(getattr(one, "generator", None) for one in nested)]
         unique = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
@@ -91,10 +95,12 @@ class SamplerOrder:
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
         if self._start is None:
-            self._start = self._random.state_dict()
-            self._indices = list(self._sampler)
-            return
-        # Drawn again, for a run that goes on: what the process draws from has moved on since, and stays there.
+            present = self._random.state_dict()
+            self._start = self._share(present)
+            if self._start is present:
+                self._indices = list(self._sampler)
+                return
+        # Drawn again, for a run that goes on or as another rank does: what this process draws from stays there.
         shared = RandomState()
         now = shared.state_dict()
         self._random.load_state_dict(self._start)

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -41,6 +41,7 @@ class Stream:
         limit: The most batches to give in an epoch.
         endless: Whether the next epoch follows by itself when one is over, within a window too.
         name: What to call it in messages.
+        share: Gives every rank the first one's value; by it they draw one order from somebody else's sampler.
 
     Attributes:
         epoch: The epoch that batches are drawn from.
@@ -63,6 +64,7 @@ class Stream:
         limit: int | None = None,
         endless: bool = False,
         name: str = "train",
+        share: Callable[[Any], Any] | None = None,
     ) -> None:
         self.name = name
         self.source: Any = source
@@ -82,7 +84,9 @@ class Stream:
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
-        self.sampler = _positioned_sampler(self.source, seed=seed, rank=rank, size=size, evaluation=evaluation)
+        self.sampler = _positioned_sampler(
+            self.source, seed=seed, rank=rank, size=size, evaluation=evaluation, share=share
+        )
         self._seed = seed
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
@@ -352,7 +356,7 @@ def _every_nth(batches: Iterator[Batch], rank: int, size: int, evaluation: bool)
 
 
 def _positioned_sampler(
-    source: Any, *, seed: int, rank: int, size: int, evaluation: bool
+    source: Any, *, seed: int, rank: int, size: int, evaluation: bool, share: Callable[[Any], Any] | None
 ) -> PositionedBatchSampler | None:
     """Return the sampler for a map-style loader; None for anything else, which is drawn in sequence."""
     if not isinstance(source, DataLoader) or isinstance(source.dataset, IterableDataset):
@@ -363,22 +367,27 @@ def _positioned_sampler(
         sampler, batch_size, drop_last = batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
     if isinstance(sampler, DistributedSampler):
         # Somebody shared the data out already; each rank keeps its part.
-        rank, size = 0, 1
+        rank, size, share = 0, 1, None
     if batch_sampler is not None and batch_size is None:
-        order: Order = SamplerOrder(batch_sampler, source.generator)
+        order: Order = SamplerOrder(batch_sampler, source.generator, share=share)
     else:
-        order = _order_of(sampler, source, seed)
+        order = _order_of(sampler, source, seed, share)
     return PositionedBatchSampler(
         order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
     )
 
 
-def _order_of(sampler: Sampler[Any] | Iterable[Any], source: DataLoader[Any], seed: int) -> Order:
+def _order_of(
+    sampler: Sampler[Any] | Iterable[Any],
+    source: DataLoader[Any],
+    seed: int,
+    share: Callable[[Any], Any] | None,
+) -> Order:
     if isinstance(sampler, Shuffle):
         return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:
         return SequentialOrder(len(source.dataset))  # type: ignore[arg-type]
-    return SamplerOrder(sampler, source.generator)
+    return SamplerOrder(sampler, source.generator, share=share)
 
 
 def is_plain(source: Any) -> bool:

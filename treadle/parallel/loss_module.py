@@ -1,6 +1,6 @@
 """The one module that data-parallel wrappers see."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,9 +17,11 @@ class LossModule(nn.Module):
     wrapper's own all-reduce, so the sum over all ranks costs no collective of its own.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, others: Iterable[nn.Parameter] = ()) -> None:
         super().__init__()
         self.model = model
+        # What the loss learns beside the model, such as the proxies of a metric loss.
+        self.others = nn.ParameterList(others)
         kinds = {parameter.dtype for parameter in model.parameters()}
         # A weight of the parameters' own type shares their bucket; a half would lose the count.
         exact = torch.float64 if torch.float64 in kinds else torch.float32

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 
@@ -86,6 +86,20 @@ class Processes:
         if self.distributed:
             dist.all_gather_object(values, value, group=self._control)
         return values
+
+    def share_buffers(self, module: nn.Module) -> None:
+        """Give every process the first one's buffers, such as running statistics, which no gradient keeps alike."""
+        if not self.distributed:
+            return
+        by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for buffer in module.buffers():
+            by_kind.setdefault((buffer.device, buffer.dtype), []).append(buffer)
+        for buffers in by_kind.values():
+            flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+            dist.broadcast(flat, src=0)
+            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     def barrier(self) -> None:
         """Wait until every process has come here."""
