@@ -28,7 +28,9 @@ class HardSamplesTrainer(Trainer):
             with torch.no_grad():
                 chosen = cross_entropy(self.model(inputs), targets, reduction="none") > self.threshold
             hard.append((inputs[chosen], targets[chosen]))
-            if sum(len(part) for _, part in hard) >= len(targets):
+            collected = float(sum(len(part) for _, part in hard))
+            # Gradients are averaged over all processes, so they must update together: when the last one is ready.
+            if self.processes.reduce([collected], "min")[0] >= len(targets):
                 self._update_on(hard)
                 hard = []
         self.train_epoch_end()

@@ -5,7 +5,7 @@ import pickle
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError
 
 from treadle.config import ConfigDict, ConfigList, ConfigTuple, LazyConfig
@@ -104,3 +104,13 @@ def test_changing_a_loaded_call_back_to_strictness_of_its_signature(write: Any) 
     loaded.call.imag = 2
     loaded.call.pop("real")
     assert loaded.call == {"_target_": complex, "imag": 2}
+
+
+def test_a_whole_mapping_may_be_an_interpolation_or_none(tmp_path: Any) -> None:
+    tree = ConfigDict(
+        {"a": {"x": 1}, "b": OmegaConf.create({"link": "${a}"}), "c": DictConfig("${a}"), "d": DictConfig(None)}
+    )
+    assert (tree.b.link.x, tree.c.x, tree.d) == (1, 1, None)
+    LazyConfig.save(tree, tmp_path / "config.yaml")
+    assert (tmp_path / "config.yaml").read_text() == "a:\n  x: 1\nb:\n  link: ${a}\nc: ${a}\nd: null\n"
+    assert LazyConfig.load(tmp_path / "config.yaml").c.x == 1

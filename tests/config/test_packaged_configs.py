@@ -1,6 +1,7 @@
 """The configs that come with Treadle, key by key, and the schedules and parameter groups that they name."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +271,10 @@ def test_overrides_that_cannot_be_meant_are_refused() -> None:
     assert str(other.value) == "overrides: no parameter of Linear is called 'wieght'; did you mean 'weight'?"
     with pytest.raises(ConfigError, match=r"is called 'xyz'; the names are 'weight', 'bias'$"):
         get_default_optimizer_params(nn.Linear(1, 1), overrides={"xyz": {"lr": 1.0}})
+
+
+def test_the_documentation_lists_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
+    names = {key.partition("._target_")[0].partition(".topk")[0] for key in DEFAULTS}
+    shown = {name for name in names if f"`{name}`" in page or f"`.{name.rpartition('.')[2]}`" in page}
+    assert names - shown == {"scheduler.warmup_factor", "scheduler.alpha", "scheduler.warmup_method"}

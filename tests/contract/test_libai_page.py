@@ -137,7 +137,7 @@ def test_the_loop_of_the_page_is_the_loop_of_a_run() -> None:
         def run_step(self, get_batch: Any) -> None:  # type: ignore[override]
             calls.append("run_step")
 
-    trainer = Noting(model, [], torch.optim.SGD(model.parameters(), lr=0.1))
+    trainer = Noting(model, [()], torch.optim.SGD(model.parameters(), lr=0.1))
     trainer.register_hooks([hook])
     trainer.train(0, 1)
     assert calls == called

@@ -43,8 +43,8 @@ class Options:
         pause: Seconds that each update waits, so that a signal meets a run under way.
         kill_at_operation: Which of the process's operations on the checkpoint folder kills it; 0 is none.
         kill_after_finish: Whether it is killed when the finished run was saved, before it could say so.
-        kill_rank: Which of several ranks kills itself.
-        kill_at_steps: At which steps it does; a file in the folder remembers those that are done.
+        kill_at_steps: At which steps it is killed, once each; of several ranks, the one that is the step modulo
+            their number.
     """
 
     folder: Path
@@ -58,7 +58,6 @@ class Options:
     pause: float = 0.0
     kill_at_operation: int = 0
     kill_after_finish: bool = False
-    kill_rank: int = -1
     kill_at_steps: list[int] = field(default_factory=list)
 
 
@@ -72,9 +71,10 @@ class Interruptions(TrainerCallback):
         """Wait; die at this step if it is one to die at, but only once."""
         if self._options.pause:
             time.sleep(self._options.pause)
-        mark = self._options.folder / f"killed_at_{trainer.progress.step}"
-        due = trainer.progress.step in self._options.kill_at_steps
-        if due and trainer.processes.rank == self._options.kill_rank and not mark.exists():
+        step, processes = trainer.progress.step, trainer.processes
+        mark = self._options.folder / f"killed_at_{step}"
+        chosen = step in self._options.kill_at_steps and step % processes.size == processes.rank
+        if chosen and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -130,7 +130,7 @@ def train(options: Options) -> None:
         per_device_batch_size=BATCH,
         gradient_accumulation_steps=2,
         create_scheduler_fn=make_schedule(options),
-        train_dataloader_kwargs={"num_workers": options.workers},
+        train_dataloader_kwargs={"num_workers": options.workers} if options.data == "images" else None,
         save_every=options.save_every,
         log_every=5,
         resume="auto",

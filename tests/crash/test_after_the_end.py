@@ -1,6 +1,5 @@
 """A run that is over stays over, whenever it is started again; and what a killed one leaves lying is cleared."""
 
-import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +33,9 @@ def test_a_finished_run_started_again_changes_nothing(tmp_path: Path, uninterrup
 
 
 def test_nothing_half_written_remains_and_the_pointers_name_whole_checkpoints(tmp_path: Path) -> None:
-    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[2, 6])
+    options = Options(folder=tmp_path, workers=0, kill_at_steps=[2, 6])
     for operation in (8, 16, 24, 32):
-        assert Attempt(replace(options, kill_at_operation=operation, kill_rank=-1)).wait() == -signal.SIGKILL
+        assert Attempt(replace(options, kill_at_operation=operation, kill_at_steps=[])).wait() == -signal.SIGKILL
     for _ in options.kill_at_steps:
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)
@@ -52,13 +51,3 @@ def test_nothing_half_written_remains_and_the_pointers_name_whole_checkpoints(tm
     assert (checkpoints / "last").read_text() == "step_00000021"
     assert (checkpoints / "best").read_text() == "step_00000007"
     assert [path.name for path in tmp_path.rglob(".*")] == []
-
-
-def test_the_manifest_of_a_run_lists_every_start_once(tmp_path: Path) -> None:
-    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[6, 9])
-    for _ in options.kill_at_steps:
-        assert Attempt(options).wait() == -signal.SIGKILL
-    finish(options)
-    starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
-    # It is saved at every second step, and a step that kills comes before its save.
-    assert [start["step"] for start in starts] == [0, 4, 8]

@@ -33,7 +33,7 @@ KILLS = [3, 9, 12]
 def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
     data: str, workers: int, tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
-    options = Options(folder=tmp_path, data=data, workers=workers, epochs=2, kill_rank=0, kill_at_steps=KILLS)
+    options = Options(folder=tmp_path, data=data, workers=workers, epochs=2, kill_at_steps=KILLS)
     for _ in KILLS:
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)
@@ -41,7 +41,7 @@ def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
 
 
 def test_the_number_of_workers_may_change_with_every_start(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
-    options = Options(folder=tmp_path, kill_rank=0, kill_at_steps=[2, 5, 9, 12, 17])
+    options = Options(folder=tmp_path, kill_at_steps=[2, 5, 9, 12, 17])
     for workers in (0, 1, 2, 1, 0):
         assert Attempt(replace(options, workers=workers)).wait() == -signal.SIGKILL
     finish(options)

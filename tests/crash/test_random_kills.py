@@ -30,7 +30,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(
 
 def test_five_kills_within_one_epoch_leave_no_trace(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     # The first epoch has the updates 1 to 7; what comes after the last checkpoint is done again.
-    options = Options(folder=tmp_path, kill_rank=0, kill_at_steps=[1, 3, 4, 6, 7])
+    options = Options(folder=tmp_path, kill_at_steps=[1, 3, 4, 6, 7])
     for _ in options.kill_at_steps:
         assert Attempt(options).wait() == -signal.SIGKILL
     assert not (tmp_path / "checkpoints" / "step_00000008").exists()
@@ -39,7 +39,7 @@ def test_five_kills_within_one_epoch_leave_no_trace(tmp_path: Path, uninterrupte
 
 
 def test_metrics_of_a_killed_run_have_every_step_once(tmp_path: Path) -> None:
-    options = Options(folder=tmp_path, workers=0, kill_rank=0, kill_at_steps=[1, 5, 6, 8, 11, 14, 16, 20])
+    options = Options(folder=tmp_path, workers=0, kill_at_steps=[1, 5, 6, 8, 11, 14, 16, 20])
     for _ in options.kill_at_steps:
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)

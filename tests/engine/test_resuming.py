@@ -1,5 +1,6 @@
 """Going on with a run: exactly, from whatever was saved last, and with what a config may change in between."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
 from treadle.errors import CheckpointError, ConfigError
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818 - it is no error
     """Stands for whatever ends a process."""
 
 
@@ -111,10 +112,8 @@ def test_b17_the_next_batch_rate_and_random_numbers_are_those_of_the_uninterrupt
     def run(name: str, folder: Path, after: int = -1, **train: Any) -> None:
         kind: Any = type("Noting", (Noting,), {"name": name, "die_after": after})
         trainer = kind(config(folder, evaluation={"enabled": False}, **train))
-        try:
+        with contextlib.suppress(Interrupted):
             trainer.train()
-        except Interrupted:
-            pass
 
     run("whole", tmp_path / "whole")
     run("before", tmp_path / "part", after=6)

@@ -96,6 +96,10 @@ class Saver:
             self._thread = None
         self.check()
 
+    def abandon(self) -> None:
+        """Wait for no other rank any more: a run that failed on one of them must not be held up by it."""
+        self.store.abandon()
+
     def check(self) -> None:
         """Raise the error of a checkpoint that could not be written, once.
 

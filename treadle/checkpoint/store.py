@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 PREFIX = "step_"
 REPLACED = ".replaced"
 PART = ".part_"
+PATIENCE = 600.0
+"""Seconds that the first rank waits for another one's part of a checkpoint."""
 
 
 class CheckpointStore:
@@ -44,6 +47,7 @@ class CheckpointStore:
         self.folder = folder
         self.policy = policy
         self._rank, self._size = rank, size
+        self._abandoned = threading.Event()
 
     # Writing ----------------------------------------------------------------------------------------------
 
@@ -95,7 +99,7 @@ class CheckpointStore:
     def _commit(self, part: Path, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}
         for rank in range(self._size):
-            _wait_for(part, rank)
+            self._wait_for(part, rank)
             files |= json.loads((part / _done(rank)).read_text(encoding="utf-8"))
             (part / _done(rank)).unlink()
         write_manifest(part, {"step": step, **facts, "ranks": self._size, "files": files})
@@ -112,6 +116,19 @@ class CheckpointStore:
         for name in (*(["best"] if facts.get("best") else []), *facts.get("names", ())):
             replace_text(self.folder / name, target.name)
         shutil.rmtree(replaced, ignore_errors=True)
+
+    def _wait_for(self, part: Path, rank: int) -> None:
+        """Wait until another rank's part is there; the ranks share a file system, not a collective, in this thread."""
+        deadline = time.monotonic() + PATIENCE
+        while not (part / _done(rank)).exists():
+            if (part / _failed(rank)).exists():
+                raise OSError(f"rank {rank} could not write its part")
+            if time.monotonic() > deadline or self._abandoned.wait(0.005):
+                raise OSError(f"rank {rank} wrote no part; did it die?")
+
+    def abandon(self) -> None:
+        """Wait for no other rank any more, in whatever is being written: the run is over and they may be dead."""
+        self._abandoned.set()
 
     # Removing ---------------------------------------------------------------------------------------------
 
@@ -284,14 +301,3 @@ def _done(rank: int) -> str:
 
 def _failed(rank: int) -> str:
     return f"rank_{rank}.failed"
-
-
-def _wait_for(part: Path, rank: int, timeout: float = 600.0) -> None:
-    """Wait until another rank's part is there; the ranks share a file system, not a collective, in this thread."""
-    deadline = time.monotonic() + timeout
-    while not (part / _done(rank)).exists():
-        if (part / _failed(rank)).exists():
-            raise OSError(f"rank {rank} could not write its part")
-        if time.monotonic() > deadline:
-            raise OSError(f"rank {rank} wrote no part within {timeout:.0f} s; did it die?")
-        time.sleep(0.005)

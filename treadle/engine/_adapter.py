@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.checkpoint import CheckpointStore, Policy
-from treadle.data import Batch, Stream, fold_seed, size_of
+from treadle.data import Batch, Stream, size_of
 from treadle.engine._hook_events import HookEvents
+from treadle.engine._splitting import Splitting
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.foreign import ForeignStep
@@ -24,7 +24,6 @@ from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule
 from treadle.phase import Phase
 from treadle.run_folder import RunFolder
-from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
     from treadle.engine.trainer_base import TrainerBase
@@ -78,7 +77,7 @@ class CoreOptions:
     bucket_megabytes: int | None = None
 
 
-class EngineCore(Trainer):
+class EngineCore(Splitting):
     """Runs the loop for a face: asks it for the step, and tells its hooks of the events.
 
     Args:
@@ -305,62 +304,6 @@ class EngineCore(Trainer):
         super()._roll_back(request)
         self._checked = self.progress.step
 
-    # Going on with other processes --------------------------------------------------------------------------
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what must be the same for a run to go on; how a batch is split over processes need not be."""
-        identity = super()._identity()
-        split = identity["batch"]
-        if split["per device"] is not None:
-            identity["batch"] = {"global": split["per device"] * split["accumulation"] * split["processes"]}
-        return identity
-
-    def _state(self) -> dict[str, Any]:
-        assert self.run_config is not None
-        return {**super()._state(), "batch_size": self.run_config.train_per_device_batch_size}
-
-    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
-        if shared["processes"] == self.processes.size:
-            return super()._read_own(store, step, shared)
-        text = "the run had %d processes and has %d now: it goes on with the next samples, but not bit for bit"
-        logger.info(text, shared["processes"], self.processes.size)
-        return shared
-
-    def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
-        if self._is_split_as_now(shared):
-            super()._load_state(shared, own, partly=partly)
-            return
-        split_anew = self._split_anew(shared)
-        super()._load_state(split_anew, split_anew, partly=partly)
-        if not self.processes.is_main:
-            # The first process goes on with its random numbers; the others, new or not, begin with others.
-            torch.manual_seed(fold_seed(self._data_seed, self.processes.rank, self.progress.step))
-
-    def _is_split_as_now(self, state: dict[str, Any]) -> bool:
-        assert self.run_config is not None
-        size = self.run_config.train_per_device_batch_size
-        return state["processes"] == self.processes.size and state.get("batch_size", size) == size
-
-    def _split_anew(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a state with its place in the data for the batches of now: the samples seen are the same.
-
-        Raises:
-            CheckpointError: The place lies inside a batch of now.
-        """
-        assert self.run_config is not None
-        size = self.run_config.train_per_device_batch_size
-        place = dict(state["tracked"]["stream_train"])
-        seen = place["drawn"] * state["processes"] * (state["batch_size"] or 0)
-        at_once = self.processes.size * (size or 0)
-        if not at_once or seen % at_once:
-            raise CheckpointError(
-                f"the checkpoint is after {seen} samples of epoch {place['epoch']}, inside a batch of {at_once} on "
-                f"{self.processes.size} processes; use {state['processes']} with batches of {state['batch_size']}"
-            )
-        place |= {"drawn": seen // at_once, "last": 0}
-        tracked = {**state["tracked"], "stream_train": place}
-        return {**state, "processes": self.processes.size, "tracked": tracked}
-
     # Saving -------------------------------------------------------------------------------------------------
 
     def save_as(self, name: str | None, *, best: bool = False) -> None:
@@ -383,6 +326,8 @@ class EngineCore(Trainer):
         self._saver.wait()
         if self.processes.is_main:
             self._saver.store.point(name, self.progress.step)
+        # Every process finds the checkpoint and its name from here on.
+        self.processes.barrier()
 
     def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         return {**super()._facts(best=best, finished=finished), "names": list(self._names)}

@@ -142,8 +142,8 @@ class DefaultTrainer(TrainerBase):
             raise ConfigError(f"train.load_weight={weights!r} must be a path, or '' for none")
         if not self._resumes and dist.broadcast_from_main(self.checkpointer.has_checkpoint()):
             raise CheckpointError(
-                f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to go on with "
-                "it, or choose another train.output_dir"
+                f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to go on "
+                "with it, or choose another train.output_dir"
             )
         newest = dist.broadcast_from_main(self.checkpointer.iteration_to_resume()) if self._resumes else None
         self.start_iter = self.iter = newest or 0

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
-from treadle.engine._hook_events import HookList
+from treadle.engine._hook_list import HookList
 from treadle.engine.hook_base import HookBase
 from treadle.engine.metrics import write_metrics
 from treadle.errors import ConfigError
@@ -29,12 +29,14 @@ class TrainerBase:
         start_iter: The first iteration of the run.
         max_iter: The iteration after the last.
         failure: The error that the last run died of; None if it did not.
+        evaluated_at: After how many iterations the last evaluation was; -1 before the first.
     """
 
     def __init__(self) -> None:
         self.hook_list = HookList()
         self.iter = self.start_iter = self.max_iter = 0
         self.failure: BaseException | None = None
+        self.evaluated_at = -1
         self._core: EngineCore | None = None
         self._stand_in = _StandIn()
 
@@ -90,7 +92,7 @@ class TrainerBase:
     def _run(self, start_iter: int, max_iter: int, *, resume: bool = False) -> None:
         core = EngineCore(self, self._plan(), self._options())
         carried = self._carried_state(start_iter, core)
-        self._core, self.failure = core, None
+        self._core, self.failure, self.evaluated_at = core, None, -1
         self._bind(core)
         logger.info("training from iteration %d to %d", start_iter, max_iter)
         try:

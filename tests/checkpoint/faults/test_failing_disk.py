@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.checkpoint.faults.damaged_runs import store_of, train, wide_trainer
 from tests.checkpoint.faults.failing_disk import FailingDisk, no_file_larger_than
 from tests.interrupting import assert_same_run, metric_lines, samples
 from treadle.callback import TrainerCallback
-from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
 
 MakeDisk = Callable[[int], FailingDisk]
@@ -243,6 +244,26 @@ def test_the_first_rank_does_not_wait_for_one_that_could_not_write(tmp_path: Pat
         "rank_1.json",
         "rank_1.safetensors",
     ]
+
+
+def test_the_first_rank_stops_waiting_for_one_that_died_when_its_run_is_over(tmp_path: Path) -> None:
+    saver = Saver(CheckpointStore(tmp_path, Policy(), size=2), "a", lambda: None)
+    saver.save(5, {"tensor": torch.zeros(3)}, {})
+    saver.abandon()
+    with pytest.raises(CheckpointError, match=r"cannot write the checkpoint of step 5 .*: rank 1 wrote no part"):
+        saver.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_is_ahead_does_not_write_into_a_part_that_is_being_committed(tmp_path: Path) -> None:
+    first, second = (CheckpointStore(tmp_path, Policy(), rank=rank, size=2) for rank in range(2))
+    # The same step twice: after its update, and again at the end of its epoch, which was the best so far.
+    for number, facts in enumerate(({"epoch": 0}, {"epoch": 1, "best": True})):
+        second.write(4, {"number": number}, {}, facts, "a")
+    for number, facts in enumerate(({"epoch": 0}, {"epoch": 1, "best": True})):
+        first.write(4, {"number": number}, {}, facts, "a")
+        assert first.newest_good() == 4
+        assert [first.read(4, rank=rank)["number"] for rank in range(2)] == [number, number]
 
 
 def test_a_part_that_nobody_waited_for_is_cleared_with_the_next_checkpoint(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ class EarlyStop(HookBase):
         self._seen = -1
 
     def after_step(self) -> None:
-        """Look at the newest value, if there is one."""
-        value, iteration = self.trainer.storage.latest().get(self._metric, (math.nan, -1))
-        if iteration <= self._seen:
+        """Look at the newest value, if there was an evaluation; nothing else is worth reading the device for."""
+        if self.trainer.evaluated_at <= self._seen:
             return
-        self._seen = iteration
+        self._seen = self.trainer.evaluated_at
+        value, _ = self.trainer.storage.latest().get(self._metric, (math.nan, -1))
         better = self._sign * value > self._best
         self._best = self._sign * value if better else self._best
         self._waited = 0 if better else self._waited + 1

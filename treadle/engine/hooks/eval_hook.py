@@ -27,7 +27,6 @@ class EvalHook(HookBase):
         self._period = eval_period
         self._function = eval_function
         self._at_end = eval_after_train
-        self._evaluated_at = -1
 
     def after_step(self) -> None:
         """Evaluate if it is time; the last time is left to the end."""
@@ -37,7 +36,7 @@ class EvalHook(HookBase):
 
     def after_train(self) -> None:
         """Evaluate at the end, unless the run failed or was stopped right after an evaluation."""
-        if self._at_end and self.trainer.failure is None and self._evaluated_at != self.trainer.iter:
+        if self._at_end and self.trainer.failure is None and self.trainer.evaluated_at != self.trainer.iter:
             self._evaluate(self.trainer.iter)
 
     def _evaluate(self, done: int) -> None:
@@ -47,7 +46,7 @@ class EvalHook(HookBase):
             results = self._function()
         finally:
             random.load_state_dict(before)
-        self._evaluated_at = done
+        self.trainer.evaluated_at = done
         if results is not None:
             if not isinstance(results, Mapping):
                 raise ConfigError(f"the evaluation returned a {type(results).__name__}; return a dict of numbers")

@@ -1,0 +1,109 @@
+"""Kills a training run over and over, and checks that it ends, bit for bit, like one that was never disturbed.
+
+The run is that of `tests/crash`: a network with dropout and batch norm, random augmentation, accumulation, a moving
+average, a one-cycle schedule, early stopping and bf16, over several kinds of data. Each attempt is a process that is
+killed with SIGKILL, at a random moment or while a checkpoint is being written, and started again until the run is
+finished. Weights, optimizer, schedule, average, generators, history and every line of metrics are compared.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+
+from benchmarks.provenance import provenance
+from benchmarks.results import write_section
+from tests.crash.attempts import differing, finish, kill_until_finished, outcome
+from tests.crash.program import Options
+
+VARIANTS = (
+    {"data": "images", "workers": 2},
+    {"data": "images", "workers": 0, "asynchronous": False, "keep_last": 1},
+    {"data": "weighted", "workers": 2},
+    {"data": "batch sampler", "workers": 1, "save_every": "1 step"},
+    {"data": "placed sequence", "workers": 0},
+    {"data": "sequence", "workers": 2, "save_every": "3 steps"},
+)
+
+
+@dataclass
+class Tally:
+    """What happened so far."""
+
+    kills: int = 0
+    resumes: int = 0
+    runs: int = 0
+    different: int = 0
+
+
+def main() -> None:
+    """Kill as often as asked, print the verdict, write the section."""
+    options = parse_options()
+    with tempfile.TemporaryDirectory() as folder:
+        tally = soak(Path(folder), options)
+    section = as_markdown(tally, options)
+    print(section)
+    if tally.different:
+        sys.exit("VERDICT: different")
+    if options.no_write:
+        print("RESULTS.md left as it is (--no-write).")
+    else:
+        write_section("crash", section)
+
+
+def parse_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crash", description=__doc__)
+    parser.add_argument("--kills", type=int, default=500, help="how often to kill")
+    parser.add_argument("--longest", type=float, default=1.0, help="seconds that an attempt lives at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument("--no-write", action="store_true", help="print, but leave RESULTS.md as it is")
+    options = parser.parse_args()
+    if options.kills < 1 or options.longest <= 0:
+        parser.error(f"--kills {options.kills} --longest {options.longest}: both must be above 0")
+    return options
+
+
+def soak(folder: Path, options: argparse.Namespace) -> Tally:
+    """Kill one run after the other, each variant in turn, until there were enough kills."""
+    chance, tally, began = random.Random(options.seed), Tally(), monotonic()
+    plain = [Options(folder=folder / f"undisturbed_{number}", **variant) for number, variant in enumerate(VARIANTS)]
+    for undisturbed in plain:
+        finish(undisturbed)
+    while tally.kills < options.kills:
+        undisturbed = plain[tally.runs % len(plain)]
+        killed = replace(undisturbed, folder=folder / f"killed_{tally.runs}")
+        tally.kills += kill_until_finished(killed, options.kills - tally.kills, chance, options.longest)
+        tally.resumes += count_resumes(killed.folder)
+        tally.runs += 1
+        places = differing(outcome(undisturbed.folder), outcome(killed.folder))
+        tally.different += bool(places)
+        for place in places[:5]:
+            print(f"run {tally.runs}, {killed.data}: {place}", file=sys.stderr)
+        print(f"{tally.kills} kills, {tally.runs} runs, {monotonic() - began:.0f} s", file=sys.stderr)
+    return tally
+
+
+def count_resumes(folder: Path) -> int:
+    """Return how often a run went on from a checkpoint, which is fewer times than it was killed."""
+    log = folder / "log.txt"
+    return log.read_text(encoding="utf-8").count("going on from step") if log.exists() else 0
+
+
+def as_markdown(tally: Tally, options: argparse.Namespace) -> str:
+    """Return the section: where the figures come from and the verdict."""
+    verdict = f"{tally.different} of {tally.runs} runs DIFFERENT" if tally.different else "all bit-identical"
+    facts = provenance("crash", ("treadle", "torch", "numpy", "safetensors"), seed=options.seed)
+    table = (
+        "| kills | resumes from a checkpoint | finished runs | compared with the undisturbed run |\n"
+        "|--:|--:|--:|---|\n"
+        f"| {tally.kills} | {tally.resumes} | {tally.runs} | {verdict} |"
+    )
+    return f"## Killed and resumed\n\n{facts}\n\n{__doc__.partition(chr(10) * 2)[2].strip()}\n\n{table}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What the tests of several processes run under torchrun; each scenario reports what its ranks saw."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.engine.parts import Points, make_config
+from tests.engine.test_evaluation import Seen
+from tests.engine.test_iterations import Remembering
+from treadle.config import LazyCall
+from treadle.engine import DefaultTrainer, dist, hooks, inference_on_dataset
+from treadle.errors import NonFiniteError
+from treadle.optimizers import get_default_optimizer_params
+
+
+def config(folder: Path, *, processes: int, **train: Any) -> Any:
+    """Return a config whose global batch is 8 samples, whatever the number of processes."""
+    settings = {"train_micro_batch_size": 8 // processes, "global_batch_size": 8, "train_iter": 12, **train}
+    made = make_config(folder, **settings)
+    made.dataloader.train = LazyCall(Points)(count=40)
+    made.optim = LazyCall(torch.optim.SGD)(
+        params=LazyCall(get_default_optimizer_params)(clip_grad_max_norm=0.05, clip_grad_norm_type=2.0), lr=0.1
+    )
+    return made
+
+
+def report_of(trainer: DefaultTrainer) -> dict[str, Any]:
+    weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+    storage = trainer.storage
+    return {
+        "weights": weights.tolist(),
+        "losses": storage.history("total_loss").values(),
+        "norms": storage.history("grad_norm").values(),
+        "samples": storage.samples,
+        "results": trainer._last_eval_results,
+        "start": trainer.start_iter,
+        "steps": trainer.checkpointer.store.steps(),
+        "best": trainer.checkpointer.store.pointer("best"),
+    }
+
+
+def whole(folder: Path) -> dict[str, Any]:
+    trainer = DefaultTrainer(
+        config(folder, processes=dist.get_world_size(), evaluation={"enabled": True, "eval_period": 4})
+    )
+    trainer.train()
+    return report_of(trainer)
+
+
+def interrupted(folder: Path) -> dict[str, Any]:
+    """Ask to stop after seven of twelve iterations, for another number of processes to go on."""
+    trainer = DefaultTrainer(config(folder, processes=dist.get_world_size(), checkpointer={"period": 7}))
+    trainer.register_hooks([hooks.CallbackHook(after_step=lambda own: own.iter == 6 and own.request_stop("enough"))])
+    trainer.train()
+    return {"done": trainer.iter}
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    trainer = DefaultTrainer(config(folder, processes=dist.get_world_size(), resume=True))
+    trainer.train()
+    return report_of(trainer)
+
+
+def own_step(folder: Path) -> dict[str, Any]:
+    trainer = DefaultTrainer(config(folder, processes=dist.get_world_size()))
+    trainer._trainer = Remembering(trainer.model, trainer.train_loader, trainer.optimizer)
+    trainer.train()
+    return report_of(trainer)
+
+
+def evaluated(folder: Path) -> dict[str, Any]:
+    model = DefaultTrainer(config(folder, processes=dist.get_world_size())).model
+    found: dict[str, Any] = {}
+    for count in (1, 5, 8, 11):
+        evaluator = Seen()
+        loader = torch.utils.data.DataLoader(Points(count), batch_size=2)
+        inference_on_dataset(model, loader, evaluator=evaluator)
+        found[str(count)] = sorted(evaluator.samples)
+    return found
+
+
+def waiting(folder: Path) -> dict[str, Any]:
+    """Let the last rank wait for its data."""
+
+    class Slow(Points):
+        def __getitem__(self, index: int) -> Any:
+            time.sleep(0.05 if dist.is_last_process() else 0.0)
+            return super().__getitem__(index)
+
+    class Own(DefaultTrainer):
+        @classmethod
+        def build_train_loader(cls, cfg: Any, tokenizer: Any = None) -> Any:
+            return torch.utils.data.DataLoader(Slow(16), batch_size=cfg.train.train_micro_batch_size)
+
+    trainer = Own(config(folder, processes=dist.get_world_size(), train_iter=2))
+    trainer.train()
+    return {"waited": trainer.storage.latest()["data_time"][0], "own": trainer.core.data_time}
+
+
+def poisoned(folder: Path) -> dict[str, Any]:
+    """Make the loss of the last rank alone no number, in one iteration."""
+
+    class Own(DefaultTrainer):
+        def get_batch(self, data: Any) -> Any:  # type: ignore[override]
+            bad = dist.is_last_process() and self.iter == 2
+            return {**data, "inputs": data["inputs"] * (float("nan") if bad else 1.0)}
+
+    trainer = Own(config(folder, processes=dist.get_world_size(), log_period=4))
+    try:
+        trainer.train()
+    except NonFiniteError as error:
+        return {"error": str(error), "iter": trainer.iter}
+    return {}
+
+
+SCENARIOS: tuple[Callable[[Path], dict[str, Any]], ...] = (
+    *(whole, interrupted, resumed, own_step, evaluated, waiting, poisoned),
+)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Run the scenarios called `names`, each in a folder of its own unless a name gives another."""
+    known = {scenario.__name__: scenario for scenario in SCENARIOS}
+    for entry in names:
+        name, _, place = entry.partition(":")
+        found = known[name](folder / (place or name))
+        (folder / f"{name}.rank{dist.get_rank()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

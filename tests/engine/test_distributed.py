@@ -1,0 +1,113 @@
+"""Several processes: together they do what one does, and go on with what another number began."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine import distributed_program as program
+from tests.engine.parts import Points
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["whole", "interrupted", "resumed:begun_by_one", "own_step", "evaluated", "waiting", "poisoned"]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """What one process reports, and a run that it began and did not finish."""
+    folder = tmp_path_factory.mktemp("alone")
+    reports = {"whole": program.whole(folder / "whole")}
+    program.interrupted(folder / "begun_by_one")
+    reports["own_step"] = program.own_step(folder / "own_step")
+    return folder, reports
+
+
+@pytest.fixture(scope="module")
+def together(alone: tuple[Path, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What two processes report, rank by rank."""
+    folder = alone[0]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    names = [name.replace("whole", "whole:whole_of_two").replace("own_step", "own_step:own_of_two") for name in NAMES]
+    done = subprocess.run(
+        [sys.executable, *command, "-m", "tests.engine.distributed_program", str(folder), *names],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    plain = [name.partition(":")[0] for name in NAMES]
+    return {name: [json.loads((folder / f"{name}.rank{rank}.json").read_text()) for rank in range(2)] for name in plain}
+
+
+Together = dict[str, list[dict[str, Any]]]
+Alone = tuple[Path, dict[str, Any]]
+
+
+def assert_same(own: dict[str, Any], reference: dict[str, Any]) -> None:
+    assert own["weights"] == pytest.approx(reference["weights"], abs=1e-6)
+    for name in ("losses", "norms"):
+        last = len(own[name])
+        for (value, iteration), (other, place) in zip(own[name], reference[name][-last:], strict=True):
+            assert iteration == place
+            assert value == pytest.approx(other, abs=1e-5)
+
+
+def test_b46_losses_norms_and_weights_are_those_of_one_process(together: Together, alone: Alone) -> None:
+    for report in together["whole"]:
+        assert_same(report, alone[1]["whole"])
+        assert report["samples"] == 12 * 8
+
+
+def test_b22_another_number_of_processes_goes_on_with_the_next_samples(together: Together, alone: Alone) -> None:
+    for report in together["resumed"]:
+        assert report["start"] == 7
+        assert_same({**report, "losses": report["losses"][-5:], "norms": report["norms"][-5:]}, alone[1]["whole"])
+
+
+def test_b22_one_process_goes_on_with_what_two_began(together: Together, alone: Alone) -> None:
+    # Several processes ask each other every ten steps whether one wants to stop.
+    assert together["interrupted"] == [{"done": 10}, {"done": 10}]
+    report = program.resumed(alone[0] / "interrupted")
+    assert report["start"] == 10
+    assert_same({**report, "losses": report["losses"][-2:], "norms": report["norms"][-2:]}, alone[1]["whole"])
+
+
+def test_b25_the_best_checkpoint_is_saved_on_all_ranks_together(together: Together, alone: Alone) -> None:
+    for report in together["whole"]:
+        assert report["best"] == alone[1]["whole"]["best"]
+        assert report["steps"] == alone[1]["whole"]["steps"]
+    store = alone[0] / "whole_of_two" / "checkpoints" / f"step_{together['whole'][0]['best']:08d}"
+    assert {path.name for path in store.iterdir()} >= {"rank_0.safetensors", "rank_1.safetensors"}
+
+
+def test_b30_each_sample_is_evaluated_once_on_two_processes(together: Together, alone: Alone) -> None:
+    for report in together["evaluated"]:
+        for count in (1, 5, 8, 11):
+            assert report[str(count)] == pytest.approx(sorted(Points(count).points[:, 0].tolist()))
+    for report in together["whole"]:
+        assert report["results"] == alone[1]["whole"]["results"]
+
+
+def test_b38_a_loss_that_is_no_number_on_one_rank_stops_all_of_them(together: Together) -> None:
+    for report in together["poisoned"]:
+        assert report["error"].startswith("total_loss is nan at iteration 2")
+        assert report["iter"] == 3
+
+
+def test_b39_the_time_waited_for_data_is_the_longest_of_any_rank(together: Together) -> None:
+    reports = together["waiting"]
+    assert reports[0]["waited"] == pytest.approx(reports[1]["waited"])
+    assert reports[0]["waited"] == pytest.approx(max(report["own"] for report in reports), rel=1e-6)
+
+
+def test_a_step_of_ones_own_gets_averaged_gradients(together: Together, alone: Alone) -> None:
+    for report in together["own_step"]:
+        assert_same(report, alone[1]["own_step"])
