@@ -119,7 +119,9 @@ def test_packs_do_not_import_each_other() -> None:
 
 
 def test_the_core_names_no_pack() -> None:
-    core = [name for name in modules() if name != "treadle" and layer(name) < LAYERS.index(PACKS)]
+    # A packaged configuration names its targets as words, which nothing imports until somebody builds them.
+    ours = [name for name in modules() if name != "treadle" and not name.startswith("treadle.config.configs")]
+    core = [name for name in ours if layer(name) < LAYERS.index(PACKS)]
     named = [
         f"{name} names treadle.{pack}"
         for name in core

@@ -1,6 +1,7 @@
 """A run in its folder: what lies there, going on, and what is refused."""
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,25 @@ def test_a_manifest_that_was_damaged_begins_a_new_list_of_starts(tmp_path: Path)
     (tmp_path / "manifest.json").write_text("{")
     make_trainer(tmp_path).train(samples(), 2, resume="auto")
     assert json.loads((tmp_path / "manifest.json").read_text())["starts"][0]["step"] == 3
+
+
+@pytest.mark.parametrize("ending", ["error", "limit", "stop", "end"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_no_worker_outlives_its_run(ending: str, persistent: bool) -> None:
+    class Stop(TrainerCallback):
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            if trainer.progress.step == 4:
+                trainer.request_stop("enough")
+
+    callbacks = {"error": [CutAt(4)], "stop": [Stop]}.get(ending, [])
+    trainer = make_trainer(None, *callbacks)
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+    try:
+        trainer.train(samples(), 2, max_steps=4 if ending == "limit" else None, train_dataloader_kwargs=options)
+    except CutError:
+        assert ending == "error"
+    # A worker that is left to the garbage collector holds it up for seconds, in whatever thread it runs.
+    assert multiprocessing.active_children() == []
 
 
 # What is refused ------------------------------------------------------------------------------------------

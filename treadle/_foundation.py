@@ -86,6 +86,8 @@ class Foundation:
     ) -> None:
         _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
         _check_choice("microbatch", microbatch, ("fixed", "auto"))
+        if type(max_rollbacks) is not int or max_rollbacks < 0:
+            raise ConfigError(f"max_rollbacks={max_rollbacks!r} must be a whole number from 0")
         _check_parts(model, loss_func, optimizer, callbacks, loss_reduction)
         self.model = model
         self.loss_func = loss_func
@@ -130,6 +132,7 @@ class Foundation:
         self._window_samples = 0
         self._optimizers: list[Optimizer] = []
         self._clips = False
+        self._updated = self._stopped = False
         self._next_due = 0
         self._folder: RunFolder | None = None
         self._poisoned = PoisonedSteps()

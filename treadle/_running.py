@@ -19,7 +19,7 @@ from treadle.nonfinite import REMEDY, RollBack
 from treadle.optimizer_state import OptimizerState
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
-from treadle.schedules.extending import fit_schedule
+from treadle.schedules.extending import SCHEDULED, fit_schedule
 
 
 class Running(SetUp):
@@ -34,7 +34,6 @@ class Running(SetUp):
         self._folder = self._saver = self._restored = None
         self._cut = False
         self._leave_request = 0
-        self._rollbacks = 0
         self._saved_at: tuple[int, int] | None = None
         self._saved_finished = False
         self._judged = 0
@@ -141,8 +140,9 @@ class Running(SetUp):
         changed = differences(manifest["environment"], environment())
         if changed:
             self.print("resumed, but not bit for bit: " + "; ".join(changed))
+        moving = () if self.scheduler is None else SCHEDULED
         for name, optimizer in self.optimizers().items():
-            for change in OptimizerState(optimizer, self.model).changed_arguments(tracked[name]):
+            for change in OptimizerState(optimizer, self.model).changed_arguments(tracked[name], moving):
                 self.print(f"{name}: {change}; the checkpoint's value is used")
 
     def _identity(self) -> dict[str, Any]:
@@ -275,9 +275,10 @@ class Running(SetUp):
         best = find_best(name, values, greater_is_better=self.checkpoint_policy.greater_is_better)
         return len(values) > judged and best is not None and best.position == len(values) - 1
 
-    def _finish_run(self) -> None:
+    def _finish_run(self, *, stopped: bool) -> None:
         """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""
-        self._check_weights()
+        if not stopped:
+            self._check_weights()
         if self._saver is None:
             return
         for _ in range(2):
@@ -322,9 +323,9 @@ class Running(SetUp):
             return
         number = int(self.processes.reduce([float(self._leave_request)], "max")[0])
         if number:
-            self._leave_request = 0
             self._save()
             self._saver.wait()
+            self._leave_request = 0
             message = f"saved step {self.progress.step} in {self.run_dir}; start the same command to go on"
             self.print(message)
             leave(number, message)
@@ -335,10 +336,8 @@ class Running(SetUp):
         Raises:
             NonFiniteError: There is no such checkpoint, or it happened too often.
         """
-        self._rollbacks += 1
-        if self._saver is None:
-            raise NonFiniteError(f"{request}; on_nonfinite='rollback' needs a run_dir to go back to a checkpoint of")
-        if self._rollbacks > self.max_rollbacks:
+        assert self._saver is not None, "a trainer that rolls back has a folder"
+        if len(self._poisoned.steps) >= self.max_rollbacks:
             raise NonFiniteError(f"{request}, after {self.max_rollbacks} rollbacks; lower the learning rate")
         self._saver.wait()
         store = self._saver.store
@@ -354,4 +353,5 @@ class Running(SetUp):
         self._restored = (shared, shared if self.processes.is_main else store.read(step))
         self._saved_at = None
         self._resume()
+        self._next_due = 0
         self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")

@@ -126,6 +126,8 @@ class Saving(Foundation):
     def _read_training_state(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         own = read_file(Path(folder) / _state_file(self.processes.rank))
         shared = own if self.processes.is_main else read_file(Path(folder) / _state_file(0))
+        # The lines of metrics are in the folder of the run that saved this, which is left alone.
+        shared["run"]["tracked"].pop("metrics_file", None)
         return shared["run"], own["run"]
 
     def _state(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
 from treadle.data.seeds import draw_seed
-from treadle.data.stream import refuse_loader_arguments, without_idle_workers
+from treadle.data.stream import without_idle_workers
 from treadle.errors import ConfigError, DataError
 from treadle.gradients import WindowScale
 from treadle.micro_batches import MicroBatchSplits
@@ -80,8 +80,6 @@ class SetUp(Evaluation):
     ) -> None:
         """Make the streams that batches of training and evaluation are drawn from."""
         size = self.settings.per_device_batch_size
-        refuse_loader_arguments(self.train_dataset, train_kwargs, "train_dataloader_kwargs")
-        refuse_loader_arguments(self.eval_dataset, eval_kwargs, "eval_dataloader_kwargs")
         self._train_dataloader = self._stream(self.create_train_dataloader(size, train_kwargs))
         if self._train_dataloader.length == 0:
             raise DataError(

@@ -25,6 +25,7 @@ class Updating(Running):
     def calculate_gradients(self, phase: Phase, window: list[Batch]) -> None:
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
+        self._updated = False
         if self._gate is not None:
             self._gate.begin()
         listening = self.callback_handler.table
@@ -90,6 +91,7 @@ class Updating(Running):
             self.normalise_gradients(phase)
         if self._clips:
             self._clip_gradients()
+        self._updated = True
         self.optimizer_step()
         if phase.scheduler is not None and self._scheduled_by_step:
             self.scheduler_step()

@@ -3,6 +3,7 @@
 ```
 TreadleError
 ├── ConfigError             (ValueError)      an argument or setting that cannot be meant
+│   └── InstantiationError                    a target in a configuration that cannot be built
 ├── DataError               (ValueError)      a data set, loader or batch that cannot be trained on
 ├── LossError               (ValueError)      a loss that is no scalar, or that no gradient can flow through
 ├── CallbackError           (ValueError)      a callback given twice, or not a callback

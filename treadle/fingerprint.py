@@ -18,7 +18,7 @@ def fingerprint_model(model: nn.Module) -> dict[str, Any]:
         for name, tensor in model.state_dict().items()
         if isinstance(tensor, Tensor)
     }
-    return {"class": type(model).__name__, **state}
+    return {"class": type(getattr(model, "_orig_mod", model)).__name__, **state}
 
 
 def fingerprint_optimizer(optimizer: Optimizer) -> dict[str, Any]:
@@ -43,7 +43,8 @@ def fingerprint_data(dataset: Any) -> dict[str, Any]:
 def _rows_checksum(tensors: tuple[Tensor, ...]) -> int:
     value = 0
     for tensor in tensors:
-        rows = torch.linspace(0, max(len(tensor) - 1, 0), min(SAMPLED_ROWS, len(tensor))).long()
+        count = min(SAMPLED_ROWS, len(tensor))
+        rows = torch.arange(count) * (len(tensor) - 1) // max(count - 1, 1)
         sample = tensor.detach()[rows.to(tensor.device)].cpu().contiguous()
         value = zlib.crc32(sample.view(torch.uint8).numpy().tobytes() if sample.numel() else b"", value)
     return value

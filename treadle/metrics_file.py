@@ -42,7 +42,8 @@ class MetricsFile:
     def put(self, records: list[tuple[str, int, Any, str]]) -> None:
         """Take in the (name, step, value, kind) of what was just flushed."""
         for name, step, value, _ in records:
-            if self._row and self._row["step"] != step:
+            if self._row and self._row["step"] < step:
+                # A value of an earlier step that comes late joins the present line: its own is written.
                 self._write_row()
             if not self._row:
                 self._row = {"step": step, "epoch": self._progress.epoch, "time": time.time()}
@@ -50,7 +51,7 @@ class MetricsFile:
 
     def _write_row(self) -> None:
         row, self._row = self._row, {}
-        self._waiting += json.dumps(row, allow_nan=False).encode() + b"\n"
+        self._waiting += json.dumps(row, allow_nan=False, sort_keys=True).encode() + b"\n"
         with suppress(OSError):
             self._write_waiting()
 
@@ -120,6 +121,8 @@ def plain_number(value: Any) -> Any:
     >>> plain_number([1.5, float("nan")])
     [1.5, 'nan']
     """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, (list, tuple)):

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from treadle.data import Batch, size_of
+from treadle.events import LossTracker
 
 
 class MicroBatchSplits:
@@ -31,6 +33,23 @@ class MicroBatchSplits:
         self.parts = int(state["parts"])
 
 
+class BeforeAttempt:
+    """What an attempt that runs out of memory may have moved already: buffers, and losses that were noted."""
+
+    def __init__(self, model: nn.Module, losses: LossTracker) -> None:
+        self._model = model
+        self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
+        self._losses = losses
+        self._mark = losses.mark()
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
+                buffer.copy_(before)
+        self._losses.rewind(self._mark)
+
+
 def split_batch(batch: Batch, parts: int) -> list[Batch]:
     """Cut a batch along its samples into at most `parts` batches of nearly equal size.
 
@@ -52,6 +71,13 @@ def _rows(value: Any, size: int, first: int, last: int) -> Any:
         return {key: _rows(item, size, first, last) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_rows(item, size, first, last) for item in value))
+    if isinstance(value, list) and len(value) == size and not any(_is_column(item, size) for item in value):
+        return value[first:last]
     if isinstance(value, (list, tuple)):
         return type(value)(_rows(item, size, first, last) for item in value)
     return value
+
+
+def _is_column(value: Any, size: int) -> bool:
+    """Whether `value` has an entry for each sample itself, so that a list of such is no list of samples."""
+    return isinstance(value, Tensor) and value.dim() > 0 and len(value) == size

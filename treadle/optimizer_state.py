@@ -1,5 +1,6 @@
 """An optimizer's state, saved with the names and shapes that prove it belongs to this model."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -38,11 +39,16 @@ class OptimizerState:
         sizes = [len(group["params"]) for group in self._optimizer.param_groups]
         return {"kind": type(self._optimizer).__name__, "parameters in each group": sizes}
 
-    def changed_arguments(self, state: dict[str, Any]) -> list[str]:
-        """Return, in words, which arguments of the optimizer differ from those in `state`; rates may move."""
+    def changed_arguments(self, state: dict[str, Any], scheduled: Iterable[str] = ()) -> list[str]:
+        """Return, in words, which arguments of the optimizer differ from those in `state`.
+
+        Args:
+            state: What `state_dict` returned.
+            scheduled: Arguments that a schedule moves, which are no news.
+        """
         changes: list[str] = []
         saved_groups = state["optimizer"]["param_groups"]
-        moving = {"params", "lr", "initial_lr", "param_names", *self.IMPLEMENTATION}
+        moving = {"params", "initial_lr", "param_names", *self.IMPLEMENTATION, *scheduled}
         for place, (old, new) in enumerate(zip(saved_groups, self._optimizer.param_groups, strict=False)):
             for name in sorted(set(old) & set(new) - moving):
                 if isinstance(old[name], (bool, int, float, str)) and old[name] != new[name]:

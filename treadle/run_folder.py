@@ -99,6 +99,10 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+RESERVED = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+"""Words that YAML takes for something else."""
+
+
 def to_yaml(value: Any, indent: int = 0) -> str:
     """Return plain data as YAML.
 
@@ -126,12 +130,13 @@ def _below(value: Any, indent: int) -> str:
 
 def _key(key: Any) -> str:
     text = str(key)
-    return text if text.replace("_", "").isalnum() and not text.isdigit() else json.dumps(text)
+    plain = text.isascii() and text.isidentifier() and text.lower() not in RESERVED
+    return text if plain else json.dumps(text, ensure_ascii=False)
 
 
 def _scalar(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, str, dict, list)):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple):
         return "[]"
     if isinstance(value, float):

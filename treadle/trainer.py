@@ -14,10 +14,11 @@ from treadle._foundation import AGREEMENT_STEPS
 from treadle._updating import Updating
 from treadle.data import Batch, size_of
 from treadle.determinism import Deterministic
-from treadle.errors import ConfigError, DataError, StopTrainingError
+from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
 from treadle.foreign import ForeignUpdates
 from treadle.losses import describe_batch, name_of
-from treadle.nonfinite import RollBack
+from treadle.micro_batches import BeforeAttempt
+from treadle.nonfinite import REMEDY, RollBack
 from treadle.phase import Phase
 from treadle.progress import Cadence
 from treadle.result import TrainResult, find_best
@@ -118,12 +119,14 @@ class Trainer(Updating):
         if self.run_dir is None and (save_every is not None or resume is not None):
             asked = f"save_every={save_every!r}" if save_every is not None else f"resume={resume!r}"
             raise ConfigError(f"{asked} needs a folder for the run; build the trainer with run_dir=")
+        if self.run_dir is None and self.on_nonfinite == "rollback":
+            raise ConfigError("on_nonfinite='rollback' needs checkpoints to go back to; give the trainer a run_dir=")
         if self.optimizer is None:
             raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
         self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
-        with self._leaving(), Deterministic(self.device) if self.deterministic else NO_CONTEXT:
+        with self.storage, self._leaving(), Deterministic(self.device) if self.deterministic else NO_CONTEXT:
             return self._run_training()
 
     # The run ----------------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class Trainer(Updating):
             with self.callback_handler.session("on_training_run_start", self):
                 self._resume()
                 reason = self._run_epochs()
-                self._finish_run()
+                self._finish_run_or_say_why()
                 self.training_run_end()
                 self.fire("on_training_run_end")
         finally:
@@ -145,8 +148,15 @@ class Trainer(Updating):
             self._close_run()
         return self._result(reason)
 
+    def _finish_run_or_say_why(self) -> None:
+        try:
+            self._finish_run(stopped=self._stopped)
+        except RollBack as request:
+            # The run is over, and there is nothing left to go on with.
+            raise NonFiniteError(f"{request}, at the end of the run; {REMEDY}") from None
+
     def _run_epochs(self) -> str:
-        self._looping = True
+        self._looping, self._stopped = True, False
         try:
             if self.progress.mid_epoch and self._limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
@@ -158,7 +168,7 @@ class Trainer(Updating):
                     self._roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
-            self._looping = False
+            self._looping, self._stopped = False, True
             self.print(reason)
             self.fire("on_stop_training_error")
         self._looping = False
@@ -271,13 +281,15 @@ class Trainer(Updating):
             bad = self.progress.step + 1 in self._poisoned.steps
             self.update_applied = torch.tensor(not bad, dtype=torch.float32, device=self.device)
             if bad:
-                self._window_samples = sum(map(size_of, window))
+                self._pass_over(phase, window)
                 return
+        before = BeforeAttempt(self.model, self._loss_tracker) if self.microbatch == "auto" else None
         try:
             self.update(phase, self._splits.cut(window))
         except torch.OutOfMemoryError:
-            if not self._may_cut_finer(window):
+            if before is None or not self._may_cut_finer(window):
                 raise
+            before.restore()
             self._cut_finer()
             self._attempt(phase, window)
         except StopTrainingError:
@@ -286,10 +298,17 @@ class Trainer(Updating):
             error.add_note(self._place_of(phase, window))
             raise
 
+    def _pass_over(self, phase: Phase, window: list[Batch]) -> None:
+        """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
+        self._phase = phase
+        self._window_samples = sum(map(size_of, window))
+        if phase.scheduler is not None and self._scheduled_by_step:
+            self.scheduler_step()
+
     def _may_cut_finer(self, window: list[Batch]) -> bool:
         # Alone only: another process would not know that this one makes more backward passes.
         alone = not self.processes.distributed
-        return self.microbatch == "auto" and alone and self._splits.parts < max(map(size_of, window))
+        return alone and not self._updated and self._splits.parts < max(map(size_of, window))
 
     def _cut_finer(self) -> None:
         """Halve the micro-batches after memory ran out."""

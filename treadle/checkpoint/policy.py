@@ -28,7 +28,7 @@ class Policy:
     def __post_init__(self) -> None:
         for name in ("keep_last", "keep_every"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"Policy({name}={value!r}): give a whole number from 1, or None")
         if self.on_error not in ("raise", "warn"):
             raise ConfigError(f"Policy(on_error={self.on_error!r}): use 'raise' or 'warn'")

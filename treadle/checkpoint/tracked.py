@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container
 from typing import Any, Protocol, runtime_checkable
 
+from treadle.checkpoint.tree import all_plain
 from treadle.errors import CheckpointError, ConfigError
 
 
@@ -76,5 +77,5 @@ def unshared(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: unshared(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(unshared(item) for item in value)
+        return type(value)(value if all_plain(value) else map(unshared, value))
     return value

@@ -1,6 +1,7 @@
 """State as a tree of plain data and tensors, taken apart into JSON and named tensors, and put together again."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from treadle.errors import CheckpointError
 
 KIND = "__kind__"
+PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def split(tree: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -46,7 +48,9 @@ class _Splitter:
         if isinstance(value, float):
             return value if math.isfinite(value) else {KIND: "float", "value": str(value)}
         if isinstance(value, (list, tuple)):
-            items = [self._encode(item, (*path, str(place))) for place, item in enumerate(value)]
+            items = list(value)
+            if not all_plain(items):
+                items = [self._encode(item, (*path, str(place))) for place, item in enumerate(items)]
             return items if isinstance(value, list) else {KIND: "tuple", "items": items}
         if isinstance(value, dict):
             return self._encode_dict(value, path)
@@ -79,6 +83,16 @@ class _Splitter:
         return name
 
 
+def all_plain(values: Sequence[Any]) -> bool:
+    """Whether all of `values` are what JSON holds as it is; a history of thousands of numbers is told at a glance.
+
+    >>> all_plain([1, "a", None]), all_plain([0.5, float("nan")]), all_plain([[1]])
+    (True, False, False)
+    """
+    kinds = set(map(type, values))
+    return kinds <= PLAIN or (kinds == {float} and all(map(math.isfinite, values)))
+
+
 def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
     """Put together again what `split` took apart.
 
@@ -86,7 +100,7 @@ def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
         CheckpointError: The structure names a tensor that is not there, or a kind that does not exist.
     """
     if isinstance(structure, list):
-        return [join(item, tensors) for item in structure]
+        return list(structure) if all_plain(structure) else [join(item, tensors) for item in structure]
     if not isinstance(structure, dict):
         return structure
     kind = structure.get(KIND)

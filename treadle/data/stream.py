@@ -461,13 +461,3 @@ def without_idle_workers(kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("num_workers", 0) > 0:
         return kwargs
     return {name: value for name, value in kwargs.items() if name not in ("persistent_workers", "prefetch_factor")}
-
-
-def refuse_loader_arguments(data: Any, kwargs: dict[str, Any] | None, name: str) -> None:
-    """Refuse arguments for a loader that somebody has made already.
-
-    Raises:
-        DataError: There are some.
-    """
-    if kwargs and isinstance(data, DataLoader):
-        raise DataError(f"{name}={kwargs} cannot be applied to a ready DataLoader; build it with these arguments")

@@ -126,17 +126,16 @@ class EngineCore(Splitting):
             carried: The state that an earlier run of the same trainer ended in, to go on from.
         """
         self._start_iteration, self._carried = start, carried
-        with self.storage:
-            self.train(
-                self.plan.loader,
-                max_steps=end,
-                gradient_accumulation_steps=self.plan.accumulation,
-                clip_norm=self.options.clip_norm,
-                eval_every=None,
-                log_every=NEVER,
-                save_every=None if self.run_dir is None else NEVER,
-                resume="auto" if resume else None,
-            )
+        self.train(
+            self.plan.loader,
+            max_steps=end,
+            gradient_accumulation_steps=self.plan.accumulation,
+            clip_norm=self.options.clip_norm,
+            eval_every=None,
+            log_every=NEVER,
+            save_every=None if self.run_dir is None else NEVER,
+            resume="auto" if resume else None,
+        )
 
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""
@@ -289,6 +288,11 @@ class EngineCore(Splitting):
                 if iteration >= first and not math.isfinite(value):
                     self._act_on(name, iteration, value)
 
+    def _check_weights(self) -> None:
+        # A number that went wrong says more of the cause than the weights it spoilt.
+        self._log()
+        super()._check_weights()
+
     def _recorded(self, name: str) -> list[tuple[int, float]]:
         if name not in self.storage.names():
             return []
@@ -345,5 +349,7 @@ class EngineCore(Splitting):
     def _add_epoch_loss_to_run_history(self) -> None:
         """Record no loss of an epoch: this door counts iterations."""
 
-    def _finish_run(self) -> None:
+    def _finish_run(self, *, stopped: bool) -> None:
         """Leave the last checkpoint to the hooks, which come after this; `_close_run` waits for it."""
+        if not stopped:
+            self._check_weights()

@@ -58,6 +58,14 @@ class LossTracker:
         self._losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
         self._weights.append(batch_size)
 
+    def mark(self) -> int:
+        """Return how many losses are pending, to come back to with `rewind`."""
+        return len(self._losses)
+
+    def rewind(self, mark: int) -> None:
+        """Forget the losses that were put since `mark`."""
+        del self._steps[mark:], self._losses[mark:], self._weights[mark:]
+
     def spoil(self, norm: Tensor) -> None:
         """Make the newest loss nan, on the device, if the norm of its gradient is not finite."""
         if self._losses and isinstance(self._losses[-1], Tensor):

@@ -14,7 +14,7 @@ SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas", "base_
 
 MOVING = (
     *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
-    *("best", "num_bad_epochs", "lr_lambdas", "cooldown_counter", "T_cur", "T_i", "num_updates"),
+    *("best", "num_bad_epochs", "lr_lambdas", "is_continuation", "cooldown_counter", "T_cur", "T_i", "num_updates"),
 )
 """What changes in a scheduler's state while it runs; everything else is how it was set up."""
 
