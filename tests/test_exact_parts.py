@@ -145,6 +145,7 @@ def test_weights_that_are_shared_or_strided_go_on(tmp_path: Path, kind: type[nn.
         assert cut.model.second.weight is cut.model.first.weight
 
 
+@pytest.mark.slow
 def test_a_compiled_model_goes_on(tmp_path: Path) -> None:
     def compiled() -> nn.Module:
         model: nn.Module = torch.compile(network(), backend="eager")  # type: ignore[assignment]

@@ -264,6 +264,7 @@ def test_persistent_workers_make_no_difference(tmp_path: Path, persistent: bool)
     check(tmp_path, make_trainer, train, [2, 7])
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_with_another_number_of_workers(tmp_path: Path) -> None:
     workers = iter([0, 1, 0, 1])
 

@@ -30,6 +30,7 @@ def test_a_model_is_its_class_and_the_shapes_and_types_of_its_tensors() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_the_same_as_the_plain_one() -> None:
     model = nn.Linear(2, 1)
     compiled: Any = torch.compile(model, backend="eager")

@@ -157,6 +157,7 @@ def test_a_run_that_could_not_save_itself_does_not_say_it_did(
     class FullDisk(TrainerCallback):
         def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 3:
+                trainer._saver.wait()
                 monkeypatch.setattr(CheckpointStore, "_write_part", self._fail)
 
         def _fail(self, *arguments: Any) -> None:

@@ -255,12 +255,13 @@ def test_no_worker_outlives_its_run(ending: str, persistent: bool) -> None:
     callbacks = {"error": [CutAt(4)], "stop": [Stop]}.get(ending, [])
     trainer = make_trainer(None, *callbacks)
     options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+    before = set(multiprocessing.active_children())
     try:
         trainer.train(samples(), 2, max_steps=4 if ending == "limit" else None, train_dataloader_kwargs=options)
     except CutError:
         assert ending == "error"
     # A worker that is left to the garbage collector holds it up for seconds, in whatever thread it runs.
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
 # What is refused ------------------------------------------------------------------------------------------

@@ -220,7 +220,8 @@ class Evaluation(Saving):
         stream = self._stream(self.create_eval_dataloader(batch_size, kwargs), evaluation=True, name="evaluation")
         # Asked of the data and not of this rank's share: every rank must come to the same answer.
         length = getattr(stream.dataset, "__len__", None)
-        if stream.sampler is not None and length is not None and length() < self.processes.size:
+        shared = self.processes.distributed and stream.sampler is not None
+        if shared and length is not None and length() < self.processes.size:
             raise DataError(
                 f"the evaluation data has {length()} samples for {self.processes.size} processes; "
                 "give at least one to each"

@@ -239,7 +239,9 @@ class Foundation:
             raise RollBack(nonfinite.step, nonfinite.value)
         if self._gate is not None:
             nonfinite = None
-            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone())
+            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
+        if self._poisoned.steps:
+            self.storage.put_scalar("skipped_steps", len(self._poisoned.steps), smoothing_hint=False)
         if count:
             self.storage.put_scalar("train_loss", total / count)
         self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)

@@ -131,12 +131,12 @@ def _below(value: Any, indent: int) -> str:
 def _key(key: Any) -> str:
     text = str(key)
     plain = text.isascii() and text.isidentifier() and text.lower() not in RESERVED
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if plain else _quoted(text)
 
 
 def _scalar(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, str, dict, list)):
-        return json.dumps(value, ensure_ascii=False)
+        return _quoted(value) if isinstance(value, str) else json.dumps(value)
     if isinstance(value, tuple):
         return "[]"
     if isinstance(value, float):
@@ -150,3 +150,13 @@ def _float(value: float) -> str:
     mantissa, _, exponent = repr(value).partition("e")
     # Without a point, YAML reads 1e-05 as a word.
     return repr(value) if not exponent or "." in mantissa else f"{mantissa}.0e{exponent}"
+
+
+def _quoted(text: str) -> str:
+    """Return `text` in quotes, with what YAML does not take as it is written as a number."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(character if character.isprintable() else _escaped(ord(character)) for character in quoted)
+
+
+def _escaped(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

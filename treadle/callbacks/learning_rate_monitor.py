@@ -38,7 +38,7 @@ class LearningRateMonitor(TrainerCallback):
             return
         self._reported_step = step
         for name, rate in zip(_names(trainer), self._rates, strict=True):
-            trainer.storage.put_scalar(name, rate)
+            trainer.storage.put_scalar(name, rate, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
 
 

@@ -59,7 +59,7 @@ class ThroughputMonitor(TrainerCallback):
         trainer.storage.put_scalar("steps_per_second", (now.step - before.step) / seconds)
         memory = peak_memory(trainer.device)
         if memory is not None:
-            trainer.storage.put_scalar("peak_memory_mib", memory / 2**20)
+            trainer.storage.put_scalar("peak_memory_mib", memory / 2**20, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
 
 

@@ -280,7 +280,7 @@ class EngineCore(Splitting):
         """Read what was put since the last time, and act on a number that is not finite; writing is for hooks."""
         self._loss_tracker.take()
         if self._gate is not None:
-            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone())
+            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
             return
         first, self._checked = self._checked, self.progress.step
         for name in ("total_loss", "grad_norm"):
