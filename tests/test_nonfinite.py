@@ -105,7 +105,7 @@ def test_elsewhere_a_gradient_that_is_not_finite_is_named_by_the_first_loss_it_s
 
 
 def test_a_gradient_that_is_not_finite_in_the_last_step_is_no_good_end(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="^the weights are not finite after step 6; "):
+    with pytest.raises(NonFiniteError, match=r"^the weights are not finite after step 6; "):
         train(with_bad_gradient(6), build=BadGradient, run_dir=tmp_path, save_every=1)
     assert checkpoint_steps(tmp_path) == [3, 4, 5]
 
