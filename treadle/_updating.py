@@ -39,7 +39,7 @@ class Updating(Running):
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
-            self._loss_tracker.update(self._mean_loss(loss, weight), weight)
+            self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), weight)
             if self._gate is not None:
                 self._gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.

@@ -283,9 +283,9 @@ class Trainer(Updating):
             if bad:
                 self._pass_over(phase, window)
                 return
-        before = BeforeAttempt(self.model, self._loss_tracker) if self.microbatch == "auto" else None
+        before = None if self.microbatch == "fixed" else BeforeAttempt(self.model, self._loss_tracker)
         try:
-            self.update(phase, self._splits.cut(window))
+            self.update(phase, window if before is None else self._splits.cut(window))
         except torch.OutOfMemoryError:
             if before is None or not self._may_cut_finer(window):
                 raise

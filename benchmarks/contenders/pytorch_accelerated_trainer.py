@@ -14,4 +14,4 @@ READY_BATCHES = {"batch_size": 1, "shuffle": False, "num_workers": 0, "pin_memor
 def train(job: Job) -> None:
     """Train one epoch, progress bar and printed metrics included."""
     trainer = Trainer(job.model, loss_func=LOSS_FUNC, optimizer=job.optimizer)
-    trainer.train(job.dataset, num_epochs=1, train_dataloader_kwargs=READY_BATCHES, collate_fn=itemgetter(0))
+    trainer.train(job.batches, num_epochs=1, train_dataloader_kwargs=READY_BATCHES, collate_fn=itemgetter(0))

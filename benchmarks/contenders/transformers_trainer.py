@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainingArguments
 
-from benchmarks.job import LOSS_FUNC, Job, ReadyBatches
+from benchmarks.job import LOSS_FUNC, Batch, Job
 
 NamedBatch = dict[str, torch.Tensor]
 
@@ -15,7 +15,7 @@ NamedBatch = dict[str, torch.Tensor]
 class NamedBatches(Dataset[NamedBatch]):
     """The ready batches as dicts; pairs work too, but the trainer's `"labels" in pair` costs 90 µs a step."""
 
-    def __init__(self, pairs: ReadyBatches) -> None:
+    def __init__(self, pairs: list[Batch]) -> None:
         self.pairs = pairs
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class ReadyBatchTrainer(Trainer):
 
     def __init__(self, job: Job, arguments: TrainingArguments) -> None:
         super().__init__(job.model, arguments, optimizers=(job.optimizer, None))
-        self.ready_loader = DataLoader(NamedBatches(job.dataset), batch_size=None, shuffle=False)
+        self.ready_loader = DataLoader(NamedBatches(job.batches), batch_size=None, shuffle=False)
 
     def get_train_dataloader(self) -> DataLoader[NamedBatch]:
         """Return the loader unprepared, which is the cheaper way."""

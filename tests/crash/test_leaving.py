@@ -66,6 +66,6 @@ def test_a_second_interrupt_leaves_in_the_middle_of_a_step(tmp_path: Path, unint
         time.sleep(0.05)
     assert attempt.wait() == 1
     assert "KeyboardInterrupt" in attempt.output
-    assert newest(tmp_path) is None
+    assert not newest(tmp_path)
     finish(Options(folder=tmp_path))
     assert_same_outcome(tmp_path, uninterrupted())

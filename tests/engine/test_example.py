@@ -16,6 +16,7 @@ def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_program_trains_goes_on_and_evaluates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Precision, recomputed activations, sharding, clipping, numbers that go wrong, and compiled models."""
 
+import json
 import logging
 import math
 from pathlib import Path
@@ -220,6 +221,16 @@ def test_b38_a_bad_update_is_skipped_if_the_policy_says_so(tmp_path: Path) -> No
     assert trainer.iter == 10
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
     assert trainer.storage.latest()["skipped_steps"][0] == 1.0
+
+
+def test_b38_the_run_goes_back_and_skips_the_data_if_the_policy_says_so(tmp_path: Path) -> None:
+    trainer = poisoned(tmp_path, "rollback", checkpointer={"period": 2})
+    trainer.train()
+    assert trainer.iter == 10
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+    lines = [json.loads(line) for line in (tmp_path / "metrics.json").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == list(range(10))
+    assert "total_loss" not in lines[3]  # its data was skipped
 
 
 def test_b38_a_step_of_ones_own_is_watched_too(tmp_path: Path) -> None:
