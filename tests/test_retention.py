@@ -1,5 +1,6 @@
 """Which checkpoints of a run stay: the last, the spaced, the best; over restarts too."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_steps, make_trainer, samples
+from treadle import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import UnknownMetricError
 from treadle.trainer import Trainer
@@ -146,29 +148,54 @@ def test_a_checkpoint_has_the_state_of_its_step(tmp_path: Path, asynchronous: bo
         assert_same_bits(weights_at(tmp_path, step), seen[step])
 
 
-def fail_once(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Make the first attempt to write the checkpoint of `step` fail."""
+def fail_once(monkeypatch: pytest.MonkeyPatch, step: int, until: threading.Event | None = None) -> None:
+    """Make the first attempt to write the checkpoint of `step` fail, not before `until` if that is given."""
     write = CheckpointStore._write_part
     due = [step]
 
     def failing(store: CheckpointStore, part: Path, structure: Any, tensors: dict[str, torch.Tensor]) -> None:
         if due and part.name.endswith(f"{due[0]:08d}"):
             due.clear()
+            assert until is None or until.wait(10)
             raise OSError(28, "No space left on device")
         write(store, part, structure, tensors)
 
     monkeypatch.setattr(CheckpointStore, "_write_part", failing)
 
 
+class AwaitWriting(TrainerCallback):
+    """Lets each step begin when nothing is being written any more."""
+
+    def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
+        if trainer._saver._thread is not None:
+            trainer._saver._thread.join()
+
+
 def test_a_run_told_to_warn_goes_on_without_a_checkpoint_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fail_once(monkeypatch, step=3)
-    result = make_trainer(tmp_path, checkpoints=Policy(on_error="warn")).train(samples(), 3)
+    result = make_trainer(tmp_path, AwaitWriting, checkpoints=Policy(on_error="warn")).train(samples(), 3)
     assert result.steps == 9
     assert checkpoint_steps(tmp_path) == [6, 9]
     said = "going on without a checkpoint: cannot write the checkpoint of step 3 into "
     assert said in capsys.readouterr().out
+
+
+def test_a_failure_that_shows_late_does_not_cost_the_save_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = threading.Event()
+
+    class Late(Trainer):
+        def _save(self, **kwargs: Any) -> None:
+            if self.progress.step == 6:
+                saving.set()
+            super()._save(**kwargs)
+
+    fail_once(monkeypatch, step=3, until=saving)
+    make_trainer(tmp_path, kind=Late, checkpoints=Policy(on_error="warn")).train(samples(), 3)
+    assert checkpoint_steps(tmp_path) == [6, 9]
 
 
 @pytest.mark.parametrize("save_every", ["1 epoch", "3 steps"])

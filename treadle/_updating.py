@@ -31,11 +31,14 @@ class Updating(Running):
         listening = self.callback_handler.table
         parts = len(window)
         self._window_samples = 0
-        self._scale.begin(parts)
+        if parts > 1 or self._scale.pending or self._loss_module is not None:
+            self._scale.begin(parts)
+        plain = self._loss_module is None and self.precision.plain and self.progress.visit_step > 0
         for position, batch in enumerate(window):
             if listening["on_train_step_start"]:
                 self.fire("on_train_step_start", batch=batch)
-            output, rider = self._loss_of(phase, batch, last=position == parts - 1)
+            # The common case goes straight to the verb: what lies between is a good part of a small step.
+            output, rider = (phase.loss(batch), None) if plain else self._loss_of(phase, batch, position == parts - 1)
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
@@ -49,7 +52,7 @@ class Updating(Running):
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
 
-    def _loss_of(self, phase: Phase, batch: Batch, *, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+    def _loss_of(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         rider: Tensor | None = None
         if self._loss_module is None and self.precision.plain:

@@ -81,6 +81,8 @@ class Stream:
         self._rank, self._size, self._evaluation = rank, size, evaluation
         self._move = mover(device)
         self._as_is = size == 1 and self._move is stay
+        # Nothing to move, share, limit or go on with: drawing a batch is asking the iterator.
+        self._quick = self._as_is and not endless
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
@@ -179,6 +181,8 @@ class Stream:
 
     def has_next(self) -> bool:
         """Whether there is another batch; only a source of unknown length is read to find out."""
+        if self._end is not None and not (self.endless or self.replaying):
+            return self.drawn < self._end
         if self.endless or self.replaying:
             return True
         if self.sampler is not None and self._end is None:
@@ -196,6 +200,18 @@ class Stream:
 
     def window(self, size: int) -> list[Batch]:
         """Draw up to `size` batches; fewer, or none, at the end of the epoch, unless it is endless."""
+        if (
+            size == 1
+            and self._quick
+            and self.limit is None
+            and self._iterator is not None
+            and not self._peeked
+            and not self.keep_last
+        ):
+            batches = list(islice(self._iterator, 1))
+            self._last_size = len(batches)
+            self.drawn += self._last_size
+            return batches
         batches = self._draw(size)
         if self.endless and len(batches) < size:
             batches = self._draw_on(batches, size)
