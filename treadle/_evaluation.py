@@ -54,6 +54,8 @@ class Evaluation(Saving):
                 self.evaluation_run_end()
                 self.fire("on_evaluation_run_end")
         finally:
+            if self._eval_dataloader is not None and self._eval_dataloader is not kept[2]:
+                self._eval_dataloader.close()
             if self._looping:
                 # A callback evaluates in the middle of a run, which goes on with its own data.
                 self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config = kept
@@ -81,6 +83,7 @@ class Evaluation(Saving):
         with self._looking():
             self.model.eval()
             outputs = [self._predict_batch(batch) for batch in stream]
+        stream.close()
         return self._joined(outputs)
 
     def calculate_prediction(self, batch: Batch) -> Any:
@@ -227,6 +230,11 @@ class Evaluation(Saving):
                 "give at least one to each"
             )
         return stream
+
+    def _close_streams(self) -> None:
+        for stream in (*self.streams.values(), self._eval_dataloader):
+            if stream is not None:
+                stream.close()
 
     def _stream(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
         return Stream(

@@ -203,6 +203,7 @@ class Running(SetUp):
             self._log()
         self._check_weights()
         facts = self._facts(best=best, finished=finished)
+        self._wait_for_saver()
         try:
             self._saver.save(self.progress.step, self._state(), facts)
             self._saved_at, self._saved_finished = place, finished
@@ -245,6 +246,14 @@ class Running(SetUp):
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
         self._next_due = 0
 
+    def _wait_for_saver(self) -> None:
+        """Wait for a checkpoint being written; if it failed, that is reported and costs no other."""
+        assert self._saver is not None
+        try:
+            self._saver.wait()
+        except CheckpointError as error:
+            self._report_failed_save(error)
+
     def _check_saver(self) -> None:
         if self._saver is not None:
             try:
@@ -285,10 +294,7 @@ class Running(SetUp):
             # Twice, for a failure of the save before this one is only found now.
             if not self._cut:
                 self._save(finished=True)
-            try:
-                self._saver.wait()
-            except CheckpointError as error:
-                self._report_failed_save(error)
+            self._wait_for_saver()
 
     def _close_run(self) -> None:
         """Close the files of the run, however it ended; a checkpoint being written is completed."""

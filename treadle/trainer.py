@@ -145,6 +145,7 @@ class Trainer(Updating):
                 self.fire("on_training_run_end")
         finally:
             self._looping = False
+            self._close_streams()
             self._close_run()
         return self._result(reason)
 

@@ -92,14 +92,16 @@ class Stream:
         self._seed = seed
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
-        self._stateful: Any = source if hasattr(source, "state_dict") else getattr(source, "dataset", None)
+        # With workers, it is their copies of the data set that move: the one here knows no place.
+        in_workers = getattr(source, "num_workers", 0) > 0
+        dataset = None if in_workers else getattr(source, "dataset", None)
+        self._stateful: Any = source if hasattr(source, "state_dict") else dataset
         self._in_process = self.sampler is not None and is_plain(source)
         self.fetched: Any = None
         self.loader: Any = source
         if self.sampler is not None:
-            dataset, collate = self.source.dataset, self.source.collate_fn
-            plain = draws_nothing(dataset, collate)
-            self.fetched = dataset if plain else SeededSamples(dataset, collate, seed)
+            data, collate = self.source.dataset, self.source.collate_fn
+            self.fetched = data if draws_nothing(data, collate) else SeededSamples(data, collate, seed)
             if not self._in_process:
                 self.loader = _rebuilt(self.source, self.fetched, self.sampler)
 
@@ -279,6 +281,13 @@ class Stream:
                 return
             self.samples += size_of(batch[0])
             yield batch[0]
+
+    def close(self) -> None:
+        """Let go of what was opened: workers end now, and not when the garbage is collected."""
+        self._iterator = None
+        self._peeked = []
+        if self.loader is not self.source and getattr(self.loader, "persistent_workers", False):
+            self.loader._iterator = None
 
     def take_samples(self) -> int:
         """Return how many samples were drawn by iterating since this was last asked."""
