@@ -81,8 +81,6 @@ class Stream:
         self._rank, self._size, self._evaluation = rank, size, evaluation
         self._move = mover(device)
         self._as_is = size == 1 and self._move is stay
-        # Nothing to move, share, limit or go on with: drawing a batch is asking the iterator.
-        self._quick = self._as_is and not endless
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
@@ -202,14 +200,7 @@ class Stream:
 
     def window(self, size: int) -> list[Batch]:
         """Draw up to `size` batches; fewer, or none, at the end of the epoch, unless it is endless."""
-        if (
-            size == 1
-            and self._quick
-            and self.limit is None
-            and self._iterator is not None
-            and not self._peeked
-            and not self.keep_last
-        ):
+        if size == 1 and self._iterator is not None and self._is_quick():
             batches = list(islice(self._iterator, 1))
             self._last_size = len(batches)
             self.drawn += self._last_size
@@ -221,6 +212,10 @@ class Stream:
         if self.keep_last:
             self._last = batches
         return batches
+
+    def _is_quick(self) -> bool:
+        """Whether there is nothing to move, share, limit or go on with: drawing a batch is asking the iterator."""
+        return self._as_is and not (self._peeked or self.endless or self.keep_last or self.limit is not None)
 
     def _draw(self, size: int) -> list[Batch]:
         if size == 1 and not self._peeked and self._iterator is not None and self.limit is None:
