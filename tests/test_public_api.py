@@ -35,8 +35,8 @@ def is_public(module: str) -> bool:
     return not any(part.startswith("_") for part in module.split("."))
 
 
-def test_the_exported_names_are_sorted_and_each_stands_there_once() -> None:
-    assert treadle.__all__ == sorted(set(treadle.__all__))
+def test_each_exported_name_stands_there_once() -> None:
+    assert len(treadle.__all__) == len(set(treadle.__all__))
 
 
 @pytest.mark.parametrize("name", treadle.__all__)
@@ -45,7 +45,7 @@ def test_an_exported_name_resolves(name: str) -> None:
 
 
 def test_dir_lists_the_exported_names_and_nothing_else() -> None:
-    assert dir(treadle) == treadle.__all__
+    assert dir(treadle) == sorted(treadle.__all__)
 
 
 def test_a_star_import_gives_the_exported_names_and_nothing_else() -> None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from treadle.callbacks import DEFAULT_CALLBACKS
     from treadle.errors import StopTrainingError
     from treadle.events import RunHistory
+    from treadle.execution import Compile
     from treadle.freezing import ModelFreezer
+    from treadle.fused_loss import linear_cross_entropy
     from treadle.lr_finder import find_learning_rate
     from treadle.optimizers import layerwise_decay, parameter_groups
     from treadle.parallel.launching import notebook_launcher
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_CALLBACKS",
+    "Compile",
     "ModelFreezer",
     "Phase",
     "RunHistory",
@@ -43,6 +46,7 @@ __all__ = [
     "errors",
     "find_learning_rate",
     "layerwise_decay",
+    "linear_cross_entropy",
     "notebook_launcher",
     "parallel",
     "parameter_groups",
@@ -51,6 +55,7 @@ __all__ = [
 
 _HOMES = {
     "DEFAULT_CALLBACKS": "callbacks",
+    "Compile": "execution",
     "ModelFreezer": "freezing",
     "Phase": "phase",
     "RunHistory": "events",
@@ -63,6 +68,7 @@ _HOMES = {
     "alternate": "phase",
     "find_learning_rate": "lr_finder",
     "layerwise_decay": "optimizers",
+    "linear_cross_entropy": "fused_loss",
     "notebook_launcher": "parallel.launching",
     "parameter_groups": "optimizers",
 }

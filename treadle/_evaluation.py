@@ -1,16 +1,15 @@
 """The verbs that look at a model without changing it: evaluation and prediction."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from treadle._saving import Saving
 from treadle.data import Batch, RandomState, Stream, size_of
-from treadle.data.stream import make_loader, without_idle_workers
+from treadle.data.loaders import as_loader, loader_arguments
 from treadle.errors import ConfigError, DataError
 from treadle.events import LossTracker
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
@@ -76,11 +75,13 @@ class Evaluation(Saving):
         Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
         self.model.to(self.device)
-        kwargs = {"batch_size": per_device_batch_size, **(dataloader_kwargs or {})}
+        defaults = {"batch_size": per_device_batch_size}
+        kwargs = loader_arguments(dataset, defaults, dataloader_kwargs, "dataloader_kwargs")
         loader = self._loader(dataset, False, kwargs, collate_fn)
         stream = self._stream(loader, evaluation=True, name="prediction")
         stream.limit = None
-        with self._looking():
+        self._look_for_sparse()
+        with self.single_precision, self._looking():
             self.model.eval()
             outputs = [self._predict_batch(batch) for batch in stream]
         stream.close()
@@ -91,7 +92,7 @@ class Evaluation(Saving):
         return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
 
     def _predict_batch(self, batch: Batch) -> Any:
-        with self.precision.autocast():
+        with self.precision.autocast("prediction"):
             output = self.calculate_prediction(batch)
         halved = isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16)
         return output.float() if halved and not self.precision.plain else output
@@ -113,7 +114,8 @@ class Evaluation(Saving):
 
     def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
-        kwargs = without_idle_workers({**self.get_default_eval_dl_kwargs(batch_size), **(eval_dl_kwargs or {})})
+        defaults = self.get_default_eval_dl_kwargs(batch_size)
+        kwargs = loader_arguments(self.eval_dataset, defaults, eval_dl_kwargs, "eval_dataloader_kwargs")
         return self._loader(self.eval_dataset, bool(kwargs.pop("shuffle", False)), kwargs, self.collate_fn)
 
     def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
@@ -132,7 +134,7 @@ class Evaluation(Saving):
 
     def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
-        return default_loss(self.model, self.loss_func, batch)
+        return default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
 
     def eval_epoch_end(self) -> None:
         """Called after the last batch of an evaluation, before its loss is recorded."""
@@ -147,7 +149,8 @@ class Evaluation(Saving):
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
         tracker = LossTracker()
         self.processes.share_buffers(self.model)
-        with self._looking():
+        self._look_for_sparse()
+        with self.single_precision, self._looking():
             valid_dl.begin(0)
             self._metrics.to(self.device)
             self._metrics.reset()
@@ -166,7 +169,7 @@ class Evaluation(Saving):
 
     def _evaluate_batch(self, batch: Batch, valid_dl: Any, tracker: LossTracker) -> dict[str, Any]:
         try:
-            with self.precision.autocast():
+            with self.precision.autocast("evaluation"):
                 output = self.calculate_eval_batch_loss(batch)
             if valid_dl.drawn == 1:
                 check_loss(output, verb="calculate_eval_batch_loss", graph=False)
@@ -205,6 +208,15 @@ class Evaluation(Saving):
             self.run_history.update_metric(prefix + metric, value)
             results[metric] = self.run_history.get_latest_metric(self.run_history.metric_name_prefix + prefix + metric)
         return results
+
+    def _look_for_sparse(self) -> None:
+        """Find out once more whether the model multiplies with sparse tensors, which autocast must not touch."""
+        if not self.precision.plain:
+            self.precision.products.look_again(self.model, compiled=self._is_compiled())
+
+    def _is_compiled(self) -> bool:
+        """Whether the trainer has forward passes compiled."""
+        return self.compile is not None
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -252,19 +264,7 @@ class Evaluation(Saving):
     @staticmethod
     def _loader(data: Any, shuffle: bool, kwargs: dict[str, Any], collate_fn: Any) -> Any:
         """Return `data` if it is a loader or an iterable of batches already, else a loader over the data set."""
-        if isinstance(data, DataLoader):
-            return data
-        map_style = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)
-        if not map_style and not isinstance(data, (Dataset, IterableDataset)):
-            if hasattr(data, "__iter__"):
-                return data
-            raise DataError(
-                f"a {type(data).__name__} is no data; pass a data set, a DataLoader or an iterable of batches"
-            )
-        kwargs = {"collate_fn": collate_fn, **kwargs}
-        if "batch_sampler" in kwargs:
-            kwargs = {key: value for key, value in kwargs.items() if key not in ("batch_size", "drop_last")}
-        return make_loader(data, shuffle=shuffle, **kwargs)
+        return as_loader(data, shuffle=shuffle, **{"collate_fn": collate_fn, **kwargs})
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
         raise NotImplementedError

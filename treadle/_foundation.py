@@ -1,7 +1,7 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.accelerator import AcceleratorFacade
+from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
@@ -19,13 +20,17 @@ from treadle.checkpoint import Policy, Tracked
 from treadle.data import Stream
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
+from treadle.execution import Compile, CompiledVerbs, GraphExecution, check_execution
+from treadle.falling_back import fell_back
 from treadle.gradients import REDUCTIONS
+from treadle.memory import peak_device_memory
 from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_error
+from treadle.offload import OffloadedState, check_offload
 from treadle.parallel import LossModule, Processes
 from treadle.phase import Phase
-from treadle.precision import Precision
+from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
 from treadle.run_config import TrainerRunConfig
 from treadle.run_folder import RunFolder
@@ -50,7 +55,12 @@ class Foundation:
         seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
             of the data then follows torch's generator at that moment.
         run_dir: The folder of the run; None writes nothing.
-        precision: "fp32", "bf16" or "fp16".
+        precision: The format of forward and backward passes: "fp32", "bf16", "fp16", or "auto", which is bf16 on CUDA
+            devices that have units for it and fp32 elsewhere.
+        loss_scaling: How the loss is scaled in fp16, and what happens when that does not help.
+        matmul_precision: How products of fp32 matrices are rounded during the run: "highest", "high" (TF32) or
+            "medium"; None leaves torch as it is.
+        convolution_precision: The same for convolutions: "highest" or "high" (TF32).
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its samples.
         device: Where to train; by default the GPU of this process if there is one.
         checkpoints: Which checkpoints of the run folder are kept, and how they are written.
@@ -58,7 +68,13 @@ class Foundation:
             step; "skip" leaves that update out; "rollback" returns to the last checkpoint and skips its data.
         max_rollbacks: How often a run may roll back before it gives up.
         deterministic: Whether torch must give the same bits each time, and fail where it cannot.
+        execution: How a step is carried out: "eager" line by line, "compile" with `torch.compile`, "graph" recorded
+            on the CUDA device and replayed, "auto" recorded where it can be and line by line elsewhere.
+        compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
         microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
+        activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
+            in the backward pass instead of being kept.
+        offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
     """
 
     scheduler: Any
@@ -76,6 +92,9 @@ class Foundation:
         seed: int | None = None,
         run_dir: str | Path | None = None,
         precision: str = "fp32",
+        loss_scaling: LossScaling | None = None,
+        matmul_precision: str | None = None,
+        convolution_precision: str | None = None,
         loss_reduction: str = "mean",
         device: torch.device | str | None = None,
         checkpoints: Policy | None = None,
@@ -83,6 +102,10 @@ class Foundation:
         max_rollbacks: int = 3,
         deterministic: bool = False,
         microbatch: str = "fixed",
+        execution: str = "eager",
+        compile: bool | str | Compile = False,
+        activation_checkpointing: Sequence[str] | None = None,
+        offload_optimizer: bool = False,
     ) -> None:
         _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
         _check_choice("microbatch", microbatch, ("fixed", "auto"))
@@ -100,9 +123,19 @@ class Foundation:
         self.max_rollbacks = max_rollbacks
         self.deterministic = deterministic
         self.microbatch = microbatch
+        self.execution = execution
+        self.compile = Compile.of(compile or execution == "compile")
+        self.recording = False
+        self.recorded_callbacks: frozenset[Any] = frozenset()
         self.update_applied: Tensor | None = None
         self.processes = Processes(device)
-        self.precision = Precision(precision, self.processes.device)
+        check_execution(execution, self.processes.device)
+        agree = self.processes.make_largest if self.processes.distributed else None
+        self.precision = Precision(precision, self.processes.device, loss_scaling, agree)
+        self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
+        self.activation_checkpointing = ActivationCheckpointing(model, activation_checkpointing or ())
+        self.offload_optimizer = offload_optimizer
+        check_offload(offload_optimizer, self.optimizers().values(), execution)
         self.progress = Progress()
         self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
         self.callback_handler = CallbackHandler(callbacks)
@@ -127,6 +160,7 @@ class Foundation:
         self._tracked = Tracked()
         self._data_seed = 0
         self._stop_request: str | None = None
+        self._stops_for_good = self._pauses = False
         self._looping = False
         self._phase: Phase | None = None
         self._window_samples = 0
@@ -137,8 +171,12 @@ class Foundation:
         self._folder: RunFolder | None = None
         self._poisoned = PoisonedSteps()
         self._gate: UpdateGate | None = None
+        self._offloaded: list[OffloadedState] = []
         self._splits = MicroBatchSplits()
         self._scheduled_by_step = True
+        self._graphs: GraphExecution | None = None
+        self._modes: tuple[list[tuple[int, bool]], list[int]] = ([], [])
+        self._verbs: CompiledVerbs | None = None
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
         self._learning: list[int] = []
@@ -199,15 +237,21 @@ class Foundation:
             names = ", ".join(type(callback).__name__ for callback in callbacks) or "-"
             self.print(f"{event:<{width}}  {names}")
 
-    def request_stop(self, reason: str) -> None:
-        """Ask for the run to end in good order, on every process, at the next point where they agree."""
+    def request_stop(self, reason: str, *, for_good: bool = False) -> None:
+        """Ask for the run to end in good order, on every process, at the next point where they agree.
+
+        Args:
+            reason: Why, in words.
+            for_good: Whether the run is over by that; else it goes on when it is started again.
+        """
         self._stop_request = self._stop_request or reason
+        self._stops_for_good = self._stops_for_good or for_good
 
     def _take_stop(self, error: StopTrainingError) -> bool:
         """Turn a callback's wish to stop into a request where other processes would wait for this one."""
         if not (self._looping and self.processes.distributed):
             return False
-        self.request_stop(str(error) or "a callback asked to stop")
+        self.request_stop(str(error) or "a callback asked to stop", for_good=True)
         return True
 
     @contextmanager
@@ -225,8 +269,10 @@ class Foundation:
         Raises:
             StopTrainingError: One of them wants to.
         """
-        wanted = self.processes.reduce([float(self._stop_request is not None)], "max")[0]
+        own = [float(self._stop_request is not None), float(self._stops_for_good)]
+        wanted, for_good = self.processes.reduce(own, "max")
         if wanted:
+            self._pauses = not for_good
             raise StopTrainingError(self._stop_request or "another process asked to stop")
 
     def _log(self) -> None:
@@ -235,11 +281,13 @@ class Foundation:
         if self.processes.distributed:
             total, count = self.processes.reduce([total, count])
             nonfinite = self._agree_on_nonfinite(nonfinite)
+        if fell_back(self, None if nonfinite is None else f"loss is {nonfinite.value} at step {nonfinite.step}"):
+            nonfinite = None
         if nonfinite is not None and self.on_nonfinite == "rollback":
             raise RollBack(nonfinite.step, nonfinite.value)
-        if self._gate is not None:
+        self._put_state_of_updates()
+        if self.on_nonfinite == "skip":
             nonfinite = None
-            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
         if self._poisoned.steps:
             self.storage.put_scalar("skipped_steps", len(self._poisoned.steps), smoothing_hint=False)
         if count:
@@ -247,6 +295,22 @@ class Foundation:
         self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
         if nonfinite is not None:
             raise nonfinite_error(nonfinite, self.settings.accumulation)
+
+    @property
+    def _gate_in_use(self) -> UpdateGate | None:
+        """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
+        wanted = self.on_nonfinite == "skip" or self.precision.scaler is not None
+        return self._gate if wanted else None
+
+    def _put_state_of_updates(self) -> None:
+        """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
+        if self._gate is not None:
+            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
+        if self.precision.scaler is not None:
+            self.storage.put_scalar("loss_scale", self.precision.scaler.scale_now, smoothing_hint=False)
+        peak = peak_device_memory(self.device)
+        if peak is not None:
+            self.storage.put_scalar("peak_memory_mib", peak / 2**20, smoothing_hint=False)
 
     def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
         """Return the first bad loss of any process, so that all of them act on it together."""

@@ -3,7 +3,8 @@
 import math
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,9 +18,13 @@ from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.optimizer_state import OptimizerState
+from treadle.parallel.peers import Peers
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import SCHEDULED, fit_schedule
+
+PATIENCE_AFTER_FAILURE = 10.0
+"""Seconds that the last checkpoint of a run that failed waits for the parts of other ranks."""
 
 
 class Running(SetUp):
@@ -28,12 +33,16 @@ class Running(SetUp):
     _saver: Saver | None = None
     _restored: tuple[dict[str, Any], dict[str, Any]] | None = None
     _cut = False
+    _stop_reason: str | None = None
+    _foreign_epoch = _told_of_rounding = False
 
     def _open_run(self) -> None:
         """Open the run's folder and find out whether to go on from a checkpoint in it."""
         self._folder = self._saver = self._restored = None
         self._cut = False
-        self._leave_request = 0
+        self._stop_reason = None
+        self._stops_for_good = self._pauses = False
+        self._told_of_rounding = False
         self._saved_at: tuple[int, int] | None = None
         self._saved_finished = False
         self._judged = 0
@@ -45,7 +54,11 @@ class Running(SetUp):
             return
         self._folder = RunFolder(self.run_dir)
         store = CheckpointStore(
-            self._folder.checkpoints, self.checkpoint_policy, rank=self.processes.rank, size=self.processes.size
+            self._folder.checkpoints,
+            self.checkpoint_policy,
+            rank=self.processes.rank,
+            size=self.processes.size,
+            may_live=Peers(self.processes).may_live if self.processes.distributed else None,
         )
         attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
         self._saver = Saver(store, attempt, self._come_back)
@@ -111,6 +124,8 @@ class Running(SetUp):
         self.processes.barrier()
         self._restored = (shared, own)
         self._saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
+        if not is_longer(self._planned(), manifest["planned"]):
+            self._stop_reason = manifest.get("stopped")
         self.print(f"going on from step {step} of {self.run_dir}")
 
     def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
@@ -140,24 +155,29 @@ class Running(SetUp):
         changed = differences(manifest["environment"], environment())
         if changed:
             self.print("resumed, but not bit for bit: " + "; ".join(changed))
-        moving = () if self.scheduler is None else SCHEDULED
+        moving = SCHEDULED if self._is_scheduled() else ()
         for name, optimizer in self.optimizers().items():
             for change in OptimizerState(optimizer, self.model).changed_arguments(tracked[name], moving):
                 self.print(f"{name}: {change}; the checkpoint's value is used")
 
+    def _is_scheduled(self) -> bool:
+        """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
+        return self.scheduler is not None
+
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
         assert self.run_config is not None
+        data = getattr(self._train_dataloader, "dataset", None)
         return {
             "model": fingerprint_model(self.model),
             "optimizer": {name: fingerprint_optimizer(one) for name, one in self.optimizers().items()},
-            "data": fingerprint_data(getattr(self._train_dataloader, "dataset", None) or self.train_dataset),
+            "data": fingerprint_data(self.train_dataset if data is None else data),
             "batch": {
                 "per device": self.run_config.train_per_device_batch_size,
                 "accumulation": self.run_config.gradient_accumulation_steps,
                 "processes": self.processes.size,
             },
-            "precision": self.precision.kind,
+            "precision": self.precision.initial,
         }
 
     def _resume(self, *, partly: bool = False) -> None:
@@ -170,6 +190,12 @@ class Running(SetUp):
             self._restored = self._read_training_state(self.settings.resume_from)
         if self._restored is not None:
             self._load_state(*self._restored, partly=partly)
+
+    def _stay_stopped(self, reason: str) -> str:
+        """Say that the run was over when it was started, and why; return that."""
+        self._stopped = True
+        self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
+        return reason
 
     def _resumed(self) -> None:
         """Forget the state that was loaded: the run is where it was, and moves on.
@@ -196,10 +222,15 @@ class Running(SetUp):
         """Save the run as it is now: after an update, or between two epochs."""
         place = (self.progress.step, self.progress.epoch)
         saved = place == self._saved_at and not best and (self._saved_finished or not finished)
-        if self._saver is None or saved:
+        if self._saver is None or (saved and not self.processes.distributed):
             return
-        bad = self._loss_tracker.read() is not None
-        if self.processes.reduce([float(bad)], "max")[0]:
+        # Where bad updates are left out, the weights are good whatever the losses are.
+        bad = self._loss_tracker.read() is not None and self._gate_in_use is None
+        # A save may have failed on some ranks only, and all of them must make the next one together.
+        due, bad = map(bool, self.processes.reduce([float(not saved), float(bad)], "max"))
+        if not due:
+            return
+        if bad:
             self._log()
         self._check_weights()
         facts = self._facts(best=best, finished=finished)
@@ -212,15 +243,20 @@ class Running(SetUp):
 
     def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         """Return what the manifest of a checkpoint says of the run."""
-        assert self.run_config is not None
         return {
             "epoch": self.progress.epoch,
             "identity": self._identity(),
             "environment": environment(),
-            "planned": {"steps": self.run_config.max_num_train_steps, "epochs": self.run_config.num_epochs},
+            "planned": self._planned(),
             "best": best,
             "finished": finished,
+            "stopped": self._stop_reason,
         }
+
+    def _planned(self) -> dict[str, int | None]:
+        """Return how long the run is to be."""
+        assert self.run_config is not None
+        return {"steps": self.run_config.max_num_train_steps, "epochs": self.run_config.num_epochs}
 
     def _check_weights(self) -> None:
         """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.
@@ -290,15 +326,35 @@ class Running(SetUp):
             self._check_weights()
         if self._saver is None:
             return
-        for _ in range(2):
+        best = self._improved(evaluated=False)
+        for first in (True, False):
             # Twice, for a failure of the save before this one is only found now.
             if not self._cut:
-                self._save(finished=True)
+                self._save(best=best and (first or self._saved_at is None), finished=not self._pauses)
             self._wait_for_saver()
 
-    def _close_run(self) -> None:
-        """Close the files of the run, however it ended; a checkpoint being written is completed."""
-        if self._saver is not None:
+    @contextmanager
+    def _closing_run(self) -> Iterator[None]:
+        """Close what the run opened, however it ends."""
+        waits = True
+        try:
+            yield
+        except BaseException as error:
+            # Whoever interrupts a second time wants to be gone; and after a failure other ranks may be dead.
+            waits = not isinstance(error, KeyboardInterrupt)
+            if self._saver is not None:
+                self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 0)
+            raise
+        finally:
+            self._looping = False
+            try:
+                self._close_streams()
+            finally:
+                self._close_run(waits=waits)
+
+    def _close_run(self, *, waits: bool) -> None:
+        """Close the files of the run; a checkpoint being written is completed, here or when the process ends."""
+        if self._saver is not None and waits:
             try:
                 self._saver.wait()
             except CheckpointError as error:
@@ -308,10 +364,33 @@ class Running(SetUp):
             self._metrics_file.close()
         self.storage.on_flush = None
 
+    # Loops of the user's ----------------------------------------------------------------------------------
+
+    def _note_foreign_epoch(self) -> None:
+        """Take note that the epoch was a loop of the user's, and say once what that means for what is due by steps."""
+        self._foreign_epoch = True
+        cadences = {"eval_every": self.settings.eval_every, "save_every": self.settings.save_every}
+        by_steps = {"eval_every": self._eval_steps, "save_every": self._save_steps}
+        rounded = [f"{name}='{cadence}'" for name, cadence in cadences.items() if by_steps[name]]
+        if rounded and not self._told_of_rounding:
+            self.print(f"{' and '.join(rounded)} round up to the end of an epoch: its loop is your own")
+            self._told_of_rounding = True
+
+    def _came_in_foreign_epoch(self, every: int, before: int) -> bool:
+        """Whether a time by steps came in an epoch of the user's, which began after `before` of them."""
+        return self._foreign_epoch and every > 0 and self.progress.step // every > before // every
+
+    def _evaluation_is_due(self, before: int) -> bool:
+        """Whether it is time to evaluate after the epoch that began after `before` steps."""
+        cadence = self.settings.eval_every
+        by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch + 1)
+        return by_epoch or self._came_in_foreign_epoch(self._eval_steps, before)
+
     # Leaving and rolling back -----------------------------------------------------------------------------
 
     def _leaving(self) -> AbstractContextManager[Any]:
         """Return the context in which signals ask the run to save itself and leave."""
+        self._leave_request = 0
         return LeavingRequests(self._request_leave) if self.run_dir is not None else nullcontext()
 
     def _request_leave(self, number: int) -> None:
@@ -361,3 +440,18 @@ class Running(SetUp):
         self._resume()
         self._next_due = 0
         self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")
+
+
+def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:
+    """Whether a run of these limits is to be longer than one of those, or is limited otherwise.
+
+    >>> is_longer({"steps": 30, "epochs": 3}, {"steps": 20, "epochs": 2})
+    True
+    >>> is_longer({"steps": None, "epochs": 2}, {"steps": None, "epochs": 3})
+    False
+    """
+    for unit in ("steps", "epochs"):
+        own, other = now[unit], then[unit]
+        if own is not None and other is not None:
+            return own > other
+    return now != then

@@ -147,6 +147,8 @@ class Saving(Foundation):
         state = {**common, **mine}
         surplus = [name for name in state if name not in self._tracked.names()] if partly else []
         self._tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
+        if self._graphs is not None:
+            self._graphs.forget()
 
     @staticmethod
     def _is_local(name: str) -> bool:

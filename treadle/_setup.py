@@ -4,6 +4,9 @@ import math
 import os
 import random
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,12 +17,15 @@ from torch.nn.parallel import DistributedDataParallel
 from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
+from treadle.data.loaders import loader_arguments, needs_no_workers
 from treadle.data.seeds import draw_seed
-from treadle.data.stream import without_idle_workers
 from treadle.errors import ConfigError, DataError
+from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
 from treadle.gradients import WindowScale
+from treadle.memory import forget_peak
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
+from treadle.offload import OffloadedState
 from treadle.optimizer_state import OptimizerState
 from treadle.parallel import LossModule
 from treadle.phase import held_by
@@ -41,8 +47,10 @@ class SetUp(Evaluation):
         if reset_history:
             self.run_history.reset()
         self._seed_run()
+        self.precision.begin_run()
         self._prepare_dataloaders(train_kwargs, eval_kwargs)
         self._prepare_model_and_optimizer()
+        forget_peak(self.device)
         for optimizer in self._optimizers:
             # A run that was stopped may have left gradients behind.
             optimizer.zero_grad()
@@ -51,12 +59,44 @@ class SetUp(Evaluation):
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self._resolve_cadences()
         self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
-        self._gate = UpdateGate(self.model, self._optimizers, self.device) if self.on_nonfinite == "skip" else None
+        self._gate = self._create_gate()
         self._loss_tracker.skip_nonfinite = self._gate is not None
         self._track_run()
+        self._choose_execution()
         self._scale = WindowScale(
             self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
         )
+
+    def _choose_execution(self) -> None:
+        """Prepare what compiles and what records the steps of this run."""
+        if self.compile is not None and (self._verbs is None or self._verbs.model is not self.model):
+            self._verbs = CompiledVerbs(self.compile, self.model)
+        self._graphs, self.recorded_callbacks = None, frozenset()
+        recorder = self._create_recorder() if self.execution in ("graph", "auto") else None
+        if recorder is not None:
+            self._graphs = GraphExecution(self, recorder, required=self.execution == "graph")  # type: ignore[arg-type]
+
+    def _create_recorder(self) -> Recorder | None:
+        """Return what records steps on this device; None if nothing can."""
+        return CudaGraphs(self.device) if self.device.type == "cuda" else None
+
+    def _create_gate(self) -> UpdateGate | None:
+        """Return what leaves bad updates out: those that overflowed in fp16, and others where it is asked for."""
+        self._offloaded = [OffloadedState(optimizer) for optimizer in self._optimizers if self.offload_optimizer]
+        skips = self.on_nonfinite == "skip"
+        if not skips and self.precision.scaler is None:
+            return None
+        strides = {id(one.optimizer): one.stride for one in self._offloaded}
+        return UpdateGate(self.model, self._optimizers, self.device, watches=skips, strides=strides)
+
+    @contextmanager
+    def _saving_memory(self) -> Iterator[None]:
+        """Let the run take less memory of the device, in the ways that were asked for."""
+        with ExitStack() as stack:
+            stack.enter_context(self.activation_checkpointing)
+            for offloaded in self._offloaded:
+                stack.enter_context(offloaded)
+            yield
 
     def _resolve_cadences(self) -> None:
         """Turn what is due by steps into numbers, which a step compares without asking anybody; 0 is never."""
@@ -91,26 +131,23 @@ class SetUp(Evaluation):
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for training; `train_dl_kwargs` win over the defaults."""
-        kwargs = without_idle_workers({**self.get_default_train_dl_kwargs(batch_size), **(train_dl_kwargs or {})})
+        defaults = self.get_default_train_dl_kwargs(batch_size)
+        kwargs = loader_arguments(self.train_dataset, defaults, train_dl_kwargs, "train_dataloader_kwargs")
         return self._loader(self.train_dataset, bool(kwargs.pop("shuffle", True)), kwargs, self.collate_fn)
 
     def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
         """Return the loader arguments of training that were not given."""
-        workers = _default_workers(self.device)
-        return {
-            "shuffle": True,
-            "batch_size": batch_size,
-            "pin_memory": self.device.type == "cuda",
-            "num_workers": workers,
-            "persistent_workers": workers > 0,
-        }
+        workers = 0 if needs_no_workers(self.train_dataset, self.collate_fn) else _default_workers(self.device)
+        pins = self.device.type == "cuda"
+        return {"shuffle": True, "batch_size": batch_size, "pin_memory": pins, "num_workers": workers}
 
     def add_stream(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
         """Add data for a phase of one's own, and return the stream to draw it from.
 
         Call it in `training_run_start` or later; its place is saved with the run.
         """
-        loader = self._loader(source, bool(loader_kwargs.pop("shuffle", True)), loader_kwargs, None)
+        kwargs = loader_arguments(source, {}, loader_kwargs, f"add_stream({name!r})")
+        loader = self._loader(source, bool(kwargs.pop("shuffle", True)), kwargs, None)
         self.streams[name] = self._stream(loader, name=name)
         self.track(**{f"stream_{name}": self.streams[name]})
         return self.streams[name]
@@ -118,7 +155,12 @@ class SetUp(Evaluation):
     def _prepare_model_and_optimizer(self) -> nn.Module:
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
         self.model.to(self.device)
+        self.precision.check(self.model)
         self._optimizers = list(self.optimizers().values())
+        if not any(getattr(module, "sparse", False) for module in self.model.modules()):
+            # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
+            for optimizer in self._optimizers:
+                prefer_fused(optimizer)
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         held = {id(parameter) for group in groups for parameter in group["params"]}
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -203,6 +245,13 @@ class SetUp(Evaluation):
             on_nonfinite=self.on_nonfinite,
             microbatch=self.microbatch,
             deterministic=self.deterministic,
+            matmul_precision=self.single_precision.matmul,
+            convolution_precision=self.single_precision.convolution,
+            loss_scaling=asdict(self.precision.loss_scaling) if self.precision.initial == "fp16" else None,
+            activation_checkpointing=list(self.activation_checkpointing.patterns) or None,
+            offload_optimizer=self.offload_optimizer,
+            execution=self.execution,
+            compile=None if self.compile is None else self.compile.describe(),
             eval_every=None if settings is None or self.eval_dataset is None else str(settings.eval_every),
             log_every="" if settings is None else str(settings.log_every),
             save_every=None if settings is None or settings.save_every is None else str(settings.save_every),

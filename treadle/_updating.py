@@ -11,7 +11,7 @@ from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
 from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
-from treadle.phase import Phase, held_by
+from treadle.phase import LossVerb, Phase, held_by
 
 
 class Updating(Running):
@@ -26,25 +26,27 @@ class Updating(Running):
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
         self._updated = False
-        if self._gate is not None:
-            self._gate.begin()
+        gate = None if self._gate is None else self._gate_in_use
+        if gate is not None:
+            gate.begin()
         listening = self.callback_handler.table
         parts = len(window)
         self._window_samples = 0
         if parts > 1 or self._scale.pending or self._loss_module is not None:
             self._scale.begin(parts)
-        plain = self._loss_module is None and self.precision.plain and self.progress.visit_step > 0
+        plain = self._loss_module is None and self.precision.plain and (self.recording or self.progress.visit_step > 0)
+        verb = phase.loss if self._verbs is None else self._verbs.of(phase.loss)
         for position, batch in enumerate(window):
             if listening["on_train_step_start"]:
                 self.fire("on_train_step_start", batch=batch)
             # The common case goes straight to the verb: what lies between is a good part of a small step.
-            output, rider = (phase.loss(batch), None) if plain else self._loss_of(phase, batch, position == parts - 1)
+            output, rider = (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
             self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), weight)
-            if self._gate is not None:
-                self._gate.note(loss)
+            if gate is not None and gate.watches:
+                gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
                 rider = None if rider is None else rider * (1 + 0 * loss.detach())
             if listening["on_train_step_end"]:
@@ -52,26 +54,28 @@ class Updating(Running):
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
 
-    def _loss_of(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+    def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         rider: Tensor | None = None
         if self._loss_module is None and self.precision.plain:
-            output = phase.loss(batch)
+            output = verb(batch)
         else:
-            with self.precision.autocast():
-                output, rider = self._wrapped_loss(phase, batch, last)
-        if self.progress.visit_step == 0:
+            with self.precision.autocast(phase.name):
+                output, rider = self._wrapped_loss(phase, verb, batch, last)
+        if not self.recording and self.progress.visit_step == 0:
             check_loss(output, verb=name_of(phase.loss))
         return output, rider
 
-    def _wrapped_loss(self, phase: Phase, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+    def _wrapped_loss(
+        self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
+    ) -> tuple[dict[str, Any], Tensor | None]:
         """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
         if self._wrapped is None or self._averages(phase):
             module = self._loss_module
-            return (phase.loss(batch), None) if module is None else module(phase.loss, batch)
+            return (verb(batch), None) if module is None else module(verb, batch)
         # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
         self._wrapped.require_backward_grad_sync = last
-        result: tuple[dict[str, Any], Tensor] = self._wrapped(phase.loss, batch)
+        result: tuple[dict[str, Any], Tensor] = self._wrapped(verb, batch)
         return result
 
     def _averages(self, phase: Phase) -> bool:
@@ -96,7 +100,7 @@ class Updating(Running):
             self._clip_gradients()
         self._updated = True
         self.optimizer_step()
-        if phase.scheduler is not None and self._scheduled_by_step:
+        if phase.scheduler is not None and self._scheduled_by_step and not self.recording:
             self.scheduler_step()
         self.optimizer_zero_grad()
 
@@ -125,7 +129,7 @@ class Updating(Running):
             self.gradient_norm = clip_by_norm(gradients, norm)
         elif self.track_gradient_norm:
             self.gradient_norm = norm_of(gradients)
-        if self.gradient_norm is not None and self._gate is None:
+        if self.gradient_norm is not None and (self._gate is None or self._gate_in_use is None):
             # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
             self._loss_tracker.spoil(self.gradient_norm)
 
@@ -141,7 +145,7 @@ class Updating(Running):
             A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
             is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
         """
-        return default_loss(self.model, self.loss_func, batch)
+        return default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
 
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
@@ -151,21 +155,23 @@ class Updating(Running):
         if inputs is not None and self._loss_module is not None:
             # The rider collects the weights of the window there too.
             inputs = [*inputs, self._loss_module.weight]
+        if self.precision.products.expected and not self.precision.plain:
+            self.precision.products.backward(loss, inputs)
+            return
         loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
 
     def optimizer_step(self) -> None:
         """Update the weights."""
-        if self._gate is not None:
-            self._step_if_finite(self._gate)
-        elif self.precision.scaler is None:
+        gate = None if self._gate is None else self._gate_in_use
+        if gate is None:
             self._acting_optimizer.step()
         else:
-            self.precision.step(self._acting_optimizer)
+            self._step_if_finite(gate)
 
     def _step_if_finite(self, gate: UpdateGate) -> None:
         optimizer = self._acting_optimizer
         self.precision.unscale(optimizer)
-        gate.step(optimizer, gradients_of(held_by(optimizer)))
+        gate.step(optimizer, gradients_of(held_by(optimizer)), self.precision.overflow)
         self.update_applied = gate.applied
         self.precision.stepped()
 

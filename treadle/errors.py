@@ -9,6 +9,7 @@ TreadleError
 ├── CallbackError           (ValueError)      a callback given twice, or not a callback
 │   └── UnknownEventError   (TypeError)       an `on_...` method that no event calls
 ├── UnknownMetricError      (ValueError)      a metric that nothing reported
+├── CaptureError                              a step that cannot be recorded and replayed
 ├── NonFiniteError          (ArithmeticError) a loss or gradient that became nan or inf
 ├── CheckpointError                           a checkpoint that cannot be written, read or matched
 └── MissingDependencyError  (ImportError)     an optional package that is not installed
@@ -52,6 +53,10 @@ class NonFiniteError(TreadleError, ArithmeticError):
     """A loss or a gradient became nan or infinite."""
 
 
+class CaptureError(TreadleError):
+    """A step cannot be recorded and replayed; the message says why and what to do."""
+
+
 class CheckpointError(TreadleError):
     """A checkpoint cannot be written, read, or matched to this trainer."""
 
@@ -61,7 +66,7 @@ class MissingDependencyError(TreadleError, ImportError):
 
 
 class StopTrainingError(Exception):
-    """Raise it in a callback or verb to end the run in good order; `train` then returns normally."""
+    """Raise it in a callback or verb to end the run in good order, and for good; `train` then returns normally."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:

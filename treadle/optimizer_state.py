@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle.errors import CheckpointError
+from treadle.execution.fused import counters_to_device
 
 
 class OptimizerState:
@@ -74,6 +75,7 @@ class OptimizerState:
         self._optimizer.load_state_dict(_copied(state["optimizer"]))
         for group, how in zip(self._optimizer.param_groups, kept, strict=True):
             group.update(how)
+        counters_to_device(self._optimizer)
 
 
 def _difference(saved: list[list[Any]], present: list[list[Any]]) -> str:

@@ -35,6 +35,13 @@ class TrainerRunConfig:
     on_nonfinite: str
     microbatch: str
     deterministic: bool
+    matmul_precision: str | None
+    convolution_precision: str | None
+    loss_scaling: dict[str, Any] | None
+    activation_checkpointing: list[str] | None
+    offload_optimizer: bool
+    execution: str
+    compile: str | None
     eval_every: str | None
     log_every: str
     save_every: str | None

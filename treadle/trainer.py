@@ -15,6 +15,7 @@ from treadle._updating import Updating
 from treadle.data import Batch, size_of
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
+from treadle.execution import GraphExecution
 from treadle.foreign import ForeignUpdates
 from treadle.losses import describe_batch, name_of
 from treadle.micro_batches import BeforeAttempt
@@ -126,27 +127,25 @@ class Trainer(Updating):
         self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
-        with self.storage, self._leaving(), Deterministic(self.device) if self.deterministic else NO_CONTEXT:
+        exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
+        with self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
             return self._run_training()
 
     # The run ----------------------------------------------------------------------------------------------
 
     def _run_training(self) -> TrainResult:
         """Run the epochs, with everything that goes before and after them."""
-        try:
+        with self._closing_run():
             self._open_run()
             self._resume(partly=True)
             self.training_run_start()
             with self.callback_handler.session("on_training_run_start", self):
                 self._resume()
-                reason = self._run_epochs()
+                over = self._stop_reason
+                reason = self._run_epochs() if over is None else self._stay_stopped(over)
                 self._finish_run_or_say_why()
                 self.training_run_end()
                 self.fire("on_training_run_end")
-        finally:
-            self._looping = False
-            self._close_streams()
-            self._close_run()
         return self._result(reason)
 
     def _finish_run_or_say_why(self) -> None:
@@ -169,6 +168,7 @@ class Trainer(Updating):
                     self._roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
+            self._stop_reason = None if self._pauses else reason
             self._looping, self._stopped = False, True
             self.print(reason)
             self.fire("on_stop_training_error")
@@ -186,8 +186,10 @@ class Trainer(Updating):
 
     def _run_epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
-        self.in_own_loop = False
+        self.in_own_loop = self._foreign_epoch = False
         before = self.progress.step
+        if self._graphs is not None and self._loop_is_foreign():
+            self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
         with ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
             self._run_train_epoch(self._train_dataloader)
         foreign = self._loop_is_foreign()
@@ -197,8 +199,8 @@ class Trainer(Updating):
                 "epoch only, so pass something that can be iterated again"
             )
         self._agree_on_stop()
-        cadence, stream = self.settings.eval_every, self._eval_dataloader
-        evaluated = stream is not None and cadence is not None and cadence.due_after_epoch(self.progress.epoch + 1)
+        stream = self._eval_dataloader
+        evaluated = stream is not None and self._evaluation_is_due(before)
         if evaluated:
             self._run_eval_epoch(stream)
             self._agree_on_stop()
@@ -229,8 +231,7 @@ class Trainer(Updating):
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
         cadence = self.settings.save_every
         by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch)
-        every = self._save_steps if self._loop_is_foreign() else 0
-        by_step = every and self.progress.step // every > step_before // every
+        by_step = self._came_in_foreign_epoch(self._save_steps, step_before)
         best = self._improved(evaluated=evaluated)
         if by_epoch or by_step or best:
             self._save(best=best)
@@ -286,7 +287,11 @@ class Trainer(Updating):
                 return
         before = None if self.microbatch == "fixed" else BeforeAttempt(self.model, self._loss_tracker)
         try:
-            self.update(phase, window if before is None else self._splits.cut(window))
+            parts = window if before is None else self._splits.cut(window)
+            if self._graphs is None:
+                self.update(phase, parts)
+            else:
+                self._graphs.update(phase, parts)
         except torch.OutOfMemoryError:
             if before is None or not self._may_cut_finer(window):
                 raise
@@ -337,8 +342,11 @@ class Trainer(Updating):
         with self._stopping_together():
             self.train_epoch_start()
         self.fire("on_train_epoch_start")
+        self._look_for_sparse()
         if self._wrapped is not None and self._learning != self._learning_now():
             self._wrap()
+        if self._graphs is not None:
+            self._forget_stale_graphs(self._graphs)
         if resumed:
             self._resume()
             for stream in self.streams.values():
@@ -348,6 +356,13 @@ class Trainer(Updating):
         overridden = type(self)._clip_gradients is not Trainer._clip_gradients
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
         self._clips = limits or overridden or self.track_gradient_norm
+
+    def _forget_stale_graphs(self, graphs: GraphExecution) -> None:
+        """Record anew what was recorded for other modes of modules, or for other weights that learn."""
+        modes = [(id(module), module.training) for module in self.model.modules()]
+        if self._modes != (modes, self._learning_now()):
+            graphs.forget()
+            self._modes = (modes, self._learning_now())
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the phases of an epoch, in order; override it to alternate losses, data or optimizers.
@@ -380,7 +395,10 @@ class Trainer(Updating):
             if not phase.draws:
                 yield []
                 continue
-            window = stream.last_window() if phase.reuse else stream.window(phase.accumulation)
+            if phase.reuse:
+                window = stream.last_window()
+            else:
+                window = stream.window(phase.accumulation) if self._graphs is None else self._graphs.draw(phase)
             if not window:
                 return
             yield window
@@ -419,6 +437,7 @@ class Trainer(Updating):
 
     def _finish_foreign_epoch(self) -> None:
         """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
+        self._note_foreign_epoch()
         self.progress.samples += sum(stream.take_samples() for stream in self.streams.values())
         recorded = len(self.run_history.get_metric_values("train_loss_epoch"))
         self._log()

@@ -51,6 +51,9 @@ class EarlyStoppingCallback(WatchesMetric):
         Raises:
             StopTrainingError: There were as many in a row as patience allows.
         """
+        if self.early_stopping_counter >= self.early_stopping_patience:
+            # It has stopped the run before, which was then told to go on.
+            self.early_stopping_counter = 0
         if self.is_better(value, by_more_than=self.early_stopping_threshold):
             self.best_metric = value
             self.early_stopping_counter = 0

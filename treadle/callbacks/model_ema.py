@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
+from treadle.callbacks.placing import place_of
 from treadle.callbacks.watching import WatchesMetric
 from treadle.progress import Cadence
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
 PREFIX = "ema_model_"
+USUAL = "ema_model.pt"
 
 
 class ModelEmaCallback(WatchesMetric):
@@ -26,7 +28,8 @@ class ModelEmaCallback(WatchesMetric):
     Args:
         decay: How much of the average stays at each update.
         evaluate_during_training: Whether the average is evaluated; without evaluation data it is not.
-        save_path: Where the average is saved.
+        save_path: Where the average is saved; by default in `ema_model.pt` in the folder of the run, or here if it has
+            none.
         watch_metric: The metric that says which average is best.
         greater_is_better: Whether a greater value is better.
         model_ema: What makes the average of a model: a class like `ModelEma`.
@@ -41,7 +44,7 @@ class ModelEmaCallback(WatchesMetric):
         self,
         decay: float = 0.99,
         evaluate_during_training: bool = True,
-        save_path: str | os.PathLike[str] = "ema_model.pt",
+        save_path: str | os.PathLike[str] | None = None,
         watch_metric: str = PREFIX + "eval_loss_epoch",
         greater_is_better: bool = False,
         model_ema: Any = ModelEma,
@@ -51,7 +54,8 @@ class ModelEmaCallback(WatchesMetric):
         super().__init__(watch_metric, greater_is_better=greater_is_better)
         self.decay = decay
         self.evaluate_during_training = evaluate_during_training
-        self.save_path = save_path
+        self._given = save_path
+        self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.ema_model: Any = None
         self._make = model_ema
         self._handler = CallbackHandler(callbacks)
@@ -61,18 +65,27 @@ class ModelEmaCallback(WatchesMetric):
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Start the average at the model's weights."""
         super().on_training_run_start(trainer)
+        self.save_path = place_of(self._given, USUAL, trainer)
         self.ema_model = self._make(trainer.get_model(keep_torch_compile=False), decay=self.decay)
         self._evaluates = self.evaluate_during_training and trainer._eval_dataloader is not None
         self._handler.start_session("on_training_run_start", trainer)
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Move the average."""
-        if self._cadence.due_after_step(trainer.progress.step):
-            model, applied = trainer.get_model(keep_torch_compile=False), trainer.update_applied
-            if applied is None:
-                self.ema_model.update(model)
-            else:
-                self.ema_model.update(model, applied)
+        """Move the average, unless the update that was replayed did so."""
+        if self not in trainer.recorded_callbacks and self._cadence.due_after_step(trainer.progress.step):
+            self.recorded_update(trainer)
+
+    def is_recordable(self, trainer: "Trainer") -> bool:
+        """Whether the average moves with every update and on the device alone, so that it can be recorded with it."""
+        return self._cadence.in_steps == 1 and not trainer._poisoned.steps
+
+    def recorded_update(self, trainer: "Trainer") -> None:
+        """Move the average, as a part of a recorded update too."""
+        model, applied = trainer.get_model(keep_torch_compile=False), trainer.update_applied
+        if applied is None:
+            self.ema_model.update(model)
+        else:
+            self.ema_model.update(model, applied)
 
     def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Move the average, if it moves by epochs."""

@@ -3,10 +3,13 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from treadle.callbacks.placing import place_of
 from treadle.callbacks.watching import EVALUATION_LOSS, WatchesMetric
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
+
+USUAL = "best_model.pt"
 
 
 class SaveBestModelCallback(WatchesMetric):
@@ -15,7 +18,7 @@ class SaveBestModelCallback(WatchesMetric):
     The value is kept in the checkpoint under the metric's own name.
 
     Args:
-        save_path: The file.
+        save_path: The file; by default `best_model.pt` in the folder of the run, or here if it has none.
         watch_metric: The metric to watch.
         greater_is_better: Whether a greater value is better.
         reset_on_train: Whether a new run starts without the best value of the one before.
@@ -26,7 +29,7 @@ class SaveBestModelCallback(WatchesMetric):
 
     def __init__(
         self,
-        save_path: str | os.PathLike[str] = "best_model.pt",
+        save_path: str | os.PathLike[str] | None = None,
         watch_metric: str = EVALUATION_LOSS,
         greater_is_better: bool = False,
         reset_on_train: bool = True,
@@ -35,10 +38,16 @@ class SaveBestModelCallback(WatchesMetric):
         load_saved_checkpoint: bool = True,
     ) -> None:
         super().__init__(watch_metric, greater_is_better=greater_is_better, reset_on_train=reset_on_train)
-        self.save_path = save_path
+        self._given = save_path
+        self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.save_optimizer = save_optimizer
         self.save_scheduler = save_scheduler
         self.load_saved_checkpoint = load_saved_checkpoint
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Begin to watch, and find the place of the file."""
+        super().on_training_run_start(trainer)
+        self.save_path = place_of(self._given, USUAL, trainer)
 
     def new_value(self, trainer: "Trainer", value: float) -> None:
         """Save a checkpoint if `value` is the best so far."""

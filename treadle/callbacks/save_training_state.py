@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.placing import place_of
 from treadle.errors import ConfigError
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
+
+USUAL = "training_states"
 
 
 class SaveTrainingStateCallback(TrainerCallback):
@@ -19,7 +22,8 @@ class SaveTrainingStateCallback(TrainerCallback):
     included: just before the next step or epoch begins, or when the run ends.
 
     Args:
-        save_dir: Where the folders go.
+        save_dir: Where the folders go; by default into `training_states` in the folder of the run, or here if it has
+            none.
         save_every_n_epochs: Save when so many epochs are completed.
         save_every_n_steps: Save when so many updates are done, counted over the whole run.
         save_at_end: Whether `final` is saved when the run ends.
@@ -28,7 +32,7 @@ class SaveTrainingStateCallback(TrainerCallback):
 
     def __init__(
         self,
-        save_dir: str | os.PathLike[str] = "training_states",
+        save_dir: str | os.PathLike[str] | None = None,
         save_every_n_epochs: int | None = None,
         save_every_n_steps: int | None = None,
         save_at_end: bool = True,
@@ -41,7 +45,8 @@ class SaveTrainingStateCallback(TrainerCallback):
         ):
             if value is not None and value < 1:
                 raise ConfigError(f"SaveTrainingStateCallback: {name}={value} must be at least 1")
-        self.save_dir = Path(save_dir)
+        self._given = save_dir
+        self.save_dir = Path(USUAL if save_dir is None else save_dir)
         self.save_every_n_epochs = save_every_n_epochs
         self.save_every_n_steps = save_every_n_steps
         self.save_at_end = save_at_end
@@ -51,6 +56,7 @@ class SaveTrainingStateCallback(TrainerCallback):
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Leave the folders of earlier runs alone."""
+        self.save_dir = Path(place_of(self._given, USUAL, trainer))
         self._due, self._kept = [], []
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reports how fast a run goes and how much memory it takes."""
+"""Reports how fast a run goes, how long it waits for its data and how much memory it takes."""
 
 import sys
 import time
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle.callback import TrainerCallback
+from treadle.data.waiting import Waiting, what_to_try
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -22,20 +23,36 @@ class _Mark:
     samples: int
 
 
-class ThroughputMonitor(TrainerCallback):
-    """Puts samples and steps per second, and the peak of memory, into the trainer's storage at every log.
+MUCH_WAITING = 0.2
+"""The share of the time spent waiting for data from which on the user is told."""
+JUDGED_STEPS = 10
+"""Over fewer steps nothing is said of it."""
 
-    The clock is read when a log is due, when the device has just been waited for, and around evaluations, whose
-    time does not count; never in a step. Samples are those of all processes. Memory is the CUDA memory
+
+class ThroughputMonitor(TrainerCallback):
+    """Puts samples and steps per second, the wait for data and the peak of memory into the storage at every log.
+
+    The clock is read when a log is due, when the device has just been waited for, around evaluations, whose time does
+    not count, and around the drawing of data; never in the rest of a step, and nothing waits for the device. Samples
+    are those of all processes. The wait is that of a step, on this process; if it is over a fifth of the time, that is
+    said once, with what to try, but not at the first log of a run, for workers have to start. Memory is the CUDA memory
     allocated at most, or the largest size of the process.
     """
 
     def __init__(self) -> None:
         self._mark: _Mark | None = None
         self._evaluation_began = 0.0
+        self._logs = 0
+        self._told = False
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Know nothing of earlier runs."""
+        self._logs, self._told = 0, False
 
     def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Count from here."""
+        for stream in trainer.streams.values():
+            stream.waiting = Waiting(trainer.device)
         self._mark = _here(trainer)
 
     def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
@@ -57,10 +74,26 @@ class ThroughputMonitor(TrainerCallback):
         samples = (now.samples - before.samples) * trainer.processes.size
         trainer.storage.put_scalar("samples_per_second", samples / seconds)
         trainer.storage.put_scalar("steps_per_second", (now.step - before.step) / seconds)
-        memory = peak_memory(trainer.device)
+        self._report_waiting(trainer, now.step - before.step, seconds)
+        # On CUDA the trainer itself reports it.
+        memory = None if trainer.device.type == "cuda" else peak_memory(trainer.device)
         if memory is not None:
             trainer.storage.put_scalar("peak_memory_mib", memory / 2**20, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
+
+    def _report_waiting(self, trainer: "Trainer", steps: int, seconds: float) -> None:
+        waited = {name: stream.waiting.take() for name, stream in trainer.streams.items() if stream.waiting is not None}
+        share = sum(waited.values()) / seconds
+        trainer.storage.put_scalar("data_time", sum(waited.values()) / steps)
+        self._logs += 1
+        if share > MUCH_WAITING and steps >= JUDGED_STEPS and self._logs > 1 and not self._told:
+            self._told = True
+            slowest = max(waited, key=lambda name: waited[name])
+            stream = trainer.streams[slowest]
+            trainer.print(
+                f"{share:.0%} of the time of the last {steps} steps was spent waiting for the {slowest} data: "
+                f"{what_to_try(stream.source, trainer.device, ahead=stream.sends_ahead)}"
+            )
 
 
 def _here(trainer: "Trainer") -> _Mark:

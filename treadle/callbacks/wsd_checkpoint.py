@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.placing import place_of
 from treadle.errors import CheckpointError, ConfigError
 from treadle.schedules import WSDLrScheduler
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
+
+USUAL = "checkpoints"
+IN_A_RUN = "wsd_checkpoints"
+"""In the folder of a run, the other name is that of the run's own checkpoints."""
 
 
 class WSDCheckpointCallback(TrainerCallback):
@@ -20,7 +25,8 @@ class WSDCheckpointCallback(TrainerCallback):
     with a schedule that was built with `is_continuation_from_checkpoint=True`: the run goes on from its step.
 
     Args:
-        save_dir: Where they go.
+        save_dir: Where they go; by default into `wsd_checkpoints` in the folder of the run, or `checkpoints` here if it
+            has none.
         save_optimizer: Whether the file after a decay holds the optimizer's state.
         save_scheduler: Whether the file after a decay holds the scheduler's state.
         initial_checkpoint: What to start from: a folder with a training state, or a file with weights.
@@ -28,12 +34,13 @@ class WSDCheckpointCallback(TrainerCallback):
 
     def __init__(
         self,
-        save_dir: str | os.PathLike[str] = "checkpoints",
+        save_dir: str | os.PathLike[str] | None = None,
         save_optimizer: bool = True,
         save_scheduler: bool = True,
         initial_checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.save_dir = Path(save_dir)
+        self._given = save_dir
+        self.save_dir = Path(USUAL if save_dir is None else save_dir)
         self.save_optimizer = save_optimizer
         self.save_scheduler = save_scheduler
         self.initial_checkpoint = None if initial_checkpoint is None else Path(initial_checkpoint)
@@ -47,6 +54,7 @@ class WSDCheckpointCallback(TrainerCallback):
             CheckpointError: There is nothing at the path to start from.
         """
         self._due = []
+        self.save_dir = Path(place_of(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
         self._schedule(trainer)
         start = self.initial_checkpoint
         if start is None:

@@ -122,7 +122,9 @@ class LossTracker:
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as plain data."""
         self.read()
-        return {"total": self._total, "count": self._count, "latest": self._latest, "taken": self._taken[:2]}
+        bad = self._taken.nonfinite
+        sums = {"total": self._total, "count": self._count, "latest": self._latest, "taken": self._taken[:2]}
+        return {**sums, "bad": None if bad is None else list(bad)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the sums from `state`."""
@@ -130,4 +132,5 @@ class LossTracker:
         self._total, self._count = float(state["total"]), float(state["count"])
         self._latest = float(state["latest"])
         total, weight = state["taken"]
-        self._taken = LossSummary(float(total), float(weight), None)
+        bad = state.get("bad")
+        self._taken = LossSummary(float(total), float(weight), None if bad is None else NonFinite(*bad))

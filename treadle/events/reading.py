@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treadle.events.pending import PendingNumber
+
 
 def read_values(values: list[Any]) -> list[Any]:
     """Bring the tensors among `values` to the host, with one copy per device; a single number as a number.
@@ -15,7 +17,9 @@ def read_values(values: list[Any]) -> list[Any]:
     result = list(values)
     places: dict[torch.device, list[int]] = {}
     for place, value in enumerate(values):
-        if isinstance(value, Tensor):
+        if isinstance(value, PendingNumber):
+            result[place] = value.read()
+        elif isinstance(value, Tensor):
             places.setdefault(value.device, []).append(place)
     for found in places.values():
         for place, number in zip(found, _read_alike([values[place] for place in found]), strict=True):

@@ -178,6 +178,20 @@ class EventStorage:
         finally:
             self._prefix = before
 
+    @contextmanager
+    def diverted(self) -> Iterator[list[tuple[str, int, Any, Kind]]]:
+        """Let what is put inside of the block go into the list it gives, to be put by `repeat` once or often."""
+        pending, self._pending = self._pending, []
+        try:
+            yield self._pending
+        finally:
+            self._pending = pending
+
+    def repeat(self, rows: list[tuple[str, int, Any, Kind]]) -> None:
+        """Put what was diverted, as it is now and at this iteration; tensors are copied where they are."""
+        for name, _, value, kind in rows:
+            self._pending.append((name, self.iter, value.clone() if isinstance(value, Tensor) else value, kind))
+
     def _check_hint(self, name: str, hint: bool) -> None:
         known = self._hints.setdefault((name, "step"), hint)
         if known != hint:

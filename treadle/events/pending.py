@@ -1,0 +1,86 @@
+"""Numbers that recorded steps leave on the device, and that are read together when somebody asks."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = 4096
+"""How many steps a table holds before a copy of it is set aside, on the device."""
+
+
+class PendingNumber:
+    """One number in a table on the device."""
+
+    __slots__ = ("_block", "_column", "_row")
+
+    def __init__(self, block: "_Block", row: int, column: int) -> None:
+        self._block, self._row, self._column = block, row, column
+
+    def read(self) -> float:
+        """Bring it to the host, with everything else of its table that is not there yet."""
+        return self._block.row(self._row)[self._column]
+
+
+class PendingRows:
+    """A table on the device in which every replay of a recorded step fills the next row.
+
+    Args:
+        columns: How many numbers a step leaves.
+        dtype: Their type.
+        device: Where they are.
+        rows: How many steps there is room for.
+    """
+
+    def __init__(self, columns: int, *, dtype: torch.dtype, device: torch.device, rows: int = ROWS) -> None:
+        self._table = torch.zeros(rows, columns, dtype=dtype, device=device)
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self._places = torch.arange(rows, device=device).unsqueeze(1)
+        self._claimed = 0
+        self._block = _Block(self)
+
+    def write(self, numbers: list[Tensor]) -> None:
+        """Fill the next row; this is a part of the recorded step."""
+        if len(numbers) == 1:
+            row = numbers[0].reshape(1, 1).to(self._table.dtype)
+        else:
+            row = torch.stack([number.reshape(()).to(self._table.dtype) for number in numbers]).unsqueeze(0)
+        if torch.are_deterministic_algorithms_enabled():
+            # Torch's deterministic way of copying to an index sorts first.
+            self._table.copy_(torch.where(self._places == self._cursor, row, self._table))
+        else:
+            self._table.index_copy_(0, self._cursor, row)
+        self._cursor.add_(1)
+
+    def begin(self) -> None:
+        """Begin with the first row again, whatever was written."""
+        self._cursor.zero_()
+
+    def claim(self) -> list[PendingNumber]:
+        """Return the numbers of the step that was replayed last; nothing is read."""
+        block, row = self._block, self._claimed
+        self._claimed += 1
+        if self._claimed == len(self._table):
+            block.kept = self._table.clone()
+            self._block, self._claimed = _Block(self), 0
+            self.begin()
+        return [PendingNumber(block, row, column) for column in range(self._table.shape[1])]
+
+    def filled(self) -> Tensor:
+        """Return the rows that were claimed since the table began anew."""
+        return self._table[: self._claimed]
+
+
+class _Block:
+    """The rows of a table from its first to its last, which are read with one copy."""
+
+    def __init__(self, rows: PendingRows) -> None:
+        self._rows = rows
+        self._read: list[Any] = []
+        self.kept: Tensor | None = None
+
+    def row(self, number: int) -> list[float]:
+        if number >= len(self._read):
+            self._read = (self._rows.filled() if self.kept is None else self.kept).tolist()
+        row: list[float] = self._read[number]
+        return row

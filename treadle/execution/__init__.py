@@ -1,0 +1,18 @@
+"""How a step is carried out: line by line, compiled, or recorded once and replayed."""
+
+from treadle.execution.compiling import Compile, CompiledVerbs
+from treadle.execution.device_graph import CudaGraphs, Recorder
+from treadle.execution.fused import prefer_fused
+from treadle.execution.graph import GraphExecution
+from treadle.execution.modes import EXECUTIONS, check_execution
+
+__all__ = [
+    "EXECUTIONS",
+    "Compile",
+    "CompiledVerbs",
+    "CudaGraphs",
+    "GraphExecution",
+    "Recorder",
+    "check_execution",
+    "prefer_fused",
+]

@@ -1,0 +1,119 @@
+"""A step that was recorded for windows of one shape, and is replayed with the data of each."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from treadle.events.pending import PendingRows
+from treadle.execution.device_graph import Replay
+from treadle.execution.inputs import Inputs
+
+
+@dataclass(eq=False)
+class Rates:
+    """The learning rates of an optimizer as tensors, for a recorded step to read.
+
+    Outside of the recording the optimizer has plain numbers, for schedules and users to see.
+    """
+
+    optimizer: Optimizer
+    device: torch.device
+    tensors: list[Tensor] = field(init=False)
+    written: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.tensors = [torch.tensor(rate, dtype=torch.float32, device=self.device) for rate in self.written]
+
+    def lend(self) -> None:
+        """Give the optimizer the tensors."""
+        for group, tensor in zip(self.optimizer.param_groups, self.tensors, strict=True):
+            group["lr"] = tensor
+
+    def take_back(self, rates: list[float]) -> None:
+        """Give the optimizer its numbers back."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def write(self) -> None:
+        """Bring the numbers of the optimizer into the tensors, where they changed."""
+        for place, group in enumerate(self.optimizer.param_groups):
+            if group["lr"] != self.written[place]:
+                self.written[place] = float(group["lr"])
+                self.tensors[place].fill_(self.written[place])
+
+
+@dataclass(eq=False, slots=True)
+class Recorded:
+    """What a step hands to the host: in the recording tensors that each replay fills again.
+
+    Attributes:
+        losses: The loss of each micro-batch and its weight.
+        norm: The norm of the gradient, where it is known.
+        puts: What was put into the event storage.
+        samples: How many samples the window has.
+    """
+
+    losses: list[tuple[Any, Any]] = field(default_factory=list)
+    norm: Tensor | None = None
+    puts: list[tuple[Any, ...]] = field(default_factory=list)
+    samples: int = 0
+
+    def update(self, loss: Any, weight: Any = 1) -> None:
+        """Take the loss of a micro-batch, as the trainer's tracker would."""
+        self.losses.append((loss.detach() if isinstance(loss, Tensor) else loss, weight))
+
+    def numbers(self) -> list[Tensor]:
+        """Return the losses and weights that are on the device."""
+        return [number for pair in self.losses for number in pair if isinstance(number, Tensor)]
+
+    def pairs(self, numbers: list[Any]) -> list[tuple[Any, Any]]:
+        """Return losses and weights, with `numbers` in place of those on the device."""
+        rest = iter(numbers)
+        return [tuple(next(rest) if isinstance(one, Tensor) else one for one in pair) for pair in self.losses]
+
+    def spoil(self, norm: Tensor) -> None:
+        """Make the newest loss nan if the norm of its gradient is not finite."""
+        loss, weight = self.losses[-1]
+        if isinstance(loss, Tensor):
+            self.losses[-1] = (loss + norm.detach() * 0, weight)
+
+
+@dataclass(eq=False, slots=True)
+class CapturedStep:
+    """A recorded step with its inputs and outputs.
+
+    Args:
+        replay: Does the step again.
+        inputs: Where it reads its window from.
+        arguments: The arguments of the optimizer that were in force.
+        recorded: What it hands to the host.
+        rows: Where each replay leaves its losses; None if none is on the device.
+        rates: The learning rates it reads; None if it has them as constants.
+        callbacks: The callbacks whose work it does.
+    """
+
+    replay: Replay
+    inputs: Inputs
+    arguments: list[list[Any]]
+    recorded: Recorded
+    rows: PendingRows | None
+    rates: Rates | None
+    callbacks: frozenset[Any]
+
+    def run(self, values: list[Any]) -> None:
+        """Do the step with the data of a window."""
+        self.inputs.write(values)
+        if self.rates is not None:
+            self.rates.write()
+        self.replay()
+
+
+def arguments_of(optimizer: Optimizer, *, rates: bool) -> list[list[Any]]:
+    """Return the arguments of each group of an optimizer, with the learning rates or without."""
+    if rates:
+        return [list(group.values()) for group in optimizer.param_groups]
+    return [[value for name, value in group.items() if name != "lr"] for group in optimizer.param_groups]

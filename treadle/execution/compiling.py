@@ -1,0 +1,113 @@
+"""Steps whose loss is compiled."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from treadle.errors import ConfigError, did_you_mean
+
+GRAPHS_OF_ITS_OWN = ("reduce-overhead", "max-autotune")
+"""Modes of `torch.compile` that record graphs themselves, which cannot be done inside of another recording."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile:
+    """How `torch.compile` is used.
+
+    Args:
+        mode: Its mode; None is its default.
+        modules: Patterns of module names, such as "blocks.*", to compile one by one; equal blocks then share one
+            compilation. None compiles the whole loss verb.
+        fullgraph: Whether a part that cannot be compiled is an error.
+        options: Its options.
+    """
+
+    mode: str | None = None
+    modules: str | Sequence[str] | None = None
+    fullgraph: bool = False
+    options: dict[str, Any] | None = field(default=None)
+
+    @classmethod
+    def of(cls, value: "bool | str | Compile") -> "Compile | None":
+        """Return what the argument `compile` of a trainer means; a string is a mode.
+
+        >>> Compile.of("max-autotune-no-cudagraphs").mode
+        'max-autotune-no-cudagraphs'
+        """
+        if isinstance(value, Compile):
+            return value
+        if isinstance(value, str):
+            return cls(mode=value)
+        if not isinstance(value, bool):
+            raise ConfigError(f"compile={value!r}; pass True, a mode of torch.compile, or treadle.Compile(...)")
+        return cls() if value else None
+
+    def describe(self) -> str:
+        """Return the settings in words, for the record of a run."""
+        parts = [self.mode or "default"]
+        if self.modules is not None:
+            parts.append(f"modules {self.modules if isinstance(self.modules, str) else ', '.join(self.modules)}")
+        return ", ".join(parts)
+
+    def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, compiled for the shapes it is called with and no others."""
+        compiled: Callable[..., Any] = torch.compile(
+            function, mode=self.mode, fullgraph=self.fullgraph, options=self.options, dynamic=False
+        )
+        return compiled
+
+
+class CompiledVerbs:
+    """The loss verbs of a trainer, each compiled the first time it is asked for.
+
+    Args:
+        how: The settings.
+        model: Whose modules are compiled in place, if the settings name some.
+
+    Attributes:
+        model: The same.
+    """
+
+    def __init__(self, how: Compile, model: nn.Module) -> None:
+        self._how = how
+        self.model = model
+        self._verbs: dict[Any, Callable[..., Any]] = {}
+        self._whole = how.modules is None
+        if how.modules is not None:
+            for module in matching(model, how.modules):
+                if module._compiled_call_impl is None:
+                    module.compile(mode=how.mode, fullgraph=how.fullgraph, options=how.options, dynamic=False)
+
+    def of(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what to call instead of `verb`."""
+        if not self._whole:
+            return verb
+        # A bound method is a new object each time it is looked up.
+        key = getattr(verb, "__func__", verb)
+        if key not in self._verbs:
+            self._verbs[key] = self._how.apply(verb)
+        return self._verbs[key]
+
+
+def matching(model: nn.Module, patterns: str | Sequence[str]) -> list[nn.Module]:
+    """Return the modules of `model` whose names match one of `patterns`.
+
+    Raises:
+        ConfigError: A pattern matches none.
+
+    >>> [type(module).__name__ for module in matching(nn.Sequential(nn.Linear(1, 1), nn.ReLU()), "1")]
+    ['ReLU']
+    """
+    names = dict(model.named_modules())
+    found: dict[str, nn.Module] = {}
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        own = {name: module for name, module in names.items() if name and fnmatchcase(name, pattern)}
+        if not own:
+            raise ConfigError(f"compile: no module is called {pattern!r}{did_you_mean(pattern, names)}")
+        found |= own
+    # What lies inside of a module that is compiled is compiled with it.
+    return [module for name, module in found.items() if not any(name.startswith(f"{outer}.") for outer in found)]

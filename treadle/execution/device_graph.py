@@ -1,0 +1,72 @@
+"""Recording work on a CUDA device, and leaving the device usable when that fails."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from treadle.execution.explaining import explain
+
+Replay = Callable[[], None]
+
+
+class Recorder(Protocol):
+    """Records what some work does on a device, without doing it, as something to do again and again."""
+
+    def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
+        """Return what repeats `work`.
+
+        Raises:
+            CaptureError: It cannot be recorded; the device is as it was.
+        """
+
+    def watching(self) -> AbstractContextManager[Any]:
+        """Return the context in which work that makes the host wait for the device is an error."""
+
+
+class CudaGraphs:
+    """Records into CUDA graphs that share one pool of memory and one stream.
+
+    Args:
+        device: Where the work is done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool: Any = None
+
+    def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
+        """Return what repeats `work`, which draws from the device's generator and from `generators`."""
+        random = torch.cuda.get_rng_state(self._device)
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        try:
+            # Other threads, such as one that pins memory, may go on with what they do.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                work()
+        except Exception as error:
+            self._recover(random)
+            raise explain(error) from error
+        self._pool = self._pool or graph.pool()
+        return graph.replay
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Refuse work that makes the host wait for the device, where it stands in the program."""
+        mode = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+
+    def _recover(self, random: torch.Tensor) -> None:
+        """Free the device's generator, which a failed recording leaves locked until another one succeeds."""
+        torch.cuda.synchronize(self._device)
+        something = torch.zeros(1, device=self._device)
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            something.add_(1)
+        torch.cuda.set_rng_state(random, self._device)

@@ -1,0 +1,78 @@
+"""Optimizers that do all of a step in one kernel, and whose steps can be recorded."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"""Optimizers that have a fused implementation on CUDA."""
+
+
+def prefer_fused(optimizer: Optimizer) -> None:
+    """Have an optimizer work in one kernel, where its owner left that open and it can.
+
+    The fused implementation is the fastest, takes the loss scale without the host looking at it, and can be
+    recorded. Whoever passes `foreach` or `fused` to the optimizer keeps what he chose.
+    """
+    if type(optimizer) not in FUSED:
+        return
+    for group in optimizer.param_groups:
+        chosen = group.get("foreach") is not None or group.get("fused") is not None
+        if chosen or group.get("differentiable") or not all(map(_is_supported, group["params"])):
+            return
+    for group in optimizer.param_groups:
+        group["fused"] = True
+    optimizer.defaults["fused"] = True
+    optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+    counters_to_device(optimizer)
+
+
+class Capturable:
+    """Optimizers that keep their counters on the device, as a recorded step needs them.
+
+    Args:
+        optimizers: The optimizers; nothing is changed until `apply`.
+    """
+
+    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._groups: list[dict[str, Any]] = []
+
+    def apply(self) -> None:
+        """Make every optimizer so that has the choice."""
+        for optimizer in self._optimizers:
+            groups = [group for group in optimizer.param_groups if group.get("capturable") is False]
+            for group in groups:
+                group["capturable"] = True
+            self._groups += groups
+            counters_to_device(optimizer)
+
+    def undo(self) -> None:
+        """Make them as they were: step by step, counters on the device would be read one by one."""
+        for group in self._groups:
+            group["capturable"] = False
+        self._groups = []
+        for optimizer in self._optimizers:
+            counters_to_device(optimizer)
+
+
+def counters_to_device(optimizer: Optimizer) -> None:
+    """Keep counters where they are expected: with the weights if fused or recorded, else on the host."""
+    for group in optimizer.param_groups:
+        if "capturable" not in group:
+            continue
+        on_device = group.get("fused") or group["capturable"]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            wanted = parameter.device if on_device else torch.device("cpu")
+            # NAdam has a product of momenta besides the step.
+            for name in ("step", "mu_product", "eta", "mu"):
+                if isinstance(state.get(name), Tensor):
+                    state[name] = state[name].to(wanted)
+
+
+def _is_supported(parameter: Tensor) -> bool:
+    return parameter.is_cuda and parameter.is_floating_point() and parameter.layout == torch.strided

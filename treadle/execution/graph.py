@@ -1,0 +1,378 @@
+"""Steps that are recorded once and replayed."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import reduce
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from treadle.callback import listens
+from treadle.errors import CaptureError
+from treadle.events.pending import PendingRows
+from treadle.execution.agreement import Snapshot, require_agreement, tensors_in
+from treadle.execution.captured_step import CapturedStep, Rates, Recorded, arguments_of
+from treadle.execution.device_graph import Recorder
+from treadle.execution.explaining import explain
+from treadle.execution.fused import Capturable
+from treadle.execution.inputs import Inputs, PlacedWindow, Signature, inputs_for, leaves, signature_of
+from treadle.execution.own_names import own_names
+from treadle.execution.side_effects import Attributes, ReadNever, Reads, find_generators, no_host_randomness
+
+if TYPE_CHECKING:
+    from treadle.phase import Phase
+    from treadle.trainer import Trainer
+
+WARM_UP = 3
+"""Ordinary steps before the first one is recorded: optimizers make their state, libraries choose their kernels."""
+BUDGET = 16
+"""How many shapes of windows, and arguments of optimizers, are recorded; what is beyond runs step by step."""
+ON_THE_HOST = frozenset({"progress", "history", "losses", "random", "poisoned", "micro_batches", "metrics_file"})
+"""What is tracked and no step changes."""
+
+Key = tuple[str, Signature]
+
+
+class GraphExecution:
+    """Records the whole update of a window once for each shape, and replays it from then on.
+
+    The first windows of a shape are trained on step by step. Before the first recording of a phase counts, two
+    steps and two replays are made from one state and compared; then the state is put back.
+
+    Args:
+        trainer: Whose updates they are.
+        recorder: What records.
+        required: Whether a step that cannot be recorded is an error; otherwise it is said, and done step by step.
+
+    Attributes:
+        reason: Why nothing is recorded any more; None while it is.
+    """
+
+    def __init__(self, trainer: "Trainer", recorder: Recorder, *, required: bool) -> None:
+        self._trainer = trainer
+        self._recorder = recorder
+        self._required = required
+        self._capturable = Capturable(trainer._optimizers)
+        self._steps: dict[Key, list[CapturedStep]] = {}
+        self._seen: Counter[Key] = Counter()
+        self._checked: set[str] = set()
+        self._latest: tuple[str, CapturedStep] | None = None
+        self._full = False
+        self.reason: str | None = None
+
+    def forget(self) -> None:
+        """Drop every recording: something that they hold on to was put anew."""
+        self._steps, self._latest, self._full = {}, None, False
+        self._seen.clear()
+        self._checked.clear()
+
+    @property
+    def count(self) -> int:
+        """How many recordings there are."""
+        return sum(map(len, self._steps.values()))
+
+    def update(self, phase: "Phase", window: list[Any]) -> None:
+        """Make the update of `window`: by a recording, or step by step where there is none."""
+        latest, values = self._latest, None
+        if latest is not None and latest[0] == phase.name and self._in_force(phase, latest[1]):
+            values = latest[1].inputs.values_of(window)
+        if latest is None or values is None:
+            latest = self._latest = self._find(phase, window)
+            values = None if latest is None else latest[1].inputs.values_of(window)
+        if latest is None or values is None:
+            self._trainer.recorded_callbacks = frozenset()
+            self._trainer.update(phase, window.gathered() if isinstance(window, PlacedWindow) else window)
+            return
+        latest[1].run(values)
+        self._hand_over(phase, latest[1])
+
+    def draw(self, phase: "Phase") -> list[Any]:
+        """Draw the next window of a phase; from data on the device only the places of its batches."""
+        batches = phase.stream.in_memory
+        if self.reason is None and batches is not None and not batches.transforms and not self._trainer._poisoned.steps:
+            places = phase.stream.places(phase.accumulation)
+            if places is not None:
+                return PlacedWindow(batches, places)
+        return phase.stream.window(phase.accumulation)
+
+    def _find(self, phase: "Phase", window: list[Any]) -> tuple[str, CapturedStep] | None:
+        """Return the recording for `window`, made now if it is time for it."""
+        if self.reason is not None:
+            return None
+        found = self._recorded_before(phase, window, signature_of(window))
+        return None if found is None else (phase.name, found)
+
+    def _in_force(self, phase: "Phase", step: CapturedStep) -> bool:
+        """Whether the optimizer has the arguments that it had in the recording."""
+        groups = phase.optimizer.param_groups
+        if step.rates is None and len(groups) == 1:
+            return step.arguments[0] == [*groups[0].values()]
+        return step.arguments == arguments_of(phase.optimizer, rates=step.rates is None)
+
+    def _recorded_before(self, phase: "Phase", window: list[Any], signature: Signature) -> CapturedStep | None:
+        try:
+            key = (phase.name, signature)
+            for step in self._steps.get(key, ()):
+                if self._in_force(phase, step):
+                    return step
+            self._refuse(phase, window)
+            self._seen[key] += 1
+            # A shape that comes later needs one step for its kernels; the optimizer's state is there by then.
+            if self._seen[key] <= (1 if phase.name in self._checked else WARM_UP):
+                return None
+            if self.count >= BUDGET:
+                self._say_full(phase)
+                return None
+            step = self._record(phase, window)
+        except CaptureError as error:
+            self.give_up(str(error), error)
+            return None
+        self._steps.setdefault(key, []).append(step)
+        return step
+
+    def _say_full(self, phase: "Phase") -> None:
+        if self._full:
+            return
+        self._full = True
+        varying = sorted({name for name, _ in self._steps})
+        self._trainer.print(
+            f"{self.count} steps of the phases {varying} are recorded, and still others come: the rest of them runs "
+            "step by step. Pad batches to a few lengths, and keep momenta constant (cycle_momentum=False)"
+        )
+
+    def give_up(self, reason: str, cause: CaptureError | None = None) -> None:
+        """Record nothing any more, and say why.
+
+        Raises:
+            CaptureError: Recording was required.
+        """
+        if self.reason is not None:
+            return
+        self.forget()
+        self._capturable.undo()
+        if self._required:
+            raise CaptureError(f"execution='graph' cannot record this step: {reason}") from cause
+        self.reason = reason
+        self._trainer.print(f"execution='auto' goes step by step: {reason}")
+
+    def _refuse(self, phase: "Phase", window: list[Any]) -> None:
+        """Refuse what is known to be impossible, before anything is tried."""
+        trainer = self._trainer
+        events = ("on_train_step_start", "on_train_step_end")
+        listening = [one for one in trainer.callback_handler.active if any(listens(one, event) for event in events)]
+        if listening:
+            names = ", ".join(type(callback).__name__ for callback in listening)
+            raise CaptureError(f"{names} acts on every micro-batch, which a replay does not stop at; use on_update_end")
+        if not phase.draws:
+            raise CaptureError("a step of your own draws its data itself; leave that to the trainer")
+        if trainer.processes.distributed:
+            raise CaptureError("with several processes gradients are exchanged inside of the step; use one process")
+        if trainer.microbatch == "auto":
+            raise CaptureError("microbatch='auto' changes the shape of a step; find it with execution='eager' first")
+        if trainer.offload_optimizer:
+            raise CaptureError("offload_optimizer=True brings state from the host in every step; leave it out")
+        for leaf in leaves(window):
+            if not isinstance(leaf, (Tensor, bool, int, float, str, type(None))):
+                raise CaptureError(f"a batch holds a {type(leaf).__name__}; give tensors in tuples, lists and dicts")
+
+    # Recording ----------------------------------------------------------------------------------------------
+
+    def _record(self, phase: "Phase", window: list[Any]) -> CapturedStep:
+        """Record the update of `window`; everything is afterwards as it was."""
+        trainer = self._trainer
+        self._capturable.apply()
+        self._refuse_host_counters(phase.optimizer)
+        before = Snapshot(self._tensors())
+        inputs = inputs_for(window)
+        moves = phase.scheduler is not None and trainer._scheduled_by_step
+        if moves and type(phase.optimizer) is SGD and not all(group["fused"] for group in phase.optimizer.param_groups):
+            raise CaptureError(
+                "SGD reads its learning rate on the host unless fused=True; a schedule by steps moves it"
+            )
+        rates = Rates(phase.optimizer, trainer.device) if moves else None
+        arguments = arguments_of(phase.optimizer, rates=rates is None)
+        callbacks = [one for one in trainer.callback_handler.active if self._is_recordable(one)]
+
+        def step() -> Recorded:
+            return self._step(phase, inputs, rates, callbacks)
+
+        try:
+            outcome, stepped = self._try_step(step, before, check=phase.name not in self._checked)
+            rows = self._rows_for(outcome)
+            replay, recorded = self._capture(step, rows)
+            if stepped is not None:
+                self._compare(step, replay, before, stepped)
+            if rows is not None:
+                rows.begin()
+        finally:
+            before.restore()
+        self._checked.add(phase.name)
+        return CapturedStep(replay, inputs, arguments, recorded, rows, rates, frozenset(callbacks))
+
+    def _rows_for(self, outcome: Recorded) -> PendingRows | None:
+        numbers = outcome.numbers()
+        if not numbers:
+            return None
+        dtype = reduce(torch.promote_types, [number.dtype for number in numbers], torch.float32)
+        return PendingRows(len(numbers), dtype=dtype, device=self._trainer.device)
+
+    def _refuse_host_counters(self, optimizer: Optimizer) -> None:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, (bool, int, float)) or (
+                    isinstance(value, Tensor) and value.device != parameter.device
+                ):
+                    raise CaptureError(
+                        f"{type(optimizer).__name__} keeps {name!r} on the host, where no replay changes it; use an "
+                        "optimizer that counts on the device, such as AdamW, Adam, SGD or RMSprop"
+                    )
+
+    def _is_recordable(self, callback: Any) -> bool:
+        recordable: Callable[[Trainer], bool] | None = getattr(callback, "is_recordable", None)
+        return recordable is not None and recordable(self._trainer)
+
+    def _try_step(
+        self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
+    ) -> tuple[Recorded, dict[str, Tensor] | None]:
+        """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
+        trainer = self._trainer
+        owners = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
+        attributes = Attributes(owners, {"trainer": own_names(cast(Any, type(trainer)))})
+        try:
+            if not check:
+                return step(), None
+            with self._recorder.watching(), no_host_randomness(trainer.device):
+                outcome = step()
+            replaced = attributes.refuse_changes()
+            with Reads(replaced) if replaced else nullcontext():
+                step()
+            return outcome, before.now()
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise explain(error) from error
+        finally:
+            before.restore()
+
+    def _capture(self, step: Callable[[], Recorded], rows: PendingRows | None) -> tuple[Callable[[], None], Recorded]:
+        outcome: list[Recorded] = []
+
+        def work() -> None:
+            outcome.append(step())
+            if rows is not None:
+                rows.write(outcome[0].numbers())
+
+        known = self._state_keys()
+        generators = find_generators(self._trainer.model, self._trainer)
+        replay = self._recorder.capture(work, generators)
+        if self._state_keys() != known:
+            raise CaptureError(
+                "the optimizer made state for weights that had no gradient in the steps before; a recorded step must "
+                "reach the same weights each time"
+            )
+        return replay, outcome[0]
+
+    def _compare(
+        self, step: Callable[[], Recorded], replay: Callable[[], None], before: Snapshot, stepped: dict[str, Tensor]
+    ) -> None:
+        """Make two replays where the two steps began, and require them to end where those did."""
+        before.restore()
+        replay()
+        replay()
+        replayed = before.now()
+        if require_agreement(before.copies, stepped, replayed, None):
+            return
+        # Some kernels do not repeat themselves: how far the steps are from themselves says how much is allowed.
+        before.restore()
+        step()
+        step()
+        require_agreement(before.copies, stepped, replayed, before.now())
+
+    def _step(self, phase: "Phase", inputs: Inputs, rates: Rates | None, callbacks: list[Any]) -> Recorded:
+        """Do the step, with all that belongs to the host left out."""
+        trainer = self._trainer
+        recorded = Recorded()
+        with self._standing_in(recorded, phase, rates):
+            trainer.update(phase, inputs.window())
+            for callback in callbacks:
+                callback.recorded_update(trainer)
+        recorded.norm = trainer.gradient_norm if trainer._clips else None
+        recorded.samples = trainer._window_samples
+        return recorded
+
+    @contextmanager
+    def _standing_in(self, recorded: Recorded, phase: "Phase", rates: Rates | None) -> Iterator[None]:
+        """Let what the step tells the host go into `recorded`, and refuse what it asks of the host."""
+        trainer: Any = self._trainer
+        kept = (trainer.progress, trainer.run_history, trainer._loss_tracker, trainer.gradient_norm)
+        numbers = [group["lr"] for group in phase.optimizer.param_groups]
+        storage = trainer.storage
+        if rates is not None:
+            rates.lend()
+        lent = [group["lr"] for group in phase.optimizer.param_groups]
+        trainer.progress = ReadNever("trainer.progress")
+        trainer.run_history = ReadNever("trainer.run_history", storage=storage)
+        trainer._loss_tracker, trainer.recording = recorded, True
+        try:
+            with storage.diverted() as recorded.puts:
+                yield
+            if [id(group["lr"]) for group in phase.optimizer.param_groups] != list(map(id, lent)):
+                raise CaptureError(
+                    "the step sets a learning rate, which a replay would not do again; use a scheduler, or set it in "
+                    "on_update_start"
+                )
+        finally:
+            norm = trainer.gradient_norm
+            trainer.progress, trainer.run_history, trainer._loss_tracker, _ = kept
+            trainer.gradient_norm, trainer.recording = norm, False
+            for group, number in zip(phase.optimizer.param_groups, numbers, strict=True):
+                group["lr"] = number
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that a step may change, by name, each once."""
+        trainer = self._trainer
+        changing = trainer._tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
+        found = {**dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
+        found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
+        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in found.items()}
+        return {name: found[name] for name in once.values()}
+
+    def _state_keys(self) -> list[set[int]]:
+        return [set(map(id, optimizer.state)) for optimizer in self._trainer._optimizers]
+
+    def _hand_over(self, phase: "Phase", step: CapturedStep) -> None:
+        """Give the host what the step found out, as copies: the next replay writes over it."""
+        trainer, recorded = self._trainer, step.recorded
+        trainer._phase, trainer._updated = phase, True
+        trainer._window_samples = recorded.samples
+        trainer.recorded_callbacks = step.callbacks
+        numbers = [] if step.rows is None else step.rows.claim()
+        if len(numbers) == len(recorded.losses) == 1:
+            # The most common case; what is below is a microsecond more.
+            trainer._loss_tracker.update(numbers[0], recorded.losses[0][1])
+        else:
+            for loss, weight in recorded.pairs(numbers):
+                trainer._loss_tracker.update(loss, weight)
+        if recorded.norm is not None:
+            trainer.gradient_norm = recorded.norm.clone()
+        if recorded.puts:
+            trainer.storage.repeat(recorded.puts)
+        if phase.scheduler is not None and trainer._scheduled_by_step:
+            trainer.scheduler_step()
+
+
+def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield f"model.{name}", tensor.detach()
+
+
+def _scaler_of(trainer: "Trainer") -> list[Any]:
+    scaler = trainer.precision.scaler
+    return [] if scaler is None else scaler.tensors()
+
+
+def _gate_of(trainer: "Trainer") -> list[Any]:
+    return [] if trainer._gate is None else trainer._gate.tensors()

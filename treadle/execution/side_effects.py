@@ -1,0 +1,178 @@
+"""What a step does beside its work on the device, which a replay would not do again."""
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from treadle.errors import CaptureError
+from treadle.execution.explaining import callers_line
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+
+
+class ReadNever:
+    """Stands in for something that changes from step to step, while a step is recorded.
+
+    Args:
+        name: What it stands for.
+        allowed: Attributes that may be read all the same, with their values.
+    """
+
+    def __init__(self, name: str, **allowed: Any) -> None:
+        self.__dict__.update(allowed, _name=name)
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise CaptureError(
+            f"the step reads {self._name}.{attribute} {callers_line()}; a replay would see the same value for ever. "
+            "Keep it in a tensor on the device that on_update_start or a verb of the epoch changes in place"
+        )
+
+
+def find_generators(*owners: object) -> list[torch.Generator]:
+    """Return the CUDA generators that `owners`, and the modules in them, hold as attributes."""
+    objects = [part for owner in owners for part in (owner.modules() if isinstance(owner, nn.Module) else [owner])]
+    values = [value for one in objects for value in getattr(one, "__dict__", {}).values()]
+    found = [value for value in values if isinstance(value, torch.Generator) and value.device.type == "cuda"]
+    return list({id(generator): generator for generator in found}.values())
+
+
+@contextmanager
+def no_host_randomness(device: torch.device) -> Iterator[None]:
+    """Refuse a step that draws from a generator of the host instead of that of `device`.
+
+    Raises:
+        CaptureError: It did.
+    """
+    before = _host_generators(device)
+    yield
+    for name, state in _host_generators(device).items():
+        if state != before[name]:
+            raise CaptureError(
+                f"the step draws from {name}'s generator on the host; a replay would use the same numbers for ever. "
+                "Draw on the device: torch.rand(..., device=inputs.device)"
+            )
+
+
+def _host_generators(device: torch.device) -> dict[str, Any]:
+    numpy: Any = np.random.get_state()
+    return {
+        "Python": random.getstate(),
+        "NumPy": (numpy[0], bytes(np.asarray(numpy[1])), numpy[2:]),
+        "torch": None if device.type == "cpu" else bytes(torch.get_rng_state().numpy()),
+    }
+
+
+class Attributes:
+    """What the attributes of some objects were, to find out what a step changed in them.
+
+    Args:
+        owners: The objects, by the name to use in messages; of a module its parts too.
+        own: Attributes that are not looked at, of each owner.
+    """
+
+    def __init__(self, owners: Mapping[str, object], own: Mapping[str, frozenset[str]]) -> None:
+        self._owners, self._own = owners, own
+        # The values are kept, so that no new object can be taken for an old one.
+        self._before = dict(self._look())
+
+    def _look(self) -> Iterator[tuple[str, Any]]:
+        for label, owner in self._owners.items():
+            skipped = self._own.get(label, frozenset())
+            for name, value in _attributes_of(label, owner):
+                if name.rpartition(".")[2] not in skipped:
+                    yield name, _mark(value)
+
+    def changed(self) -> dict[str, Any]:
+        """Return the marks of what is no longer as it was, by name."""
+        now = dict(self._look())
+        names = [name for name in now if name not in self._before or not _same(self._before[name], now[name])]
+        return {name: now[name] for name in names}
+
+    def refuse_changes(self) -> dict[str, Tensor]:
+        """Refuse what a replay would leave out; return tensors that were put anew, which may be harmless.
+
+        Raises:
+            CaptureError: A number or a container changed.
+        """
+        changed = self.changed()
+        for name, mark in changed.items():
+            if not isinstance(mark, Tensor):
+                raise CaptureError(
+                    f"the step changes {name}; a replay runs no Python, so it would stay as it is. Do it in "
+                    "on_update_end, or keep it in a tensor on the device that is changed in place"
+                )
+        return changed
+
+
+class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses an operation that reads one of some tensors.
+
+    Args:
+        tensors: By the name to use in messages.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = {tensor.untyped_storage()._cdata: name for name, tensor in tensors.items()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at the arguments, then do what was asked."""
+        for value in tree_iter((args, kwargs or {})):
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                name = self._names.get(value.untyped_storage()._cdata)
+                if name is not None:
+                    raise CaptureError(
+                        f"the step reads {name} and then puts a new tensor in its place; a replay would read the "
+                        f"first one for ever. Change it in place: {name.rpartition('.')[2]}.copy_(...)"
+                    )
+        return func(*args, **(kwargs or {}))
+
+
+def _attributes_of(label: str, owner: object) -> Iterator[tuple[str, Any]]:
+    if not isinstance(owner, nn.Module):
+        yield from ((f"{label}.{name}", value) for name, value in getattr(owner, "__dict__", {}).items())
+        return
+    for prefix, module in owner.named_modules():
+        path = f"{label}.{prefix}" if prefix else label
+        for name, value in {**vars(module), **module._buffers}.items():
+            if name not in _MODULE and not isinstance(value, nn.Parameter):
+                yield f"{path}.{name}", value
+
+
+_MODULE = frozenset(vars(nn.Module()))
+
+
+def _mark(value: Any, depth: int = 2) -> Any:
+    if isinstance(value, (*PLAIN, Tensor)):
+        return value
+    if isinstance(value, CONTAINERS):
+        ends = list(value.items() if isinstance(value, dict) else value)
+        inner = tuple(_mark(item, depth - 1) for item in (*ends[:2], *ends[-2:])) if depth else ()
+        return (type(value), len(ends), inner)
+    return _Object(value)
+
+
+class _Object:
+    """An object that is the same only if it is the very same."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _same(old: Any, new: Any) -> bool:
+    if isinstance(old, Tensor) or isinstance(new, Tensor):
+        return old is new
+    if isinstance(old, _Object) and isinstance(new, _Object):
+        return old.value is new.value
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_same, old, new))
+    return type(old) is type(new) and (old == new or (old != old and new != new))
