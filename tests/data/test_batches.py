@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from treadle.data.batches import mover, size_of, stay
 from treadle.errors import DataError
@@ -91,6 +92,13 @@ def test_the_type_of_a_batch_is_kept() -> None:
 
 def test_an_object_that_can_move_itself_does() -> None:
     assert mover(META)([Graph()])[0].device == META
+
+
+def test_a_packed_sequence_keeps_its_lengths_on_the_host() -> None:
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    moved = mover(META)({"words": packed})["words"]
+    assert isinstance(moved, PackedSequence)
+    assert (moved.data.device, moved.batch_sizes.device) == (META, torch.device("cpu"))
 
 
 class Stubborn(UserDict[str, Any]):

@@ -54,6 +54,36 @@ def test_a_shuffled_order_touches_no_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@EXACT
+@given(size=st.integers(0, 50), start=st.integers(0, 60), stop=st.integers(0, 60), epoch=st.integers(0, 3))
+def test_indices_as_a_tensor_are_the_same_indices(size: int, start: int, stop: int, epoch: int) -> None:
+    drawn = RandomSampler(range(size), generator=torch.Generator().manual_seed(epoch)) if size else []
+    for order in (SequentialOrder(size), ShuffledOrder(size, 3), SamplerOrder(drawn)):
+        order.begin(epoch)
+        tensor = order.tensor(start, stop)
+        if tensor is None:
+            assert not size
+        else:
+            assert tensor.tolist() == order.slice(start, stop)
+
+
+@pytest.mark.parametrize("indices", [["a", "b"], [[0, 1], [2]], [0, -1], [0.5]])
+def test_a_sampler_of_anything_else_than_whole_numbers_from_0_has_no_tensor(indices: list[Any]) -> None:
+    order = SamplerOrder(indices)
+    order.begin(0)
+    assert order.tensor(0, 1) is None
+
+
+def test_the_tensor_of_a_sampler_is_that_of_the_epoch() -> None:
+    order = SamplerOrder(RandomSampler(range(50), generator=torch.Generator().manual_seed(8)))
+    for epoch in (0, 1):
+        order.begin(epoch)
+        tensor = order.tensor(0, 50)
+        assert tensor is not None
+        assert tensor.tolist() == order.slice(0, 50)
+        order.finish()
+
+
 class Everybodys:
     """A sampler that draws from every generator there is."""
 

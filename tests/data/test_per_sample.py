@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 import treadle
 from tests.interrupting import plain_network
-from treadle.data import RandomState, Stream, sample_seed
+from treadle.data import InMemoryDataset, RandomState, Stream, make_loader, per_sample, sample_seed
 from treadle.data.per_sample import Place, SeededSamples, draws_nothing
-from treadle.data.stream import make_loader
 from treadle.errors import DataError
 from treadle.trainer import Trainer
 
@@ -232,13 +231,20 @@ class Child(TensorDataset):
         (torch.zeros(2), True),
         ([1, 2], True),
         ((1, 2), True),
+        (np.zeros((2, 3)), True),
+        (InMemoryDataset(torch.zeros(2)), True),
+        (ConcatDataset([TensorDataset(torch.zeros(2)), [1]]), True),  # type: ignore[list-item]
+        (ConcatDataset([TensorDataset(torch.zeros(2)), Draws()]), False),
         (Subset(TensorDataset(torch.zeros(2)), [0]), True),
         (Subset(Draws(), [0]), False),  # type: ignore[arg-type]
         (Draws(), False),
         (Child(torch.zeros(2)), False),
         (type("Words", (list,), {})(["a"]), False),
     ],
-    ids=["tensors", "tensor", "list", "tuple", "subset", "subset of another", "another", "child", "child of list"],
+    ids=[
+        *("tensors", "tensor", "list", "tuple", "array", "in memory", "several", "several with another", "subset"),
+        *("subset of another", "another", "child", "child of list"),
+    ],
 )
 def test_tensors_and_plain_lists_draw_nothing_and_all_else_may(data: Any, nothing: bool) -> None:
     assert draws_nothing(data) is nothing
@@ -248,8 +254,78 @@ def test_data_of_tensors_is_fetched_without_seeding(monkeypatch: pytest.MonkeyPa
     def refuse(*arguments: Any) -> None:
         raise AssertionError("a sample of tensors was seeded")
 
-    monkeypatch.setattr(SeededSamples, "_seeded", refuse)
+    monkeypatch.setattr(per_sample, "_seed", refuse)
     model = plain_network()
     data = TensorDataset(torch.zeros(8, 2), torch.zeros(8, 1))
     trainer = Trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), callbacks=())
     assert trainer.train(data, 1).steps == 1
+
+
+class Fixed(Draws):
+    """A data set that promises to draw nothing, and would be caught if it were seeded."""
+
+    draws_nothing = True
+
+    def __getitem__(self, index: int) -> Any:
+        with pytest.raises(DataError):
+            sample_seed()
+        return index, 0.0
+
+
+def test_a_data_set_that_says_it_draws_nothing_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(seed: int) -> None:
+        raise AssertionError("a sample was seeded")
+
+    monkeypatch.setattr(per_sample, "_seed", refuse)
+    assert draws_nothing(Fixed())
+    assert draws_nothing(Subset(Fixed(), [0]))
+    assert sorted(fetched(Fixed())) == list(range(12))
+
+
+def test_a_collate_function_is_seeded_though_the_samples_draw_nothing() -> None:
+    def mixed(items: list[Any]) -> Any:
+        assert sample_seed() >= 0
+        return [*default_collate(items), torch.full((len(items),), torch.rand(()).item())]
+
+    assert not draws_nothing(Fixed(), mixed)
+    alone = fetched(Fixed(), collate_fn=mixed)
+    assert fetched(Fixed(), workers=1, collate_fn=mixed) == alone
+    assert len({row[-1] for row in alone.values()}) == 3
+
+
+def test_in_a_worker_the_generators_are_seeded_and_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(per_sample, "get_worker_info", object)
+    random.seed(3)
+    before = random.getstate()
+    try:
+        worker = SeededSamples(Draws(), default_collate, 7).__getitems__(Place(2, [3, 5]))
+    finally:
+        after = random.getstate()
+    monkeypatch.setattr(per_sample, "get_worker_info", lambda: None)
+    here = SeededSamples(Draws(), default_collate, 7).__getitems__(Place(2, [3, 5]))
+    assert [part.tolist() for part in worker] == [part.tolist() for part in here]
+    assert after != before
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_persistent_workers_find_their_place_after_an_epoch_that_was_left_early(cut: int) -> None:
+    loader = make_loader(Draws(), shuffle=True, batch_size=4, num_workers=2, persistent_workers=True)
+    stream = Stream(loader, device=CPU, seed=1)
+    stream.begin(0)
+    stream.window(cut + 1)
+    stream.begin(1, cut)
+    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    assert {row[0]: row[1:] for row in rows} == fetched(Draws(), epoch=1, start=cut)
+    stream.close()
+
+
+def test_persistent_workers_that_have_another_seed_are_started_anew() -> None:
+    loader = make_loader(Draws(), shuffle=True, batch_size=4, num_workers=1, persistent_workers=True)
+    stream = Stream(loader, device=CPU, seed=1)
+    stream.begin(0)
+    stream.window(1)
+    stream.reseed(2)
+    stream.begin(0)
+    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    assert {row[0]: row[1:] for row in rows} == fetched(Draws(), seed=2)
+    stream.close()

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from treadle.checkpoint import read_file, write_file
-from treadle.data.random_state import RandomState
+from treadle.data.random_state import OwnGenerators, RandomState
 
 
 def draw(*generators: torch.Generator) -> list[Any]:
@@ -59,3 +60,45 @@ def test_taking_a_state_draws_nothing() -> None:
     first = draw()
     random_state.load_state_dict(state)
     assert draw() == first
+
+
+# Generators of one's own --------------------------------------------------------------------------------------
+
+
+def uniform() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(()))]
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def test_generators_of_ones_own_go_on_from_block_to_block_and_leave_the_others_alone() -> None:
+    seed_all(3)
+    outer = [uniform() for _ in range(4)]
+    seed_all(8)
+    inner = [uniform() for _ in range(3)]
+    seed_all(3)
+    own = OwnGenerators(8)
+    drawn = [uniform()]
+    with own:
+        first = [uniform(), uniform()]
+    drawn.append(uniform())
+    with own:
+        first.append(uniform())
+    drawn += [uniform(), uniform()]
+    assert drawn == outer
+    assert first == inner
+
+
+def test_an_error_in_a_block_brings_the_other_generators_back_too() -> None:
+    seed_all(3)
+    outer = [uniform(), uniform()]
+    seed_all(3)
+    own = OwnGenerators(8)
+    drawn = [uniform()]
+    with pytest.raises(KeyError), own:
+        raise KeyError(uniform())
+    assert [*drawn, uniform()] == outer

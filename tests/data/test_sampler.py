@@ -107,12 +107,36 @@ def test_dropping_the_last_short_batch_leaves_only_full_ones(ranks: int, size: i
         assert all(len(batch) == batch_size for batch in batches)
 
 
+@EXACT
+@given(RANKS, SIZES, BATCH_SIZES, st.integers(0, 45), st.booleans(), st.booleans())
+def test_batches_as_tensors_are_the_same_batches(
+    ranks: int, size: int, batch_size: int, start: int, evaluation: bool, drop_last: bool
+) -> None:
+    for sampler in samplers(ranks, size, batch_size, evaluation=evaluation, drop_last=drop_last):
+        sampler.begin(epoch=2, batch=start)
+        tensors = sampler.tensors()
+        assert tensors is not None
+        assert [indices.tolist() for indices in tensors] == list(sampler)
+
+
+@EXACT
+@given(RANKS, SIZES, BATCH_SIZES)
+def test_a_batch_lies_at_its_span_of_the_order(ranks: int, size: int, batch_size: int) -> None:
+    order = permutation(size)
+    for sampler in samplers(ranks, size, batch_size):
+        assert [order[slice(*sampler.span(number))] for number in range(len(sampler))] == list(sampler)
+
+
 def test_more_batches_than_are_drawn_at_once_make_no_difference() -> None:
     size = 2 * CHUNK * 3 + 5
     sampler = PositionedBatchSampler(ShuffledOrder(size, seed=3), batch_size=3)
     sampler.begin(epoch=2)
     expected = permutation(size)
-    assert list(sampler) == [expected[start : start + 3] for start in range(0, size, 3)]
+    batches = [expected[start : start + 3] for start in range(0, size, 3)]
+    assert list(sampler) == batches
+    tensors = sampler.tensors()
+    assert tensors is not None
+    assert [indices.tolist() for indices in tensors] == batches
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

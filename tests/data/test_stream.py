@@ -19,8 +19,8 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+from treadle.data import Stream, make_loader
 from treadle.data.per_sample import draws_nothing
-from treadle.data.stream import Stream, make_loader
 from treadle.errors import DataError
 
 CPU = torch.device("cpu")

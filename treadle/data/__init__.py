@@ -1,7 +1,12 @@
-"""Data that knows its place: orders, samplers, streams and the state of random generators."""
+"""Data that knows its place and keeps up: orders, samplers, streams, data in memory, random generators."""
 
 from treadle.data.batches import Batch, size_of
+from treadle.data.in_memory import InMemoryDataset
+from treadle.data.in_memory_batches import InMemoryBatches
+from treadle.data.loaders import make_loader
+from treadle.data.locating import data_folder
 from treadle.data.per_sample import sample_seed
+from treadle.data.prefetching import DevicePrefetcher
 from treadle.data.random_state import RandomState
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
@@ -11,10 +16,15 @@ from treadle.data.stream import Stream
 __all__ = [
     "Batch",
     "DataLoaderSlice",
+    "DevicePrefetcher",
+    "InMemoryBatches",
+    "InMemoryDataset",
     "PositionedBatchSampler",
     "RandomState",
     "Stream",
+    "data_folder",
     "fold_seed",
+    "make_loader",
     "remove_padding",
     "sample_seed",
     "size_of",

@@ -16,18 +16,26 @@ def mover(device: torch.device) -> Callable[[Batch], Batch]:
     if device.type == "cpu":
         return stay
 
-    def move(batch: Batch) -> Batch:
-        if isinstance(batch, Tensor):
-            return batch.to(device, non_blocking=True)
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*map(move, batch))
-        if isinstance(batch, (list, tuple)):
-            return type(batch)(map(move, batch))
-        if isinstance(batch, Mapping):
-            return _rebuild(batch, {key: move(value) for key, value in batch.items()})
-        return batch.to(device) if hasattr(batch, "to") else batch
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(device, non_blocking=True)
+        return leaf.to(device) if hasattr(leaf, "to") else leaf
 
-    return move
+    return lambda batch: map_leaves(move, batch)
+
+
+def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Return a batch of the same make, with each tensor, and whatever else is no container, put through `function`."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        # One that can be moved itself knows more than its fields: a packed sequence keeps its lengths on the host.
+        return function(batch) if hasattr(batch, "to") else type(batch)(*(map_leaves(function, part) for part in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(map_leaves(function, part) for part in batch)
+    if isinstance(batch, Mapping):
+        return _rebuild(batch, {key: map_leaves(function, value) for key, value in batch.items()})
+    return function(batch)
 
 
 def stay(batch: Batch) -> Batch:

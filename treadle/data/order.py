@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
+from treadle.data.gathering import as_index
 from treadle.data.random_state import RandomState
 from treadle.data.seeds import fold_seed
 
@@ -20,6 +22,9 @@ class Order(Protocol):
 
     def slice(self, start: int, stop: int) -> list[Any]:
         """Return the indices at places `start` to `stop`."""
+
+    def tensor(self, start: int, stop: int) -> Tensor | None:
+        """Return these indices as a tensor; None if they are no whole numbers from 0."""
 
 
 class SequentialOrder:
@@ -37,6 +42,10 @@ class SequentialOrder:
     def slice(self, start: int, stop: int) -> list[Any]:
         """Return the indices at places `start` to `stop`."""
         return list(range(start, min(stop, self._length)))
+
+    def tensor(self, start: int, stop: int) -> Tensor:
+        """Return these indices as a tensor."""
+        return torch.arange(start, max(start, min(stop, self._length)))
 
 
 class ShuffledOrder:
@@ -68,6 +77,10 @@ class ShuffledOrder:
         """Return the indices at places `start` to `stop`."""
         return self._permutation[start:stop].tolist()
 
+    def tensor(self, start: int, stop: int) -> Tensor:
+        """Return these indices as a tensor, a part of the permutation itself."""
+        return self._permutation[start:stop]
+
 
 class SamplerOrder:
     """What somebody else's sampler, or batch sampler, gives in an epoch.
@@ -88,6 +101,7 @@ class SamplerOrder:
         self._own = list(unique.values())
         self._random = RandomState(*self._own)
         self._indices: Sequence[Any] | None = None
+        self._whole: Tensor | None = None
         self._start: dict[str, Any] | None = None
 
     def begin(self, epoch: int) -> None:
@@ -98,14 +112,17 @@ class SamplerOrder:
             present = self._random.state_dict()
             self._start = self._share(present)
             if self._start is present:
-                self._indices = list(self._sampler)
+                self._draw()
                 return
         # Drawn again, for a run that goes on or as another rank does: what this process draws from stays there.
         shared = RandomState()
         now = shared.state_dict()
         self._random.load_state_dict(self._start)
-        self._indices = list(self._sampler)
+        self._draw()
         shared.load_state_dict(now)
+
+    def _draw(self) -> None:
+        self._indices, self._whole = list(self._sampler), None
 
     def finish(self) -> None:
         """Forget the remembered states: the next epoch draws anew."""
@@ -128,3 +145,11 @@ class SamplerOrder:
         """Return the indices at places `start` to `stop`."""
         assert self._indices is not None, "begin() comes first"
         return list(self._indices[start:stop])
+
+    def tensor(self, start: int, stop: int) -> Tensor | None:
+        """Return these indices as a tensor; None if the sampler gives anything else than whole numbers from 0."""
+        assert self._indices is not None, "begin() comes first"
+        if self._whole is None:
+            # Once an epoch: for each batch by itself it would take longer than fetching the batch.
+            self._whole = as_index(self._indices)
+        return None if self._whole is None else self._whole[start:stop]

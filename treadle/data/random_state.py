@@ -50,3 +50,36 @@ class RandomState:
             generator.set_state(own.cpu())
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+class OwnGenerators:
+    """Generators of one's own: inside a block the global ones are these, and go on where the last block left off.
+
+    Copying the states out and in, as `RandomState` does, would take a half of a millisecond for each block: NumPy's
+    generator is exchanged as a whole instead.
+
+    Args:
+        seed: What they are seeded with.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._numpy: Any = np.random.MT19937()
+        with self:
+            random.seed(seed)
+            np.random.seed(seed)
+            torch.default_generator.manual_seed(seed)
+
+    def __enter__(self) -> None:
+        self._exchange()
+
+    def __exit__(self, *exception: object) -> None:
+        self._exchange()
+
+    def _exchange(self) -> None:
+        generators: Any = np.random
+        others = random.getstate(), torch.get_rng_state(), generators.get_bit_generator()
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        generators.set_bit_generator(self._numpy)
+        self._python, self._torch, self._numpy = others

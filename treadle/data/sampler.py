@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from torch import Tensor
 from torch.utils.data import Sampler
 
 from treadle.data.order import Order
@@ -26,6 +27,10 @@ class PositionedBatchSampler(Sampler[Any]):
         rank: This rank.
         size: How many ranks share the data.
         evaluation: Whether the batches are for evaluation.
+
+    Attributes:
+        epoch: The epoch that iterating goes over.
+        start: The batch that it begins with.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class PositionedBatchSampler(Sampler[Any]):
         self._rank = rank
         self._size = size
         self._evaluation = evaluation
-        self._start = 0
+        self.start = 0
         self.epoch = 0
 
     @property
@@ -55,7 +60,7 @@ class PositionedBatchSampler(Sampler[Any]):
     def begin(self, epoch: int, batch: int = 0) -> None:
         """Get ready to iterate over `epoch` from the batch numbered `batch`."""
         self.order.begin(epoch)
-        self.epoch, self._start = epoch, batch
+        self.epoch, self.start = epoch, batch
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.order), self.global_size)
@@ -67,16 +72,36 @@ class PositionedBatchSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if self._size > 1:
-            yield from map(self.batch, range(self._start, len(self)))
+            yield from map(self.batch, range(self.start, len(self)))
             return
         # Alone, batches are neighbouring slices: a run of them is cut from the order at once.
         size, count = self.batch_size or 1, len(self)
-        for first in range(self._start, count, CHUNK):
+        for first in range(self.start, count, CHUNK):
             entries = self.order.slice(first * size, min(first + CHUNK, count) * size)
             if self.batch_size is None:
                 yield from entries
             else:
                 yield from (entries[place : place + size] for place in range(0, len(entries), size))
+
+    def tensors(self) -> Iterator[Tensor] | None:
+        """Iterate over the indices of batches as tensors; None if these are no whole numbers from 0, or batches."""
+        if self.batch_size is None or self.order.tensor(0, 1) is None:
+            return None
+        return self._tensors(self.batch_size)
+
+    def _tensors(self, size: int) -> Iterator[Tensor]:
+        if self._size > 1:
+            yield from (self._slice(*self.span(number)) for number in range(self.start, len(self)))
+            return
+        count = len(self)
+        for first in range(self.start, count, CHUNK):
+            indices = self._slice(first * size, min(first + CHUNK, count) * size)
+            yield from indices.split(size)  # type: ignore[no-untyped-call]
+
+    def _slice(self, start: int, stop: int) -> Tensor:
+        indices = self.order.tensor(start, stop)
+        assert indices is not None, "tensors() looked"
+        return indices
 
     def is_padding(self, number: int) -> bool:
         """Whether the batch numbered `number` only keeps this rank in step and must not count."""
@@ -88,12 +113,16 @@ class PositionedBatchSampler(Sampler[Any]):
 
     def batch(self, number: int) -> Any:
         """Return the indices, or the entry, of the batch numbered `number`."""
+        entries = self.order.slice(*self.span(number))
+        return entries if self.batch_size is not None else entries[0]
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return where in the order the batch numbered `number` begins and ends."""
         base = number * self.global_size
         first, last = self._share(min(len(self.order) - base, self.global_size))
         if first == last:
             first, last = 0, 1
-        entries = self.order.slice(base + first, base + last)
-        return entries if self.batch_size is not None else entries[0]
+        return base + first, base + last
 
     def _share(self, count: int) -> tuple[int, int]:
         each, more = divmod(count, self._size)

@@ -1,5 +1,7 @@
 """Seeds derived from other numbers, without the traps of torch's generators."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
 
 import torch
@@ -15,6 +17,23 @@ def fold_seed(*parts: object) -> int:
     """
     text = ",".join(map(repr, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "little")
+
+
+@lru_cache(maxsize=16)
+def seeds_below(*parts: object) -> Callable[[object], int]:
+    """Return the function that folds one more part into `parts`: as `fold_seed`, at a third of its price.
+
+    >>> seeds_below(1, 2)(3) == fold_seed(1, 2, 3)
+    True
+    """
+    begun = blake2b("".join(f"{part!r}," for part in parts).encode(), digest_size=4)
+
+    def fold(part: object) -> int:
+        one = begun.copy()
+        one.update(repr(part).encode())
+        return int.from_bytes(one.digest(), "little")
+
+    return fold
 
 
 def draw_seed() -> int:

@@ -1,29 +1,27 @@
 """A stream of batches that counts what was drawn from it, whoever draws."""
 
 import logging
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
-from torch.utils.data.distributed import DistributedSampler
 
+from treadle.data import workers
 from treadle.data.batches import Batch, mover, size_of, stay
-from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
-from treadle.data.per_sample import PlacedSampler, SeededSamples, as_it_is, draws_nothing
-from treadle.data.random_state import RandomState
+from treadle.data.fetching import fetched_here, is_plain, positioned_sampler, rebuilt
+from treadle.data.in_memory_batches import InMemoryBatches, in_memory_batches
+from treadle.data.loaders import length_of
+from treadle.data.order import Order, SamplerOrder, ShuffledOrder
+from treadle.data.per_sample import SeededSamples, draws_nothing
+from treadle.data.prefetching import DevicePrefetcher, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
+from treadle.data.sequences import Repeated, every_nth, opened_aside, with_own_randomness
+from treadle.data.waiting import Waiting
 from treadle.errors import DataError
 
 logger = logging.getLogger(__name__)
-
-
-class Shuffle(RandomSampler):
-    """Marks a loader that the trainer made: its order comes from the run's seed and the epoch."""
 
 
 class Stream:
@@ -42,6 +40,8 @@ class Stream:
         endless: Whether the next epoch follows by itself when one is over, within a window too.
         name: What to call it in messages.
         share: Gives every rank the first one's value; by it they draw one order from somebody else's sampler.
+        prefetch: How many batches are sent ahead to a GPU; "auto" is one. A source that keeps its own place, by a
+            state or as an iterator, is never read ahead.
 
     Attributes:
         epoch: The epoch that batches are drawn from.
@@ -50,6 +50,7 @@ class Stream:
         replaying: Whether the phases of a resumed epoch are being gone through again, with nothing drawn.
         keep_last: Whether the last window is kept for a phase that takes it again.
         padded: The position, in the last window, of a batch that must not count; None otherwise.
+        waiting: Adds up the time that draws take; None until somebody wants to know.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Stream:
         endless: bool = False,
         name: str = "train",
         share: Callable[[Any], Any] | None = None,
+        prefetch: bool | int | str = "auto",
     ) -> None:
         self.name = name
         self.source: Any = source
@@ -79,12 +81,12 @@ class Stream:
         self._last: list[Batch] = []
         self._last_size = 0
         self._rank, self._size, self._evaluation = rank, size, evaluation
-        self._move = mover(device)
-        self._as_is = size == 1 and self._move is stay
+        self._device = device
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
-        self.sampler = _positioned_sampler(
+        self.waiting: Waiting | None = None
+        self.sampler = positioned_sampler(
             self.source, seed=seed, rank=rank, size=size, evaluation=evaluation, share=share
         )
         self._seed = seed
@@ -94,22 +96,50 @@ class Stream:
         in_workers = getattr(source, "num_workers", 0) > 0
         dataset = None if in_workers else getattr(source, "dataset", None)
         self._stateful: Any = source if hasattr(source, "state_dict") else dataset
-        self._in_process = self.sampler is not None and is_plain(source)
         self.fetched: Any = None
         self.loader: Any = source
+        self._gathered: InMemoryBatches | None = None
+        self._prefetcher = self._make_prefetcher(prefetch)
+        self._in_process = self.sampler is not None and is_plain(source, pins=self._prefetcher is not None)
         if self.sampler is not None:
-            data, collate = self.source.dataset, self.source.collate_fn
-            self.fetched = data if draws_nothing(data, collate) else SeededSamples(data, collate, seed)
-            if not self._in_process:
-                self.loader = _rebuilt(self.source, self.fetched, self.sampler)
+            self._prepare_fetching()
+        here = self._prefetcher is not None or self.in_memory is not None
+        self._move = stay if here else mover(device)
+        self._as_is = size == 1 and self._move is stay
+
+    def _make_prefetcher(self, prefetch: bool | int | str) -> DevicePrefetcher | None:
+        depth = prefetch_depth(prefetch, self._device)
+        if self.sampler is None and (isinstance(self.source, Iterator) or hasattr(self._stateful, "state_dict")):
+            # It keeps its own place, which would be ahead of what was drawn.
+            return None
+        return DevicePrefetcher(self._device, depth) if depth else None
+
+    def _prepare_fetching(self) -> None:
+        """Decide who fetches the samples of a map-style loader: the device, this process, or a loader with workers."""
+        assert self.sampler is not None
+        data, collate = self.source.dataset, self.source.collate_fn
+        self._gathered = in_memory_batches(self.source, self.sampler, self._device, seed=self._seed, rank=self._rank)
+        self.fetched = data if draws_nothing(data, collate) else SeededSamples(data, collate, self._seed)
+        if not self._in_process and self._gathered is None:
+            self.loader = rebuilt(self.source, self.fetched, self.sampler)
+
+    @property
+    def sends_ahead(self) -> bool:
+        """Whether batches are sent to the device ahead of their use."""
+        return self._prefetcher is not None
+
+    @property
+    def in_memory(self) -> InMemoryBatches | None:
+        """The batches of an `InMemoryDataset` on the device, for a step that gathers them itself; else None."""
+        return self._gathered if self._gathered is not None and self._gathered.is_on(self._device) else None
 
     @property
     def length(self) -> int | None:
         """Batches in an epoch for this rank; None if it cannot be known."""
         if self.sampler is not None:
-            count = _length_of(self.sampler)
+            count = length_of(self.sampler)
         else:
-            count = _length_of(self.source)
+            count = length_of(self.source)
             if count is not None:
                 count = -(-count // self._size)
         return count if count is None or self.limit is None else min(count, self.limit)
@@ -152,27 +182,34 @@ class Stream:
         return None if self.sampler is None else self.sampler.order
 
     def _open(self) -> Iterator[Batch]:
-        if self.sampler is not None:
-            self.sampler.begin(self.epoch, self.drawn)
-            self._end = self.length
-            if self._in_process:
-                return fetched_here(self.source, self.fetched, self.sampler)
-            self.loader.generator.manual_seed(fold_seed(self._seed, 1, self.epoch))
-            return iter(self.loader)
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(self.epoch)
-        return self._open_sequence()
+        batches = self._open_sequence() if self.sampler is None else self._open_loader(self.sampler)
+        if self._prefetcher is None or self.in_memory is not None:
+            return batches
+        return self._prefetcher.over(batches)
+
+    def _open_loader(self, sampler: PositionedBatchSampler) -> Iterator[Batch]:
+        """Begin a map-style loader at the place."""
+        sampler.begin(self.epoch, self.drawn)
+        self._end = self.length
+        if self._gathered is not None:
+            return self._gathered.begin()
+        if self._in_process:
+            return fetched_here(self.source, self.fetched, sampler)
+        self.loader.generator.manual_seed(fold_seed(self._seed, 1, self.epoch))
+        return workers.begin(self.loader)
 
     def _open_sequence(self) -> Iterator[Batch]:
         """Begin a source that can only be read from its start, and go forward to the place in it."""
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(self.epoch)
         if hasattr(self._stateful, "state_dict"):
             if self._source_state is not None:
                 self._stateful.load_state_dict(self._source_state)
-            batches: Iterator[Batch] = _opened_aside(self.source)
+            batches: Iterator[Batch] = opened_aside(self.source)
         else:
-            batches = _with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
+            batches = with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
         if self._size > 1:
-            batches = _every_nth(batches, self._rank, self._size, self._evaluation)
+            batches = every_nth(batches, self._rank, self._size, self._evaluation)
         if self.drawn and self._source_state is None:
             logger.info("the %s data cannot be entered in the middle: %d batches are read again", self.name, self.drawn)
             next(islice(batches, self.drawn - 1, None), None)
@@ -200,6 +237,12 @@ class Stream:
 
     def window(self, size: int) -> list[Batch]:
         """Draw up to `size` batches; fewer, or none, at the end of the epoch, unless it is endless."""
+        if self.waiting is None:
+            return self._window(size)
+        with self.waiting:
+            return self._window(size)
+
+    def _window(self, size: int) -> list[Batch]:
         if size == 1 and self._iterator is not None and self._is_quick():
             batches = list(islice(self._iterator, 1))
             self._last_size = len(batches)
@@ -212,6 +255,28 @@ class Stream:
         if self.keep_last:
             self._last = batches
         return batches
+
+    def places(self, size: int) -> list[tuple[int, int]] | None:
+        """Draw up to `size` batches of data in memory without gathering them, for a step that does it itself.
+
+        Returns:
+            For each batch its place in `in_memory.permutation` and its size, fewer at the end of the epoch. None, and
+            nothing drawn, if the data is not in memory, or if an endless window goes on into the next epoch.
+        """
+        gathered = self.in_memory
+        if gathered is None or self.keep_last:
+            return None
+        if self._iterator is None:
+            self._iterator = self._open()
+        left = (self.length or 0) - self.drawn
+        if self.endless and left < size:
+            return None
+        numbers = list(islice(gathered.numbers, min(size, left)))
+        self._last_size = len(numbers)
+        self.drawn += self._last_size
+        if self._size > 1:
+            self._note_padding([None] * self._last_size)
+        return [gathered.span(number) for number in numbers]
 
     def _is_quick(self) -> bool:
         """Whether there is nothing to move, share, limit or go on with: drawing a batch is asking the iterator."""
@@ -256,7 +321,7 @@ class Stream:
 
     def _note_padding(self, batches: list[Batch]) -> list[Batch]:
         """Remember which batch of the window only keeps this rank in step; it can only be the last."""
-        repeated = bool(batches) and isinstance(batches[-1], _Repeated)
+        repeated = bool(batches) and isinstance(batches[-1], Repeated)
         if repeated:
             batches = [*batches[:-1], batches[-1].batch]
         padding = repeated or (self.sampler is not None and self.sampler.is_padding(self.drawn - 1))
@@ -279,6 +344,7 @@ class Stream:
 
     def close(self) -> None:
         """Let go of what was opened: workers end now, and not when the garbage is collected."""
+        workers.release(self.loader)
         self._iterator = None
         self._peeked = []
         if self.loader is not self.source and getattr(self.loader, "persistent_workers", False):
@@ -314,170 +380,13 @@ class Stream:
 
     def reseed(self, seed: int) -> None:
         """Take the seed of the run that is continued."""
+        if seed != self._seed:
+            # Workers that live on have the old one.
+            self.close()
         self._seed = seed
         if isinstance(self._order, ShuffledOrder):
             self._order.reseed(fold_seed(seed, 0))
         if isinstance(self.fetched, SeededSamples):
             self.fetched.seed = seed
-
-
-def _length_of(source: Any) -> int | None:
-    try:
-        return len(source)
-    except TypeError:
-        return None
-
-
-def _opened_aside(source: Any) -> Iterator[Batch]:
-    """Begin a source without moving the generators: torch's loader draws a seed each time, also after a resume."""
-    generators = RandomState(cuda=False)
-    before = generators.state_dict()
-    batches: Iterator[Batch] = iter(source)
-    generators.load_state_dict(before)
-    return batches
-
-
-def _with_own_randomness(source: Any, seed: int) -> Iterator[Batch]:
-    """Read a source with generators of its own, so that reading it again gives the same, whoever else draws."""
-    generators = RandomState(cuda=False)
-    outside = generators.state_dict()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-    batches = iter(source)
-    while True:
-        batch = next(batches, _END)
-        inside = generators.state_dict()
-        generators.load_state_dict(outside)
-        if batch is _END:
-            return
-        yield batch
-        outside = generators.state_dict()
-        generators.load_state_dict(inside)
-
-
-_END = object()
-
-
-class _Repeated:
-    """A batch of another rank, drawn to stay in step and not to be counted."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-
-
-def _every_nth(batches: Iterator[Batch], rank: int, size: int, evaluation: bool) -> Iterator[Batch]:
-    """Give each rank its batch of every group of `size`; in training a rank without one repeats the first."""
-    while group := list(islice(batches, size)):
-        if rank < len(group):
-            yield group[rank]
-        elif not evaluation:
-            yield _Repeated(group[0])
-
-
-def _positioned_sampler(
-    source: Any, *, seed: int, rank: int, size: int, evaluation: bool, share: Callable[[Any], Any] | None
-) -> PositionedBatchSampler | None:
-    """Return the sampler for a map-style loader; None for anything else, which is drawn in sequence."""
-    if not isinstance(source, DataLoader) or isinstance(source.dataset, IterableDataset):
-        return None
-    sampler, batch_sampler = source.sampler, source.batch_sampler
-    batch_size, drop_last = None, False
-    if type(batch_sampler) is torch.utils.data.BatchSampler:
-        sampler, batch_size, drop_last = batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
-    if isinstance(sampler, DistributedSampler):
-        # Somebody shared the data out already; each rank keeps its part.
-        rank, size, share = 0, 1, None
-    if batch_sampler is not None and batch_size is None:
-        order: Order = SamplerOrder(batch_sampler, source.generator, share=share)
-    else:
-        order = _order_of(sampler, source, seed, share)
-    return PositionedBatchSampler(
-        order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
-    )
-
-
-def _order_of(
-    sampler: Sampler[Any] | Iterable[Any],
-    source: DataLoader[Any],
-    seed: int,
-    share: Callable[[Any], Any] | None,
-) -> Order:
-    if isinstance(sampler, Shuffle):
-        return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]
-    if type(sampler) is SequentialSampler:
-        return SequentialOrder(len(source.dataset))  # type: ignore[arg-type]
-    return SamplerOrder(sampler, source.generator, share=share)
-
-
-def is_plain(source: Any) -> bool:
-    """Whether a loader only fetches and collates, in this process, as torch's own does."""
-    return type(source) is DataLoader and source.num_workers == 0 and not source.pin_memory
-
-
-def fetched_here(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:
-    """Fetch and collate the batches of `sampler` in this process.
-
-    The same as iterating over the loader, without its bookkeeping: a profiler label and a few calls per batch,
-    which cost more than the rest of the trainer.
-    """
-    seeded = isinstance(dataset, SeededSamples)
-    places = PlacedSampler(sampler) if seeded else sampler
-    collate = as_it_is if seeded else source.collate_fn
-    if source.batch_sampler is None:
-        for index in places:
-            yield collate(dataset[index])
-        return
-    together = getattr(dataset, "__getitems__", None)
-    for indices in places:
-        yield collate(together(indices) if together else [dataset[index] for index in indices])
-
-
-def _rebuilt(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> DataLoader[Any]:
-    """Return a loader like `source` that draws through `sampler` and touches no global generator."""
-    places: Any = PlacedSampler(sampler) if isinstance(dataset, SeededSamples) else sampler
-    chosen: dict[str, Any] = {"batch_sampler": places}
-    if source.batch_sampler is None:
-        chosen = {"batch_size": None, "sampler": places}
-    if source.num_workers > 0:
-        chosen |= {
-            "prefetch_factor": source.prefetch_factor,
-            "persistent_workers": source.persistent_workers,
-            "multiprocessing_context": source.multiprocessing_context,
-        }
-    return DataLoader(
-        dataset,
-        num_workers=source.num_workers,
-        collate_fn=as_it_is if isinstance(dataset, SeededSamples) else source.collate_fn,
-        pin_memory=source.pin_memory,
-        timeout=source.timeout,
-        worker_init_fn=source.worker_init_fn,
-        generator=torch.Generator(),
-        **chosen,
-    )
-
-
-def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs: Any) -> DataLoader[Any]:
-    """Return a `DataLoader` over `dataset` whose shuffling follows the run's seed.
-
-    Raises:
-        DataError: The data set is empty.
-    """
-    if isinstance(dataset, IterableDataset):
-        return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
-    if _length_of(dataset) == 0:
-        raise DataError(f"the data set {type(dataset).__name__} is empty; give it at least one sample")
-    if shuffle and not {"sampler", "batch_sampler"} & set(kwargs):
-        kwargs["sampler"] = Shuffle(dataset)
-    return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
-
-
-def without_idle_workers(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return loader arguments without those that torch refuses when there are no workers.
-
-    >>> without_idle_workers({"num_workers": 0, "persistent_workers": True, "batch_size": 4})
-    {'num_workers': 0, 'batch_size': 4}
-    """
-    if kwargs.get("num_workers", 0) > 0:
-        return kwargs
-    return {name: value for name, value in kwargs.items() if name not in ("persistent_workers", "prefetch_factor")}
+        if self._gathered is not None:
+            self._gathered.seed = seed

@@ -1,0 +1,122 @@
+"""Loaders that a trainer makes, and what they are given where the user says nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from treadle.data.fetching import Shuffle
+from treadle.data.gathering import rows_of
+from treadle.data.in_memory import InMemoryDataset
+from treadle.errors import ConfigError, DataError
+
+
+def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs: Any) -> DataLoader[Any]:
+    """Return a `DataLoader` over `dataset` whose shuffling follows the run's seed.
+
+    Raises:
+        DataError: The data set is empty.
+    """
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
+    if length_of(dataset) == 0:
+        raise DataError(f"the data set {type(dataset).__name__} is empty; give it at least one sample")
+    if shuffle and not {"sampler", "batch_sampler"} & set(kwargs):
+        kwargs["sampler"] = Shuffle(dataset)
+    return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
+
+
+def length_of(source: Any) -> int | None:
+    """Return the length of a source; None if it has none."""
+    try:
+        return len(source)
+    except TypeError:
+        return None
+
+
+def as_loader(data: Any, *, shuffle: bool, **kwargs: Any) -> Any:
+    """Return `data` if it is a loader or an iterable of batches already, else a loader over the data set.
+
+    Raises:
+        DataError: It is no data.
+    """
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, Mapping):
+        data = _from_columns(data)
+    if not is_map_style(data) and not isinstance(data, Dataset):
+        if hasattr(data, "__iter__"):
+            return data
+        raise DataError(f"a {type(data).__name__} is no data; pass a data set, a DataLoader or an iterable of batches")
+    if "batch_sampler" in kwargs:
+        kwargs = {key: value for key, value in kwargs.items() if key not in ("batch_size", "drop_last")}
+    return make_loader(_checked_samples(data, kwargs.get("collate_fn")), shuffle=shuffle, **kwargs)
+
+
+def is_map_style(data: Any) -> bool:
+    """Whether samples can be asked for by their index."""
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)
+
+
+def _from_columns(data: Mapping[Any, Any]) -> InMemoryDataset:
+    kinds = sorted({type(value).__name__ for value in data.values() if not isinstance(value, (Tensor, np.ndarray))})
+    if kinds or not data:
+        raise DataError(
+            f"a {type(data).__name__} is data if each value is a tensor or an array with a row for every sample; "
+            f"this one has {', '.join(kinds) or 'none'}"
+        )
+    # Kept on the host: whoever wants it on the device says so with an InMemoryDataset of his own.
+    return InMemoryDataset(data, device="cpu")
+
+
+def _checked_samples(data: Any, collate_fn: Any) -> Any:
+    """Refuse columns that were passed as if they were samples, where torch would only say that they do not stack."""
+    if collate_fn is None and type(data) in (list, tuple) and len(data) > 1:
+        tensors = all(isinstance(value, Tensor) and value.dim() for value in data)
+        if tensors and len({value.shape for value in data}) > 1 and len({len(value) for value in data}) == 1:
+            raise DataError(
+                f"a {type(data).__name__} is a data set of samples, but these {len(data)} tensors of unequal shape "
+                "look like its columns; pass a TensorDataset or an InMemoryDataset of them"
+            )
+    return data
+
+
+def loader_arguments(data: Any, defaults: dict[str, Any], given: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    """Return the arguments for a loader: the defaults, over them what was given, and what follows from both.
+
+    >>> loader_arguments([1, 2], {"num_workers": 0, "batch_size": 4}, {"prefetch_factor": 3}, "train_dataloader_kwargs")
+    {'num_workers': 0, 'batch_size': 4}
+    >>> loader_arguments([1, 2], {"num_workers": 0}, {"num_workers": 2}, "train_dataloader_kwargs")
+    {'num_workers': 2, 'persistent_workers': True}
+
+    Args:
+        data: What the loader is for.
+        defaults: What the trainer would take.
+        given: What the user gave.
+        name: What that argument is called.
+
+    Raises:
+        ConfigError: Something was given, and the data is a loader or ready batches already.
+    """
+    if given and (isinstance(data, DataLoader) or not (is_map_style(data) or isinstance(data, (Dataset, Mapping)))):
+        kind = "a DataLoader" if isinstance(data, DataLoader) else "ready batches"
+        raise ConfigError(
+            f"{name} has {sorted(given)}, but the data is {kind} already, which they cannot change; set them where it "
+            "is made, or pass its data set"
+        )
+    arguments = {**defaults, **(given or {})}
+    if arguments.get("num_workers", 0) > 0:
+        # Workers of an iterable draw from one generator, epoch after epoch: kept, they could not be resumed exactly.
+        arguments.setdefault("persistent_workers", not isinstance(data, IterableDataset))
+        return arguments
+    # Torch refuses these where there are no workers.
+    return {key: value for key, value in arguments.items() if key not in ("persistent_workers", "prefetch_factor")}
+
+
+def needs_no_workers(data: Any, collate_fn: Any) -> bool:
+    """Whether the batches of a data set are made by one call for each tensor, where workers would only cost."""
+    if collate_fn not in (None, default_collate):
+        return False
+    return isinstance(data, Mapping) or rows_of(data) is not None
