@@ -30,6 +30,7 @@ from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError
+from treadle.precision import LossScaler, LossScaling
 from treadle.trainer import Trainer
 
 
@@ -237,7 +238,7 @@ class GentlyScaled(Trainer):
     """A trainer whose loss is scaled by so little that only a bad step overflows."""
 
     def training_run_start(self) -> None:
-        self.precision.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        self.precision.scaler = LossScaler(self.device, LossScaling(initial=8.0))
 
 
 def test_skipping_works_with_scaled_half_precision() -> None:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.precision.single import rounding
+
 SAMPLED_ROWS = 64
 
 
@@ -57,6 +59,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "fp32 products": rounding(),
     }
 
 

@@ -1,5 +1,6 @@
 """Loops that a user wrote into `_run_train_epoch`: they are counted, logged and recorded like the trainer's own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +159,46 @@ def test_an_error_in_such_a_loop_removes_the_hooks_and_is_raised(make_trainer: A
         trainer.train(ragged, 1)
     trainer.optimizer.step()
     assert trainer.progress.step == 0
+
+
+# What is due by steps -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("every", "evaluated"), [(1, [3, 6, 9, 12]), (4, [6, 9, 12]), (5, [6, 12]), (13, [])])
+def test_an_evaluation_due_by_steps_comes_at_the_end_of_the_epoch_of_such_a_loop(
+    make_trainer: Any, ragged: TensorDataset, every: int, evaluated: list[int]
+) -> None:
+    steps: list[int] = []
+
+    class Evaluations(TrainerCallback):
+        def on_eval_epoch_start(self, trainer: Any, **kwargs: Any) -> None:
+            steps.append(trainer.progress.step)
+
+    # Three updates an epoch.
+    result = make_trainer(Evaluations, kind=OldLoop).train(ragged, 4, eval_dataset=ragged, eval_every=every)
+    assert steps == evaluated
+    assert len(result.history.get("eval_loss_epoch", [])) == len(evaluated)
+
+
+def test_the_console_says_once_what_rounds_up_to_the_end_of_an_epoch(
+    make_trainer: Any, ragged: TensorDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(kind=OldLoop, run_dir=tmp_path)
+    trainer.train(ragged, 3, eval_dataset=ragged, eval_every="2 steps", save_every="1 step")
+    said = "eval_every='2 steps' and save_every='1 step' round up to the end of an epoch: its loop is your own"
+    assert capsys.readouterr().out.count(said) == 1
+    assert said in (tmp_path / "log.txt").read_text()
+
+
+def test_nothing_is_said_where_nothing_rounds_up(
+    make_trainer: Any, ragged: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Adds(Trainer):
+        def _run_train_epoch(self, train_dl: Any) -> None:
+            super()._run_train_epoch(train_dl)
+
+    make_trainer(kind=OldLoop).train(ragged, 2, eval_dataset=ragged)
+    adding = make_trainer(kind=Adds)
+    result = adding.train(ragged, 2, eval_dataset=ragged, eval_every="2 steps")
+    assert "round up" not in capsys.readouterr().out
+    assert len(result.history["eval_loss_epoch"]) == 3

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.placeholders import TrainerPlaceholderValues as Placeholder
+from treadle.precision import LossScaling
 from treadle.trainer import Trainer
 
 
@@ -66,9 +67,8 @@ def test_d17_the_schedule_moves_on_once_for_each_update_and_not_for_micro_batche
     assert watch.rates == [0.5, 0.25, 0.125, 0.0625]
 
 
-def with_scale(scale: float) -> torch.amp.GradScaler:
-    """A scaler that begins so low that none of these small gradients overflows by itself."""
-    return torch.amp.GradScaler("cpu", init_scale=scale)
+GENTLY = LossScaling(initial=8.0)
+"""A scale that begins so low that none of these small gradients overflows by itself."""
 
 
 def flat(model: nn.Module) -> torch.Tensor:
@@ -94,8 +94,7 @@ def test_d17_a_step_that_the_scaler_skips_still_moves_the_schedule(make_trainer:
             weights.append(trainer.model.weight.detach().clone())
 
     watch = StepEnds()
-    trainer = make_trainer(watch, Weights, kind=Overflowing, lr=1e-3, precision="fp16")
-    trainer.precision.scaler = with_scale(8.0)
+    trainer = make_trainer(watch, Weights, kind=Overflowing, lr=1e-3, precision="fp16", loss_scaling=GENTLY)
     result = trainer.train(data, 1, create_scheduler_fn=partial(StepLR, step_size=1, gamma=0.5))
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
@@ -190,9 +189,8 @@ class CountsClips(Trainer):
 def test_a38_the_gradient_of_a_whole_window_is_clipped_once_in_every_precision(
     make_trainer: Any, data: TensorDataset, precision: str, clipping: str
 ) -> None:
-    trainer = make_trainer(kind=CountsClips, precision=precision, momentum=0.0, lr=1.0)
-    if precision == "fp16":
-        trainer.precision.scaler = with_scale(8.0)
+    scaling = GENTLY if precision == "fp16" else None
+    trainer = make_trainer(kind=CountsClips, precision=precision, momentum=0.0, lr=1.0, loss_scaling=scaling)
     before = flat(trainer.model)
     result = trainer.train(data, 1, gradient_accumulation_steps=3, **{clipping: 0.01})
     assert (trainer.clips, result.steps) == (1, 1)

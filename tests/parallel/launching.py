@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300
 """How long a launch may take before it counts as hung; an ordinary one takes five to twenty seconds."""
+SHOWN = 6000
+"""How many characters of what was printed a failing test shows; what a test looks for, it looks for in all of it."""
 EXACT = 1e-12
 """How far float64 may be off where a sum was taken in another order."""
 TOGETHER = {
@@ -49,17 +51,24 @@ class Results:
     def _read(self, scenario: str, rank: int) -> dict[str, Any]:
         path = self.folder / f"{scenario}.rank_{rank}.json"
         if not path.exists():
-            pytest.fail(f"rank {rank} never came to the end of {scenario!r}:\n{self.output}", pytrace=False)
+            ending = f"{self.printed(rank)[-SHOWN:]}\n{self.output[-SHOWN:]}"
+            pytest.fail(f"rank {rank} never came to the end of {scenario!r}:\n{ending}", pytrace=False)
         report: dict[str, Any] = json.loads(path.read_text())
         if "error" in report:
             pytest.fail(f"{scenario!r} failed on rank {rank}:\n{report['error']}", pytrace=False)
         tensors = path.with_suffix(".safetensors")
         return report | (load_file(tensors) if tensors.exists() else {})
 
+    def printed(self, rank: int) -> str:
+        """All that one rank printed: its own lines, whole, whatever the others print meanwhile."""
+        files = sorted((self._launch / "logs").glob(f"*/attempt_*/{rank}/std*.log"))
+        return "".join(file.read_text() for file in files)
+
     @property
     def output(self) -> str:
-        """What the processes printed, both streams together; the last part of it if it is long."""
-        return (self._launch / "output.txt").read_text()[-6000:]
+        """All that was printed: by each rank in turn, and by the launcher, or the process that ran alone."""
+        ranks = "".join(map(self.printed, range(self._ranks)))
+        return ranks + (self._launch / "output.txt").read_text()
 
     @property
     def exit_code(self) -> int | None:
@@ -99,7 +108,9 @@ def launch(shared: Path, program: str, *, processes: int) -> Results:
 
 
 def _run(folder: Path, names: Sequence[str], processes: int) -> int | None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    # A file for each rank: what several print into one is interleaved.
+    files = ["--redirects=3", f"--log-dir={folder / 'logs'}"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *files]
     module = "together" if len(names) > 1 else names[0]
     command = [*(launcher if processes > 1 else []), "-m", f"tests.parallel.programs.{module}", str(folder), *names]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

@@ -47,3 +47,11 @@ def test_a_bad_loss_on_one_rank_rolls_all_of_them_back(launched: Launch) -> None
 def test_a_bad_loss_on_one_rank_is_noticed_by_all_before_a_checkpoint_is_written(launched: Launch) -> None:
     for report in launched("keeping", processes=2)("bad_loss_when_saving"):
         assert report["message"].startswith("loss is nan at step 6")
+
+
+def test_a_last_checkpoint_that_one_rank_could_not_write_is_written_again_by_all(launched: Launch) -> None:
+    first, second = launched("keeping", processes=2)("disk_full_at_the_end")
+    assert (first["failures"], second["failures"]) == ([21], [])
+    for report in (first, second):
+        assert (report["steps"], report["finished"]) == (21, True)
+        assert torch.equal(report["weights"], report["whole"])

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.parallel.meeting import meet, store_outlives_processes
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 TIMEOUT = timedelta(minutes=30)
@@ -46,7 +47,12 @@ class Processes:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        if store_outlives_processes():
+            place: dict[str, Any] = {"store": meet(self.rank, self.size, TIMEOUT)}
+            place |= {"rank": self.rank, "world_size": self.size}
+        else:
+            place = {}
+        dist.init_process_group(backend, timeout=TIMEOUT, **place)
         atexit.register(leave_group)
 
     @property
@@ -71,6 +77,11 @@ class Processes:
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, REDUCTIONS[how], group=self._control)
         return [float(value) for value in tensor.tolist()]
+
+    def make_largest(self, tensor: Tensor) -> None:
+        """Make `tensor`, where it is, the largest that a process has, element by element; nobody waits for it."""
+        if self.distributed:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def share(self, value: Any) -> Any:
         """Return the main process's `value`: plain data, the same on all."""

@@ -1,9 +1,11 @@
 """Runs that are kept in a folder: left and taken up again, and steps whose loss went wrong on one rank."""
 
+import errno
 import os
 import shutil
 import signal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from tests.parallel.programs.models import BadLoss, flat, outcome, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
+from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import NonFiniteError
 from treadle.leaving import PreemptedExit
 
@@ -98,6 +101,27 @@ def saved_with_a_bad_loss(name: str, **settings: Any) -> Report:
 def rolled_back(step: int) -> Report:
     """Go wrong at a step on one rank; the run returns to a checkpoint and leaves the data of that step out."""
     return run(kept(f"rolled_back_{step}", BadLoss.at(step), dropout=0.0, on_nonfinite="rollback"))
+
+
+@program.fragile_scenario
+def disk_full_at_the_end() -> Report:
+    """Fail to write the last checkpoint, on the first rank only and once; then go on without the folder's help."""
+    commit, failures = CheckpointStore._commit, []
+
+    def fail_once(store: CheckpointStore, part: Path, step: int, facts: dict[str, Any]) -> None:
+        if facts["finished"] and not failures:
+            failures.append(step)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        commit(store, part, step, facts)
+
+    CheckpointStore._commit = fail_once  # type: ignore[method-assign]
+    try:
+        report = run(kept("full", checkpoints=Policy(on_error="warn")))
+    finally:
+        CheckpointStore._commit = commit  # type: ignore[method-assign]
+    manifest = CheckpointStore(program.folder / "full" / "checkpoints", Policy()).manifest(21, verify=True)
+    whole = run(kept("never_full"))
+    return report | {"failures": failures, "finished": manifest["finished"], "whole": whole["weights"]}
 
 
 program.add("rolled_back_at_a_log", partial(rolled_back, 8))

@@ -1,0 +1,24 @@
+"""fp16 on two processes: one scale, and one mind about what is left out."""
+
+import pytest
+import torch
+
+from tests.parallel.conftest import Launch
+
+pytestmark = pytest.mark.slow
+
+
+def test_all_ranks_begin_with_the_scale_that_the_largest_loss_needs(launched: Launch) -> None:
+    first, second = launched("half_precision", processes=2)("one_scale")
+    assert first["scales"] == second["scales"]
+    assert first["scales"][0] <= 1.0
+    assert torch.equal(first["weights"], second["weights"])
+    assert first["weights"].isfinite().all()
+
+
+def test_an_overflow_on_one_rank_leaves_the_update_out_on_all(launched: Launch) -> None:
+    first, second = launched("half_precision", processes=2)("one_flag")
+    assert first["skipped"] == second["skipped"] == [0, 0, 1, 1, 1, 1]
+    assert first["scales"] == second["scales"] == [64.0, 64.0, 32.0, 32.0, 32.0, 32.0]
+    assert torch.equal(first["weights"], second["weights"])
+    assert first["weights"].isfinite().all()

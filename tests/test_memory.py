@@ -1,0 +1,42 @@
+"""The peak of memory as a metric."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.interrupting import make_trainer, samples
+from treadle.callbacks import ThroughputMonitor
+from treadle.memory import forget_peak, peak_device_memory
+
+
+def test_the_peak_is_what_the_allocator_of_the_device_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 1)
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda one: asked.append(one) or 3 * 2**20)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda one: asked.append(one))
+    assert peak_device_memory(device) == 3 * 2**20
+    forget_peak(device)
+    assert asked == [device, device]
+
+
+def test_without_a_cuda_device_there_is_none() -> None:
+    assert peak_device_memory(torch.device("cpu")) is None
+    forget_peak(torch.device("cpu"))
+    trainer = make_trainer(None)
+    trainer.train(samples(), 1)
+    assert "peak_memory_mib" not in trainer.storage.names()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("callbacks", [(), (ThroughputMonitor,)], ids=["none", "throughput"])
+def test_on_cuda_every_log_of_any_trainer_has_the_peak_of_the_run_once(callbacks: Any) -> None:
+    large = torch.zeros(64 * 2**20, device="cuda")
+    del large
+    trainer = make_trainer(None, *callbacks, device="cuda")
+    trainer.train(samples(), 2, log_every=2)
+    series = trainer.storage.series("peak_memory_mib")
+    # Logs after steps 2, 4 and 6, and at the end of both epochs.
+    assert series.steps == [2, 3, 4, 6, 6]
+    assert all(0 < value < 256 for value in series.values)

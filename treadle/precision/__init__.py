@@ -1,0 +1,8 @@
+"""Number formats: what runs in half precision, how the loss is scaled for it, and how fp32 products are rounded."""
+
+from treadle.precision.formats import KINDS, Precision
+from treadle.precision.loss_scaling import LossScaler, LossScaling
+from treadle.precision.single import SinglePrecision
+from treadle.precision.sparse import SparseProducts
+
+__all__ = ["KINDS", "LossScaler", "LossScaling", "Precision", "SinglePrecision", "SparseProducts"]

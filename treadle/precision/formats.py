@@ -1,0 +1,172 @@
+"""One choice of number format behind the verbs of a step."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from treadle.errors import ConfigError
+from treadle.precision.loss_scaling import LossScaler, LossScaling
+from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, tensors_widened
+
+KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+CHOICES = ("auto", *KINDS)
+AMPERE = (8, 0)
+"""The first generation of CUDA devices with units for bf16; older ones only imitate it."""
+NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
+
+
+def best_kind(device: torch.device) -> str:
+    """Return what "auto" stands for: bf16 on a CUDA device that has units for it, fp32 elsewhere."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE:
+        return "bf16"
+    return "fp32"
+
+
+class Precision:
+    """One choice of number format behind the same verbs: autocast, backward, unscale, step.
+
+    Args:
+        kind: "fp32", "bf16", "fp16" or "auto".
+        device: Where the model runs.
+        loss_scaling: How the loss is scaled in fp16.
+        agree: Makes a tensor on the device the largest of all processes, in place; None if there is one process.
+
+    Attributes:
+        asked: The choice as it was given.
+        initial: The format that a run begins in.
+        kind: The format now: another one than `initial` if fp16 would not do.
+        plain: Whether a forward pass needs no context at all.
+        scaler: Scales the loss where gradients would underflow; None otherwise.
+        fallback: When and why the format was changed; None if it was not.
+        products: Keeps autocast away from products with sparse tensors.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        device: torch.device,
+        loss_scaling: LossScaling | None = None,
+        agree: Callable[[Tensor], Any] | None = None,
+    ) -> None:
+        if kind not in CHOICES:
+            raise ConfigError(f"precision={kind!r} is unknown; use one of {CHOICES}")
+        self.asked = kind
+        self.initial = best_kind(device) if kind == "auto" else kind
+        if loss_scaling is not None and self.initial != "fp16":
+            raise ConfigError(f"loss_scaling is for precision='fp16', not for {kind!r}; leave it out")
+        self.loss_scaling = LossScaling() if loss_scaling is None else loss_scaling
+        self.products = SparseProducts(device.type)
+        self._device, self._agree = device, agree
+        self._unscaled = False
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Get ready for a run: in the format asked for, with a scale that is still to be chosen."""
+        self.scaler: LossScaler | None = None
+        self.fallback: dict[str, Any] | None = None
+        self._become(self.initial)
+
+    def _become(self, kind: str) -> None:
+        self.kind, self.plain, self._dtype = kind, kind == "fp32", KINDS[kind]
+        if kind != "fp16":
+            self.scaler = None
+        elif self.scaler is None:
+            self.scaler = LossScaler(self._device, self.loss_scaling, self._agree)
+        self._unscaled = False
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse weights that fp16 cannot be trained with.
+
+        Raises:
+            ConfigError: Some are in half precision themselves.
+        """
+        halved = [name for name, weight in model.named_parameters() if weight.dtype == torch.float16]
+        if self.initial == "fp16" and halved:
+            raise ConfigError(
+                f"precision='fp16' keeps weights in fp32, but {halved[0]} and {len(halved) - 1} more of "
+                f"{type(model).__name__} are float16; call model.float() before building the optimizer"
+            )
+
+    # Forward ------------------------------------------------------------------------------------------------
+
+    def autocast(self, kind: str = "") -> AbstractContextManager[Any]:
+        """Return the context for a forward pass; entering the one for fp32 costs next to nothing.
+
+        Args:
+            kind: What sort of pass it is; the first of a sort in an epoch is looked through for sparse tensors.
+        """
+        if self._dtype is None:
+            return NO_CONTEXT
+        hook_sparse_products(self._device.type)
+        return Region(self._device.type, self._dtype, self.products, kind)
+
+    def expect_sparse(self) -> None:
+        """Keep autocast away from sparse products that the model begins with in the middle of an epoch."""
+        self.products.expected = True
+
+    def for_loss(self, loss_func: Any) -> Any:
+        """Return `loss_func` as it is called with the outputs of a forward pass: with those in single precision.
+
+        A sum over many items leaves the range of fp16, and the digits of bf16, long before it leaves that of fp32.
+        """
+        if self.plain or loss_func is None:
+            return loss_func
+        return lambda outputs, *targets: loss_func(tensors_widened(outputs), *targets)
+
+    # Update -------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether the first scale is chosen, and so a step can be recorded."""
+        return self.scaler is None or self.scaler.settled
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring the gradients to their true size, once per update, so that they can be clipped."""
+        if self.scaler is not None and not self._unscaled:
+            self.scaler.unscale(parameter for group in optimizer.param_groups for parameter in group["params"])
+            self._unscaled = True
+
+    @property
+    def overflow(self) -> Tensor | None:
+        """1 if a gradient of this update is not finite, else 0, on the device; None if nobody has looked."""
+        return None if self.scaler is None else self.scaler.overflow
+
+    def stepped(self) -> None:
+        """Get ready for the next update, after this one was made or left out."""
+        if self.scaler is not None:
+            self.scaler.update()
+        self._unscaled = False
+
+    # Falling back -------------------------------------------------------------------------------------------
+
+    def fall_back(self, step: int, reason: str) -> str:
+        """Go on in a format with the range of fp32; return what to tell the user.
+
+        Args:
+            step: The last step in fp16.
+            reason: Why fp16 will not do.
+        """
+        wanted = self.loss_scaling.fallback
+        self._become(best_kind(self._device) if wanted == "auto" else wanted)
+        self.fallback = {"step": step, "from": "fp16", "to": self.kind, "reason": reason}
+        return (
+            f"precision='fp16' will not do: {reason}. No weight was changed by it. The run goes on in {self.kind} from "
+            f"step {step + 1}; set precision={self.kind!r} to begin so"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the format and the state of the loss scaler, if there is one."""
+        scaler = None if self.scaler is None else self.scaler.state_dict()
+        return {"kind": self.kind, "scaler": scaler, "fallback": self.fallback}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of the loss scaler; a run that had none starts with a fresh one."""
+        fallback = state.get("fallback") if self.initial == "fp16" else None
+        self.fallback = fallback
+        self._become(self.initial if fallback is None else str(fallback["to"]))
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
