@@ -26,8 +26,16 @@ DEFAULTS: dict[str, Any] = {
     "load_weight": "",
     "seed": 1234,
     "log_period": 20,
+    "execution": None,
     "amp.enabled": False,
+    "amp.dtype": "bf16",
     "activation_checkpoint.enabled": False,
+    "activation_checkpoint.modules": None,
+    "on_nonfinite": "raise",
+    "deterministic": False,
+    "tokens_per_sample": None,
+    "flops_per_sample": None,
+    "peak_flops": None,
     "zero_optimization.enabled": False,
     "zero_optimization.stage": 1,
     "nccl_fusion_threshold_mb": 16,
@@ -73,6 +81,24 @@ def test_the_train_settings_have_the_keys_and_defaults_that_users_know() -> None
     assert leaves(get_config("common/train.py").train) == DEFAULTS
 
 
+def test_the_settings_of_graph_mode_switch_it_on() -> None:
+    assert leaves(get_config("common/models/graph.py").graph) == {
+        "enabled": True,
+        "backend": "inductor",
+        "mode": None,
+        "fullgraph": False,
+        "compile_budget": 8,
+        "auto_parallel.enabled": False,
+    }
+
+
+@pytest.mark.parametrize("key", ["debug", "global_mode", "train_graph", "eval_graph"])
+def test_a_setting_of_graph_mode_that_nothing_would_read_is_refused(key: str) -> None:
+    graph = get_config("common/models/graph.py").graph
+    with pytest.raises(ConfigError, match=f"has no key '{key}'"):
+        graph[key] = 1
+
+
 def test_each_call_gives_a_config_of_its_own() -> None:
     get_config("common/train.py").train.train_iter = 1
     assert get_config("common/train.py").train.train_iter == 10000
@@ -93,8 +119,8 @@ def test_a_config_that_does_not_exist_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError) as caught:
         get_config("../errors.py")
     assert str(caught.value) == (
-        "Treadle comes with no config '../errors.py'; it has ['common/optim.py', 'common/schedule.py', "
-        "'common/train.py']"
+        "Treadle comes with no config '../errors.py'; it has ['common/models/graph.py', 'common/optim.py', "
+        "'common/schedule.py', 'common/train.py']"
     )
 
 

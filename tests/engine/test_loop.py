@@ -234,6 +234,27 @@ def test_b10_patience_is_such_a_stop() -> None:
     assert trainer.failure is None
 
 
+@pytest.mark.parametrize(("how", "done"), [("request", 10), ("raise", 4), ("patience", 4)])
+def test_a_run_that_was_stopped_for_good_is_over_when_it_is_started_again(tmp_path: Path, how: str, done: int) -> None:
+    class Stopping(DefaultTrainer):
+        def build_hooks(self) -> list[HookBase | None]:
+            evaluation = hooks.EvalHook(1, lambda: {"accuracy": 0.5})
+            early = [evaluation, hooks.EarlyStop("accuracy", patience=3)]
+            return [*(early if how == "patience" else [stopping(how)]), *super().build_hooks()]
+
+    config = make_config(tmp_path, resume="auto")
+    first = Stopping(config)
+    first.train()
+    assert first.iter == 4
+    again = Stopping(config)
+    again.train()
+    assert again.iter == done
+    config.train.train_iter = 12
+    longer = DefaultTrainer(config)
+    longer.train()
+    assert longer.iter == 12
+
+
 def test_b10_a_signal_saves_flushes_and_leaves_and_the_next_start_goes_on(tmp_path: Path) -> None:
     class Stopping(DefaultTrainer):
         def build_hooks(self) -> list[HookBase | None]:

@@ -20,6 +20,7 @@ from treadle.checkpoint import CheckpointStore, write_file
 from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
 from treadle.errors import CheckpointError, ConfigError
+from treadle.precision import LossScaling
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -128,9 +129,10 @@ def test_b17_the_scale_of_the_loss_is_resumed(tmp_path: Path) -> None:
         built.train.amp = {"enabled": True, "dtype": "fp16"}
         return built
 
+    growing = LossScaling(growth_interval=2)
     trainer = DefaultTrainer(made(train_iter=4))
     trainer.register_hooks(
-        [hooks.CallbackHook(before_train=lambda own: own.core.precision.scaler.set_growth_interval(2))]
+        [hooks.CallbackHook(before_train=lambda own: setattr(own.core.precision.scaler, "policy", growing))]
     )
     trainer.train()
     scale = trainer.core.precision.scaler.get_scale()

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tests.engine.parts import Points
-from treadle.data import Stream
-from treadle.data.stream import make_loader
+from treadle.data import Stream, make_loader
 
 
 def stream(rank: int, size: int, *, micro: int = 4, shuffle: bool = True) -> Stream:

@@ -19,6 +19,7 @@ from treadle.engine._hook_events import HookEvents
 from treadle.engine._splitting import Splitting
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, NonFiniteError
+from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule
@@ -71,6 +72,7 @@ class CoreOptions:
     clip_norm: float | None = None
     on_nonfinite: str = "raise"
     deterministic: bool = False
+    execution: str = "eager"
     max_to_keep: int | None = None
     asynchronous: bool = True
     check_period: int = 20
@@ -114,6 +116,7 @@ class EngineCore(Splitting):
             checkpoints=policy,
             on_nonfinite=options.on_nonfinite,
             deterministic=options.deterministic,
+            execution=options.execution,
         )
 
     def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:
@@ -150,10 +153,19 @@ class EngineCore(Splitting):
 
     def _set_up_run(self, *args: Any, **kwargs: Any) -> None:
         super()._set_up_run(*args, **kwargs)
-        self.progress.step = self._checked = self._start_iteration
+        self.progress.step = self._start_iteration
+        # What was not looked at when the run was saved is looked at now.
+        self._checked = self._start_iteration - self._start_iteration % self.options.check_period
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
         self.batches = self._draw_one_by_one()
+
+    def _is_scheduled(self) -> bool:
+        # Here it is a hook that moves them, if there is one.
+        return True
+
+    def _is_compiled(self) -> bool:
+        return self.plan.call is not self.plan.model
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader that the face was given: in this door even a list is one, of batches."""
@@ -178,7 +190,8 @@ class EngineCore(Splitting):
         super()._open_files(store, fresh=fresh and self._carried is None)
 
     def _write_config(self, folder: RunFolder) -> None:
-        """Leave it to the face, whose config says more than the core knows."""
+        """Have the face write its config, which says more than the core knows: the run in the folder is this one."""
+        self._face._save_config()
 
     def _step_to_resume(self, store: CheckpointStore) -> int | None:
         return None if self._carried is not None else super()._step_to_resume(store)
@@ -191,9 +204,19 @@ class EngineCore(Splitting):
 
     # One iteration ------------------------------------------------------------------------------------------
 
+    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
+        self.data_time = time.perf_counter() - self.fetch_began
+        super()._attempt(phase, window)
+        if self._may_record:
+            self.storage.put_scalar("data_time", self.data_time)
+
+    @property
+    def _may_record(self) -> bool:
+        """Whether a step may be a replay, in which a number of the host's would stand still."""
+        return self._graphs is not None and not self.processes.distributed
+
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, by the core's step or by the user's."""
-        self.data_time = time.perf_counter() - self.fetch_began
         if self.plan.foreign is None:
             super().update(phase, window)
             self._report_window()
@@ -256,7 +279,7 @@ class EngineCore(Splitting):
         if outputs:
             numbers = mean_over_window(outputs)
             numbers.pop("num_items_in_batch", None)
-            write_metrics(numbers, self.data_time)
+            write_metrics(numbers, None if self._may_record else self.data_time)
         self._report_norm()
 
     def _report_norm(self) -> None:
@@ -279,18 +302,22 @@ class EngineCore(Splitting):
     def _log(self) -> None:
         """Read what was put since the last time, and act on a number that is not finite; writing is for hooks."""
         self._loss_tracker.take()
-        if self._gate is not None:
-            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
-            return
+        self._put_state_of_updates()
         first, self._checked = self._checked, self.progress.step
-        for name in ("total_loss", "grad_norm"):
-            for iteration, value in self._recorded(name):
-                if iteration >= first and not math.isfinite(value):
-                    self._act_on(name, iteration, value)
+        # In fp16 the norm of a gradient that overflowed is infinite, and the update was left out.
+        names = ("total_loss",) if self.precision.scaler is not None else ("total_loss", "grad_norm")
+        rows = ((name, place, value) for name in names for place, value in self._recorded(name))
+        bad = next((row for row in rows if row[1] >= first and not math.isfinite(row[2])), None)
+        if fell_back(self, None if bad is None else f"{bad[0]} is {bad[2]} at iteration {bad[1]}"):
+            return
+        if bad is not None and self.on_nonfinite != "skip":
+            self._act_on(*bad)
 
     def _check_weights(self) -> None:
-        # A number that went wrong says more of the cause than the weights it spoilt.
-        self._log()
+        # A number that went wrong says more of the cause than the weights it spoilt. Where bad updates are left out it
+        # spoils none, and is acted on when it is due, as in a run that nobody interrupts to save it.
+        if self._gate_in_use is None:
+            self._log()
         super()._check_weights()
 
     def _recorded(self, name: str) -> list[tuple[int, float]]:

@@ -68,7 +68,7 @@ class HookEvents(TrainerCallback):
         unfinished = self._face.hook_list.unfinished
         if unfinished:
             self._go_to(trainer.progress.step - 1, trainer)
-            self._face.hook_list.after_step(self._face.request_stop, only=list(unfinished))
+            self._face.hook_list.after_step(self._face._stop_for_good, only=list(unfinished))
 
     def _go_to(self, iteration: int, trainer: Any) -> None:
         self._face.iter = trainer.storage.iter = iteration

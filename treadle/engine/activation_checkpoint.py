@@ -1,14 +1,11 @@
 """Activations that are computed again in the backward pass instead of being kept."""
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
-from functools import wraps
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
+from treadle.activation_checkpointing import matching_any, recompute
 from treadle.errors import ConfigError
 
 BLOCKS = ("TransformerLayer", "TransformerEncoderLayer", "TransformerDecoderLayer", "*Block")
@@ -35,7 +32,7 @@ def set_activation_checkpoint(model: nn.Module, patterns: Sequence[str] | None =
             return []
         blocks = [(name, module) for name, module in model.named_modules() if any(module is one for one in chosen)]
     else:
-        blocks = _matching(model, patterns or BLOCKS)
+        blocks = matching_any(model, patterns or BLOCKS)
     if not blocks:
         classes = sorted({type(module).__name__ for module in model.modules()})
         raise ConfigError(
@@ -53,27 +50,3 @@ def _ask(model: nn.Module, own: Any) -> Iterable[nn.Module] | None:
     static = isinstance(vars(type(model)).get("set_activation_checkpoint"), staticmethod)
     chosen = own(model) if static else own()
     return None if chosen is None else list(chosen)
-
-
-def _matching(model: nn.Module, patterns: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    """Return the outermost modules that match: a block inside a block is recomputed with it."""
-    found: list[tuple[str, nn.Module]] = []
-    for name, module in model.named_modules():
-        inside = any(name.startswith(f"{outer}.") for outer, _ in found)
-        names = (name, type(module).__name__)
-        if name and not inside and any(fnmatchcase(one, pattern) for one in names for pattern in patterns):
-            found.append((name, module))
-    return found
-
-
-def recompute(module: nn.Module) -> None:
-    """Have `module` keep its inputs only, and compute the rest again when gradients are calculated."""
-    forward = module.forward
-
-    @wraps(forward)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
-        if not (module.training and torch.is_grad_enabled()):
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-    module.forward = recomputed

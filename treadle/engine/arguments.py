@@ -60,16 +60,20 @@ def default_setup(cfg: Any, args: Any) -> None:
     if getattr(args, "resume", False):
         _set(cfg, resume=True)
     if getattr(args, "fast_dev_run", False):
-        _set(cfg, **FAST_DEV_RUN, evaluation={"eval_period": 10})
+        _set(cfg, **FAST_DEV_RUN, evaluation={"eval_period": 10, "eval_after_n_epoch": None})
     full = complete(cfg)
     check_supported(full)
     folder = Path(full.train.output_dir)
     setup_logger(folder)
-    if try_get_key(full, "train.rdma_enabled", default=True) is False:
-        # NCCL looks at it when the processes first talk to each other.
-        os.environ.setdefault("NCCL_IB_DISABLE", "1")
+    prepare_environment(full)
     logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), " ".join(sys.argv))
     logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full))
+
+
+def prepare_environment(cfg: Any) -> None:
+    """Set what a config says of how the processes talk to each other; NCCL looks at it when they first do."""
+    if try_get_key(cfg, "train.rdma_enabled", default=True) is False:
+        os.environ.setdefault("NCCL_IB_DISABLE", "1")
 
 
 def _set(cfg: Any, **values: Any) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from treadle.config import ConfigDict, get_config, instantiate, try_get_key
 from treadle.config.nodes import is_lazy
 from treadle.config.signatures import accepted_names, target_of
-from treadle.data.stream import make_loader
+from treadle.data import make_loader
 from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def complete(cfg: Any) -> ConfigDict:
     Raises:
         ConfigError: It has no `train`.
     """
-    copied = ConfigDict(cfg)
+    copied = ConfigDict(cfg, file=vars(cfg).get("_file") if isinstance(cfg, DictConfig) else None)
     if try_get_key(copied, "train") is None:
         raise ConfigError("the config has no `train`; begin with train = get_config('common/train.py').train")
     with open_dict(copied):

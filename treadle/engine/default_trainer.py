@@ -17,6 +17,7 @@ from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
 from treadle.engine._adapter import CoreOptions, StepPlan
+from treadle.engine._occupying import occupied
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import Checkpointer
@@ -26,7 +27,8 @@ from treadle.engine.graph import BUDGET, Graph
 from treadle.engine.graph_trainer import GraphTrainer
 from treadle.engine.hook_base import HookBase
 from treadle.engine.logs import setup_logger
-from treadle.engine.options import check_supported, core_options, device_of, precision_of
+from treadle.engine.options import check_supported, core_options, device_of, execution_of, precision_of
+from treadle.engine.saved_config import saved_form
 from treadle.engine.seeding import seed_all
 from treadle.engine.trainer_base import TrainerBase
 from treadle.errors import CheckpointError, ConfigError
@@ -78,7 +80,9 @@ class DefaultTrainer(TrainerBase):
         )
         self._last_eval_results: Any = None
         self.resume_or_load(cfg.train.resume)
-        self._save_config()
+        if not self.start_iter:
+            # That of a run that is there is replaced once the run has been taken for this one.
+            self._save_config()
         self.register_hooks(self.build_hooks())
 
     # Setting up ---------------------------------------------------------------------------------------------
@@ -116,9 +120,11 @@ class DefaultTrainer(TrainerBase):
     def _build_inner(self) -> EagerTrainer:
         cfg = self.cfg
         accumulation = cfg.train.num_accumulation_steps
-        if not try_get_key(cfg, "graph.enabled", default=False):
+        if not execution_of(cfg).compiles:
             return EagerTrainer(self.model, self.train_loader, self.optimizer, accumulation)
-        logger.info("graph mode: the model is compiled by torch.compile; the rest of a step is as in eager mode")
+        logger.info(
+            "graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be"
+        )
         graph = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler, is_train=True)
         self.graph_eval = self.build_graph(cfg, self.model, is_train=False)
         return GraphTrainer(graph, self.train_loader, accumulation)
@@ -153,7 +159,8 @@ class DefaultTrainer(TrainerBase):
     def _save_config(self) -> None:
         if dist.is_main_process():
             Path(self.cfg.train.output_dir).mkdir(parents=True, exist_ok=True)
-            LazyConfig.save(self.cfg, Path(self.cfg.train.output_dir) / "config.yaml")
+            own = None if type(self) is DefaultTrainer else type(self)
+            LazyConfig.save(saved_form(self.cfg, own), Path(self.cfg.train.output_dir) / "config.yaml")
 
     # Training -----------------------------------------------------------------------------------------------
 
@@ -168,7 +175,8 @@ class DefaultTrainer(TrainerBase):
             logger.info("nothing to do: iteration %d of %d is reached", start, end)
             return self._last_eval_results
         self.start_iter = start
-        self._run(start, max(start, end), resume=self._resumes)
+        with occupied(Path(self.cfg.train.output_dir), lambda: self.iter >= self.max_iter):
+            self._run(start, max(start, end), resume=self._resumes)
         return self._last_eval_results
 
     def _is_unfinished(self, start: int, end: int) -> bool:
@@ -331,6 +339,11 @@ class DefaultTrainer(TrainerBase):
     def build_evaluator(cls, cfg: Any) -> DatasetEvaluator:
         """Return the evaluator that `cfg.train.evaluation.evaluator` describes."""
         evaluator: DatasetEvaluator = instantiate(cfg.train.evaluation.evaluator)
+        if not hasattr(evaluator, "process"):
+            raise ConfigError(
+                f"train.evaluation.evaluator builds a {type(evaluator).__name__}, which has no process(); it must be a "
+                "LazyCall of an evaluator"
+            )
         return evaluator
 
     @classmethod

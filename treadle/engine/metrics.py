@@ -57,7 +57,7 @@ def mean_over_window(parts: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str
     return means
 
 
-def write_metrics(loss_dict: Any, data_time: float, prefix: str = "") -> None:
+def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "") -> None:
     """Put `total_loss`, `data_time` and, if there are several numbers, each of them into the storage of the run.
 
     Nothing is read from the device. With several processes, all of them must come here: losses are their mean,
@@ -65,15 +65,16 @@ def write_metrics(loss_dict: Any, data_time: float, prefix: str = "") -> None:
 
     Args:
         loss_dict: What the model returned.
-        data_time: Seconds that the step waited for its data.
+        data_time: Seconds that the step waited for its data; None leaves it out.
         prefix: What the names of the metrics begin with.
     """
     numbers = scalars_of(loss_dict)
     waited: Any = data_time
     if dist.get_world_size() > 1:
-        numbers, waited = _over_processes(numbers, data_time)
+        numbers, waited = _over_processes(numbers, data_time or 0.0)
     storage = get_event_storage()
-    storage.put_scalar("data_time", waited)
+    if data_time is not None:
+        storage.put_scalar("data_time", waited)
     losses = [value for name, value in numbers.items() if "loss" in name]
     if losses:
         storage.put_scalar(f"{prefix}total_loss", sum(losses[1:], losses[0]))

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -10,13 +10,18 @@ from torch.optim import Optimizer
 from treadle.config import try_get_key
 from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, did_you_mean
+from treadle.execution import EXECUTIONS
 
 logger = logging.getLogger(__name__)
 
 PRECISIONS = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
 
 LATER = "is not there yet in this version"
+
+
+FUSED = 24
+"""The default of `nccl_fusion_max_ops`, which stands for no wish at all."""
 
 
 def check_supported(cfg: Any) -> None:
@@ -35,7 +40,47 @@ def check_supported(cfg: Any) -> None:
             raise ConfigError(f"train.dist.{key}={size}: it {LATER}; set it to 1, and spread the batch over processes")
     if try_get_key(cfg, "graph.auto_parallel.enabled", default=False):
         raise ConfigError(f"graph.auto_parallel.enabled=True: finding a placement by itself {LATER}; set it to False")
+    most = try_get_key(cfg, "train.nccl_fusion_max_ops", default=None)
+    if most not in (None, FUSED):
+        raise ConfigError(
+            f"train.nccl_fusion_max_ops={most}: torch joins gradients by size alone; leave it at {FUSED} and set "
+            "train.nccl_fusion_threshold_mb"
+        )
+    execution_of(cfg)
     _check_world(cfg)
+
+
+class Execution(NamedTuple):
+    """How a step is executed.
+
+    Attributes:
+        compiles: Whether the model is compiled.
+        core: What the core does with the whole step: "eager", or to record it, "graph" or "auto".
+    """
+
+    compiles: bool
+    core: str
+
+
+def execution_of(cfg: Any) -> Execution:
+    """Return how a step is executed: this is the one place that decides it.
+
+    `train.execution` says it; where that is None, `graph.enabled` does, as LiBai's users know it: the model is
+    compiled, and on a GPU the whole step is recorded if it can be.
+
+    Raises:
+        ConfigError: It says something else.
+    """
+    chosen = try_get_key(cfg, "train.execution", default=None)
+    compiles = bool(try_get_key(cfg, "graph.enabled", default=False))
+    if chosen is None:
+        return Execution(compiles, "auto" if compiles else "eager")
+    if chosen not in EXECUTIONS:
+        near = did_you_mean(str(chosen), EXECUTIONS) or f"; use one of {EXECUTIONS}, or None"
+        raise ConfigError(f"train.execution={chosen!r} is unknown{near}")
+    if chosen in ("eager", "compile"):
+        return Execution(chosen == "compile", "eager")
+    return Execution(compiles, str(chosen))
 
 
 def _check_world(cfg: Any) -> None:
@@ -53,6 +98,12 @@ def _check_world(cfg: Any) -> None:
             f"train.dist.num_nodes={nodes} times num_gpus_per_node={each} is {nodes * each}, but {world} processes "
             "were started; leave both out to take what the launcher says"
         )
+    for key, number in (("num_nodes", nodes), ("num_gpus_per_node", each)):
+        if number is not None and (number < 1 or world % number):
+            raise ConfigError(
+                f"train.dist.{key}={number}, but {world} processes were started, which cannot be spread so; leave it "
+                "out to take what the launcher says"
+            )
 
 
 def precision_of(cfg: Any) -> str:
@@ -113,6 +164,7 @@ def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> 
         clip_norm=clip_norm_of(optimizer),
         on_nonfinite=policy,
         deterministic=bool(try_get_key(cfg, "train.deterministic", default=False)),
+        execution=execution_of(cfg).core,
         max_to_keep=max_to_keep,
         check_period=cfg.train.log_period,
         bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),

@@ -111,6 +111,9 @@ class TrainerBase:
         same = last.model is core.model and last.optimizer is core.optimizer and last.plan.loader is core.plan.loader
         return last.carry() if same else None
 
+    def _save_config(self) -> None:
+        """Write the config of the run into its folder; a trainer without a config has none."""
+
     def _bind(self, core: EngineCore) -> None:
         """Let whoever makes the steps know the loop they are made in."""
 
@@ -142,11 +145,11 @@ class TrainerBase:
 
     def before_step(self) -> None:
         """Call the hooks before an iteration."""
-        self.hook_list.before_step(self.request_stop)
+        self.hook_list.before_step(self._stop_for_good)
 
     def after_step(self) -> None:
         """Call the hooks after an iteration."""
-        self.hook_list.after_step(self.request_stop)
+        self.hook_list.after_step(self._stop_for_good)
 
     def after_train(self) -> None:
         """Call the hooks after the last iteration, however it ended."""
@@ -156,9 +159,18 @@ class TrainerBase:
         """Do one iteration."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a step is; define run_step()")
 
-    def request_stop(self, reason: str = "a hook asked to stop") -> None:
-        """End the run after the current step, in good order, on every process."""
-        self._running_core().request_stop(reason)
+    def request_stop(self, reason: str = "a hook asked to stop", *, for_good: bool = False) -> None:
+        """End the run after the current step, in good order, on every process.
+
+        Args:
+            reason: Why, in words.
+            for_good: Whether the run is over by that; else it goes on when it is started again.
+        """
+        self._running_core().request_stop(reason, for_good=for_good)
+
+    def _stop_for_good(self, reason: str) -> None:
+        """End the run as `request_stop` does, and for good: what `StopTrainingError` asks for."""
+        self.request_stop(reason, for_good=True)
 
     write_metrics: Callable[..., None] = staticmethod(write_metrics)
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from treadle.data import Stream
-from treadle.data.stream import make_loader
+from treadle.data import Stream, make_loader
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
 from treadle.parallel import Processes

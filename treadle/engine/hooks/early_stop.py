@@ -36,7 +36,8 @@ class EarlyStop(HookBase):
         self._best = self._sign * value if better else self._best
         self._waited = 0 if better else self._waited + 1
         if self._waited >= self._patience:
-            self.trainer.request_stop(f"{self._metric} did not get better in {self._waited} evaluations")
+            reason = f"{self._metric} did not get better in {self._waited} evaluations"
+            self.trainer.request_stop(reason, for_good=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and how long ago it was."""

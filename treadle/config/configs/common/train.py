@@ -18,8 +18,17 @@ train = {
     "load_weight": "",
     "seed": 1234,
     "log_period": 20,
-    "amp": {"enabled": False},
-    "activation_checkpoint": {"enabled": False},
+    # "eager", "compile", "graph" or "auto"; None: as graph.enabled says, and without a `graph` eager.
+    "execution": None,
+    "amp": {"enabled": False, "dtype": "bf16"},
+    # None: transformer layers, "*Block", or what the model chooses itself.
+    "activation_checkpoint": {"enabled": False, "modules": None},
+    "on_nonfinite": "raise",
+    "deterministic": False,
+    # For the rates; None finds them out.
+    "tokens_per_sample": None,
+    "flops_per_sample": None,
+    "peak_flops": None,
     "zero_optimization": {"enabled": False, "stage": 1},
     "nccl_fusion_threshold_mb": 16,
     "nccl_fusion_max_ops": 24,

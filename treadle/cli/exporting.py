@@ -1,28 +1,16 @@
-"""The `treadle` command."""
+"""`treadle export`: the weights of a run as one plain file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treadle.cli.reporting import reported
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-app = typer.Typer(
-    name="treadle",
-    help="One training loop for PyTorch, four front doors.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-@app.callback()
-def main() -> None:
-    """One training loop for PyTorch, four front doors."""
-
-
-@app.command()
 def export(
     source: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint file such as best_model.pt.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
@@ -32,16 +20,15 @@ def export(
     """Write the weights of a model as one plain file.
 
     Without --torch the file is in the safetensors format.
-    """
-    from treadle.errors import TreadleError
 
-    try:
+    \b
+    Example:
+      treadle export runs/first --best --output weights.safetensors
+    """
+    with reported("export"):
         weights = _weights_of(source, best=best)
         _write(weights, output, torch_format=torch)
-    except TreadleError as error:
-        typer.echo(f"treadle export: {error}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(f"{len(weights)} tensors written to {output}")
+        typer.echo(f"{len(weights)} tensors written to {output}")
 
 
 def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":

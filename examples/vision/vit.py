@@ -1,0 +1,120 @@
+"""A Vision Transformer: an image is cut into patches, which look at each other like the words of a sentence."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from treadle.errors import ConfigError
+
+
+class Attention(nn.Module):
+    """Each patch looks at all of them.
+
+    Args:
+        width: The size of a hidden state.
+        heads: How many times it is looked, each at a share of the width.
+        dropout: The share of the result that is left out in training.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.head_size = width // heads
+        self.inputs = nn.Linear(width, 3 * width)
+        self.residual = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        batch, length, _ = hidden.shape
+        # The rows of one head lie together, so that heads can be spread over devices: here are as many as there are.
+        parts = self.inputs(hidden).view(batch, length, -1, 3, self.head_size)
+        query, key, value = (part.transpose(1, 2) for part in parts.unbind(3))
+        seen = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.drop(self.residual(seen.transpose(1, 2).flatten(2)))
+        return result
+
+
+class Block(nn.Module):
+    """Attention and two layers for each patch alone, each added to what came in and normalised before.
+
+    Args:
+        width: The size of a hidden state.
+        heads: The heads of the attention.
+        dropout: The share that is left out in training.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden))
+        result: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        return result
+
+
+class VisionTransformer(nn.Module):
+    """Patches, a token that gathers what is seen, blocks, and scores for each class.
+
+    Args:
+        image_size: Rows and columns of an image.
+        patch_size: Rows and columns of a patch.
+        channels: Numbers for each point of an image.
+        classes: How many classes there are.
+        layers: How many blocks.
+        heads: The heads of each block's attention.
+        width: The size of a hidden state.
+        dropout: The share that is left out in training.
+        label_smoothing: The share of a label that is spread over all classes in training.
+    """
+
+    def __init__(
+        self,
+        image_size: int = 28,
+        patch_size: int = 4,
+        channels: int = 1,
+        classes: int = 10,
+        layers: int = 6,
+        heads: int = 6,
+        width: int = 192,
+        dropout: float = 0.0,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if image_size % patch_size:
+            raise ConfigError(f"VisionTransformer: image_size={image_size} is no multiple of patch_size={patch_size}")
+        if width % heads:
+            raise ConfigError(f"VisionTransformer: width={width} is no multiple of heads={heads}")
+        self.label_smoothing = label_smoothing
+        self.patches = nn.Conv2d(channels, width, kernel_size=patch_size, stride=patch_size)
+        self.gathering = nn.Parameter(torch.zeros(1, 1, width))
+        self.positions = nn.Parameter(torch.empty(1, 1 + (image_size // patch_size) ** 2, width))
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        nn.init.trunc_normal_(self.positions, std=0.02)
+        nn.init.trunc_normal_(self.gathering, std=0.02)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Return scores for images of (batch, channels, rows, columns); in training, the cross-entropy as "loss"."""
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        hidden = torch.cat([self.gathering.expand(len(patches), -1, -1), patches], dim=1)
+        hidden = self.drop(hidden + self.positions)
+        for block in self.blocks:
+            hidden = block(hidden)
+        scores = self.head(self.norm(hidden[:, 0]))
+        if labels is None or not self.training:
+            return {"prediction_scores": scores}
+        return {"loss": F.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)}

@@ -1,0 +1,131 @@
+"""A small project in a folder, as a user has one: his own classes, configs that name them, and runs."""
+
+from pathlib import Path
+
+PARTS = '''
+"""Classes that configs name."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from treadle.engine import DefaultTrainer, hooks
+
+
+class Points(Dataset):
+    """Points in the plane, labelled by the half they lie in; each takes a while to fetch."""
+
+    def __init__(self, count, seed, pause=0.0):
+        self.points = torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
+        self.labels = (self.points.sum(dim=1) > 0).long()
+        self.pause = pause
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        time.sleep(self.pause)
+        return {"points": self.points[index], "labels": self.labels[index]}
+
+
+class Unlucky(Points):
+    """Data of which the second process dies at the first start, while the first process waits for something."""
+
+    def __init__(self, count, seed):
+        super().__init__(count, seed)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+
+class Network(nn.Module):
+    """Losses in training, scores in evaluation."""
+
+    def __init__(self, width, dropout=0.0):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Dropout(dropout), nn.Linear(width, 2))
+
+    def forward(self, points, labels):
+        scores = self.layers(points)
+        if not self.training:
+            return {"prediction_scores": scores}
+        return {"half_loss": nn.functional.cross_entropy(scores, labels)}
+
+
+class Faulty(Network):
+    """A network with a bug."""
+
+    def __init__(self, width, dropout=0.0):
+        super().__init__(width, dropout)
+        self.layers = nn.Linear(3, width)
+
+
+class Unbuildable(Network):
+    """A network whose bug shows when it is built."""
+
+    def __init__(self, width, dropout=0.0):
+        self.layers = nn.Linear(2, width)
+
+
+class Greeting(DefaultTrainer):
+    """A trainer of one's own, with an argument of its own."""
+
+    def __init__(self, cfg, greeting="hello"):
+        super().__init__(cfg)
+        Path("greeting.txt").write_text(greeting)
+
+
+class Mortal(DefaultTrainer):
+    """A trainer of which one process is killed in the middle, once."""
+
+    def build_hooks(self):
+        return [*super().build_hooks(), hooks.CallbackHook(after_step=die_once)]
+
+
+def die_once(trainer):
+    mark = Path(trainer.cfg.train.output_dir) / "died"
+    if trainer.iter == 9 and os.environ["RANK"] == "1" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+'''
+
+CONFIG = '''
+"""A small run, with an interpolation, dropout, warm-up, evaluation and checkpoints."""
+
+import torch
+
+from mine.parts import Network, Points
+from treadle.config import LazyCall as L
+from treadle.config import get_config
+
+width = 8
+model = L(Network)(width="${width}", dropout=0.3)
+optim = L(torch.optim.AdamW)(lr=0.05)
+dataloader = {"train": L(Points)(count=64, seed=0), "test": {"held_out": L(Points)(count=32, seed=1)}}
+train = get_config("common/train.py").train
+train.update(
+    train_iter=12,
+    train_micro_batch_size=8,
+    test_micro_batch_size=16,
+    warmup_ratio=0.25,
+    log_period=4,
+    checkpointer={"period": 4},
+    evaluation={"eval_period": 4},
+    dist={"device_type": "cpu"},
+)
+'''
+
+
+def make_project(folder: Path) -> Path:
+    """Write the files of the project into a folder, and return it."""
+    (folder / "mine").mkdir(parents=True)
+    (folder / "configs").mkdir()
+    (folder / "mine" / "parts.py").write_text(PARTS)
+    (folder / "configs" / "small.py").write_text(CONFIG)
+    return folder

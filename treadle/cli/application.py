@@ -1,0 +1,47 @@
+"""The application that the commands hang on; nothing here imports torch or OmegaConf."""
+
+import os
+import sys
+
+import typer
+
+from treadle.cli.configs import configs
+from treadle.cli.evaluating import evaluate
+from treadle.cli.exporting import export
+from treadle.cli.listing import runs
+from treadle.cli.resuming import resume
+from treadle.cli.training import train
+
+app = typer.Typer(
+    name="treadle",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+@app.callback()
+def main() -> None:
+    """One training loop for PyTorch, four front doors.
+
+    A run is started from a config, and started again by the same command: it
+    goes on where it was. What it was is in its folder.
+
+    \b
+    Example:
+      treadle train configs/gpt.py optim.lr=1e-3 --run-dir runs/first
+      treadle runs
+      treadle eval runs/first --checkpoint best
+    """
+    # As `python -m` does, so that `examples.gpt.GPT` is found from the folder that holds `examples`.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+app.command("train")(train)
+app.command("resume")(resume)
+app.command("eval")(evaluate)
+app.command("runs")(runs)
+app.add_typer(configs, name="config")
+app.command("export")(export)

@@ -1,0 +1,41 @@
+"""Arguments and options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SEVERAL = "Several processes"
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Changes to the config: key=value, +key=value to add a key, ~key to remove one."
+    ),
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Nproc = Annotated[
+    str | None,
+    typer.Option(
+        "--nproc", metavar="N", help="Processes on this machine; 'gpu' for one on each GPU.", rich_help_panel=SEVERAL
+    ),
+]
+Nnodes = Annotated[
+    str,
+    typer.Option(metavar="N", help="Machines; 2:4 for a group that may shrink and grow.", rich_help_panel=SEVERAL),
+]
+NodeRank = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Number of this machine, if you give the numbers.", rich_help_panel=SEVERAL),
+]
+RdzvEndpoint = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where several machines meet.", rich_help_panel=SEVERAL)
+]
+MaxRestarts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="How often all processes are started again when one has died; 3 with several.",
+        rich_help_panel=SEVERAL,
+    ),
+]
