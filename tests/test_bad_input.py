@@ -58,7 +58,7 @@ class NoSamples(IterableDataset[Any]):
         ({"callbacks": None}, r"callbacks=None; pass a sequence of callbacks, or \(\) for none"),
         ({"callbacks": "bar"}, r"callbacks='bar'; pass a sequence of callbacks, or \(\) for none"),
         ({"loss_reduction": "average"}, r"loss_reduction='average' is unknown; use 'mean' or 'sum'"),
-        ({"precision": "fp8"}, r"precision='fp8' is unknown; use one of \['bf16', 'fp16', 'fp32'\]"),
+        ({"precision": "fp8"}, r"precision='fp8' is unknown; use one of \('auto', 'fp32', 'bf16', 'fp16'\)"),
         ({"metrics": ["accuracy"]}, r"metrics=\['accuracy'\]: pass a dict of names to torchmetrics metrics"),
         ({"metrics": {"f1": 3}}, r"metrics\['f1'\] is a int without \['update', 'compute', 'reset'\]"),
     ],

@@ -1,5 +1,6 @@
 """Signals, in this process: a run asked to leave saves itself at the next step, and the trainer stays usable."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -19,7 +20,7 @@ from tests.interrupting import (
 )
 from tests.spoiling import IN_ORDER, spoilt
 from treadle import TrainerCallback
-from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
 from treadle.leaving import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
 from treadle.trainer import Trainer
@@ -28,11 +29,14 @@ from treadle.trainer import Trainer
 class SignalAt(TrainerCallback):
     """Sends signals to this process in the middle of an update, or at another event."""
 
-    def __init__(self, step: int, *numbers: int, event: str = "on_train_step_start") -> None:
-        self.step, self.numbers, self.event = step, numbers, event
+    def __init__(self, step: int, *numbers: int, event: str = "on_train_step_start", skip: int = 0) -> None:
+        self.step, self.numbers, self.event, self.skip = step, numbers, event, skip
 
     def _send(self, trainer: Any, event: str) -> None:
         if event == self.event and trainer.progress.step + (event != "on_eval_epoch_start") == self.step:
+            self.skip -= 1
+            if self.skip >= 0:
+                return
             numbers, self.numbers = self.numbers, ()
             for number in numbers:
                 os.kill(os.getpid(), number)
@@ -47,15 +51,23 @@ class SignalAt(TrainerCallback):
 @pytest.fixture(autouse=True)
 def handlers() -> Any:
     """The handlers of the signals before a test, which must be the same after it."""
+    # Where the tests run in the background, an interrupt is ignored.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield before
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    signal.signal(signal.SIGINT, outside)
 
 
 def train(run_dir: Path | None, *callbacks: Any, **kwargs: Any) -> Any:
     trainer = make_trainer(run_dir, *callbacks)
     trainer.train(samples(), **{"num_epochs": 4, "log_every": 2, "resume": run_dir and "auto", **kwargs})
     return trainer
+
+
+def wait_for_writer(run_dir: Path) -> None:
+    """Wait for the thread that a run left behind which was interrupted twice; whoever saves there does."""
+    Saver(CheckpointStore(run_dir / "checkpoints", Policy()), "attempt", lambda: None)
 
 
 @pytest.fixture
@@ -105,7 +117,102 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path, whole: Any) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         train(tmp_path / "run", SignalAt(5, signal.SIGINT, signal.SIGINT))
     assert str(caught.value) == ""
+    wait_for_writer(tmp_path / "run")
     assert max(checkpoint_steps(tmp_path / "run")) == 3
+    assert_same_run(train(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_interrupted_run_leaves_no_fetching_worker_behind(tmp_path: Path, interrupts: int, persistent: bool) -> None:
+    workers = {"num_workers": 2, "persistent_workers": persistent}
+    loaders: dict[str, Any] = {"train_dataloader_kwargs": workers, "eval_dataloader_kwargs": workers}
+    trainer = make_trainer(tmp_path, SignalAt(5, *[signal.SIGINT] * interrupts))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(samples(), 4, eval_dataset=samples(8), **loaders)
+    assert multiprocessing.active_children() == []
+    assert trainer.train(samples(), 4, eval_dataset=samples(8), resume="auto", **loaders).steps == 12
+    assert multiprocessing.active_children() == []
+
+
+def test_after_a_second_interrupt_the_same_trainer_goes_on(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"num_epochs": 3, "gradient_accumulation_steps": 2, "resume": "auto", "save_every": 1}
+    # In the second micro-batch of the third window: half a gradient is there, and stays out of what follows.
+    trainer = make_trainer(tmp_path / "run", SignalAt(3, signal.SIGINT, signal.SIGINT, skip=1))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(samples(), **arguments)
+    assert trainer.evaluate(samples(8))["evaluation_loss"] > 0
+    trainer.train(samples(), **arguments)
+    whole = make_trainer(tmp_path / "whole")
+    whole.train(samples(), **arguments)
+    assert_same_run(trainer, whole)
+
+
+class SlowDisk:
+    """Has the checkpoint of one step written only when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        self.begun, self.may_end, self.ended = threading.Event(), threading.Event(), threading.Event()
+        write = CheckpointStore.write
+
+        def slow(store: CheckpointStore, written: int, *arguments: Any) -> None:
+            if written == step:
+                self.begun.set()
+                assert self.may_end.wait(60)
+            write(store, written, *arguments)
+            if written == step:
+                self.ended.set()
+
+        monkeypatch.setattr(CheckpointStore, "write", slow)
+
+
+def test_a_second_interrupt_does_not_wait_for_a_checkpoint_but_the_next_start_does(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, 3)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", SignalAt(4, signal.SIGINT, signal.SIGINT))
+    assert disk.begun.is_set()
+    assert not disk.ended.is_set()
+    threading.Timer(0.1, disk.may_end.set).start()
+    again = train(tmp_path / "run")
+    assert disk.ended.is_set()
+    assert again._started_at == 3
+    assert_same_run(again, whole)
+
+
+def test_a_run_asked_to_leave_while_a_checkpoint_is_written_completes_it_and_saves_itself(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, 3)
+
+    class LetsItEnd(TrainerCallback):
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            if trainer.progress.step == 4:
+                assert disk.begun.wait(60)
+                threading.Timer(0.1, disk.may_end.set).start()
+
+    with pytest.raises(PreemptedExit, match="saved step 4"):
+        train(tmp_path / "run", LetsItEnd, SignalAt(4, signal.SIGTERM))
+    assert {3, 4} <= set(checkpoint_steps(tmp_path / "run"))
+    assert_same_run(train(tmp_path / "run"), whole)
+
+
+def test_a_run_asked_to_leave_whose_last_checkpoint_failed_saves_itself_when_the_disk_is_well(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = CheckpointStore._write_part
+
+    def fail_at_three(store: CheckpointStore, part: Path, *arguments: Any) -> None:
+        if part.name.endswith("_00000003"):
+            raise OSError(28, "No space left on device")
+        write(store, part, *arguments)
+
+    monkeypatch.setattr(CheckpointStore, "_write_part", fail_at_three)
+    trainer = make_trainer(tmp_path / "run", SignalAt(4, signal.SIGTERM), checkpoints=Policy(on_error="warn"))
+    with pytest.raises(PreemptedExit, match="saved step 4"):
+        trainer.train(samples(), 4, log_every=2)
+    assert checkpoint_steps(tmp_path / "run")[-1] == 4
     assert_same_run(train(tmp_path / "run"), whole)
 
 
@@ -242,6 +349,20 @@ def test_requests_are_handed_on_with_their_number_and_a_second_interrupt_is_rais
             os.kill(os.getpid(), signal.SIGINT)
     assert asked == [signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT]
     assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_a_handler_that_was_not_set_in_python_is_replaced_by_the_default_one(
+    monkeypatch: pytest.MonkeyPatch, handlers: Any
+) -> None:
+    set_handlers: list[Any] = []
+
+    def set_handler(number: int, handler: Any) -> None:
+        set_handlers.append(handler)
+
+    monkeypatch.setattr(signal, "signal", set_handler)
+    with LeavingRequests(lambda number: None):
+        set_handlers.clear()
+    assert set_handlers == [signal.SIG_DFL] * len(SIGNALS)
 
 
 def test_leaving_is_an_interrupt_or_an_exit() -> None:

@@ -50,7 +50,8 @@ class LeavingRequests:
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None is a handler that was not set in Python, and cannot be set again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def leave(number: int, message: str) -> None:

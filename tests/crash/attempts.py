@@ -67,6 +67,11 @@ class Attempt:
         while self.running() and not condition():
             time.sleep(0.001)
 
+    def wait_for_file(self, name: str) -> None:
+        """Wait until the program has made a file in its folder."""
+        self.wait_until((self.folder / name).exists)
+        assert (self.folder / name).exists(), self.output
+
     def wait_for_workers(self) -> None:
         """Wait until no process of the group runs any more."""
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -84,9 +89,9 @@ class Attempt:
 
     @property
     def output(self) -> str:
-        """The last part of what this attempt and earlier ones printed."""
+        """All that this attempt and earlier ones printed."""
         path = self.folder / "output.txt"
-        return path.read_text()[-4000:] if path.exists() else ""
+        return path.read_text() if path.exists() else ""
 
 
 def _run(options: Options) -> None:

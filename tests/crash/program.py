@@ -25,6 +25,11 @@ from treadle.checkpoint import Policy, write_file
 from treadle.data import RandomState
 
 OUTCOME = "outcome.safetensors"
+WAITING = "waiting"
+"""The file that says that the program has come to where it waits."""
+ASKED = "asked"
+"""The file that says that it knows of the signal it waited for."""
+SECONDS_TO_HEAR = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +45,9 @@ class Options:
         keep_last: How many checkpoints are kept.
         asynchronous: Whether checkpoints are written by a thread.
         patience: Evaluations without an improvement that end the run.
-        pause: Seconds that each update waits, so that a signal meets a run under way.
+        wait_at: The step at whose end it says that it is there, and waits until it is asked to leave; 0 is none.
         kill_at_operation: Which of the process's operations on the checkpoint folder kills it; 0 is none.
+        kill_rank: Which of several ranks is killed there, once; -1 if there is but one process.
         kill_after_finish: Whether it is killed when the finished run was saved, before it could say so.
         kill_at_steps: At which steps it is killed, once each; of several ranks, the one that is the step modulo
             their number.
@@ -55,8 +61,9 @@ class Options:
     keep_last: int = 2
     asynchronous: bool = True
     patience: int = 50
-    pause: float = 0.0
+    wait_at: int = 0
     kill_at_operation: int = 0
+    kill_rank: int = -1
     kill_after_finish: bool = False
     kill_at_steps: list[int] = field(default_factory=list)
 
@@ -69,14 +76,22 @@ class Interruptions(TrainerCallback):
 
     def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
         """Wait; die at this step if it is one to die at, but only once."""
-        if self._options.pause:
-            time.sleep(self._options.pause)
         step, processes = trainer.progress.step, trainer.processes
+        if step == self._options.wait_at:
+            self._wait_for_a_request(trainer)
         mark = self._options.folder / f"killed_at_{step}"
         chosen = step in self._options.kill_at_steps and step % processes.size == processes.rank
         if chosen and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _wait_for_a_request(self, trainer: Trainer) -> None:
+        (self._options.folder / WAITING).touch()
+        while not trainer._leave_request:
+            time.sleep(0.01)
+        (self._options.folder / ASKED).touch()
+        # Long enough to hear of a worker that a signal has ended.
+        time.sleep(SECONDS_TO_HEAR)
 
     def on_training_run_end(self, trainer: Trainer, **kwargs: Any) -> None:
         """Die after the last checkpoint."""
@@ -108,7 +123,7 @@ def train(options: Options) -> None:
     """Train until the end, from wherever the run in the folder is, and write the outcome."""
     torch.set_num_threads(1)
     if options.kill_at_operation:
-        die_at_operation(options.folder / "checkpoints", options.kill_at_operation)
+        prepare_to_die(options)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     average = ModelEmaCallback(decay=0.9, save_path=options.folder / "average.pt")
@@ -150,7 +165,15 @@ def train(options: Options) -> None:
         write_file(options.folder / OUTCOME, outcome)
 
 
-def die_at_operation(folder: Path, number: int) -> None:
+def prepare_to_die(options: Options) -> None:
+    """Have this process killed at an operation on its checkpoints; of several ranks, the chosen one, and only once."""
+    rank = int(os.environ.get("RANK", "-1"))
+    mark = None if rank < 0 else options.folder / f"killed_at_operation_{options.kill_at_operation}"
+    if rank == options.kill_rank and not (mark is not None and mark.exists()):
+        die_at_operation(options.folder / "checkpoints", options.kill_at_operation, mark)
+
+
+def die_at_operation(folder: Path, number: int, mark: Path | None = None) -> None:
     """Have this process killed when it opens, renames or removes something in `folder` for the `number`th time."""
     count = 0
 
@@ -161,6 +184,8 @@ def die_at_operation(folder: Path, number: int) -> None:
         if str(arguments[0]).startswith(str(folder)):
             count += 1
             if count == number:
+                if mark is not None:
+                    mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.crash.attempts import Attempt, assert_same_outcome, finish, kill_until_finished, metrics
 from tests.crash.conftest import Uninterrupted
-from tests.crash.program import Options
+from tests.crash.program import WAITING, Options
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +48,8 @@ def test_metrics_of_a_killed_run_have_every_step_once(tmp_path: Path) -> None:
 
 
 def test_fetching_workers_do_not_outlive_a_killed_process(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
-    attempt = Attempt(Options(folder=tmp_path, pause=0.05))
-    attempt.wait_until(lambda: (tmp_path / "checkpoints" / "step_00000002").exists())
+    attempt = Attempt(Options(folder=tmp_path, wait_at=3))
+    attempt.wait_for_file(WAITING)
     attempt.send(signal.SIGKILL)
     assert attempt.wait() == -signal.SIGKILL
     attempt.wait_for_workers()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class Saver:
     """
 
     def __init__(self, store: CheckpointStore, attempt: str, on_failure: Callable[[], None]) -> None:
+        _wait_for_writer(store.folder)
         self.store = store
         self._attempt = attempt
         self._on_failure = on_failure
@@ -59,24 +61,23 @@ class Saver:
         Raises:
             CheckpointError: The state cannot be saved, or this or the previous checkpoint could not be written.
         """
+        # Counted before anything can fail: a rank that fails must not be a save behind the others ever after.
+        self._saves += 1
         self.wait()
         structure, tensors = split(state)
         staged = self._staging.copy(tensors)
-        # One rank may be a save ahead of another, of the same step even: each has a name of its own.
-        self._saves += 1
-        attempt = f"{self._attempt}_{self._saves}"
         if not self.store.policy.asynchronous:
-            self.store.write(step, structure, staged, facts, attempt)
+            self.store.write(step, structure, staged, facts, self._attempt, self._saves)
             return
-        arguments = (step, structure, staged, facts, attempt)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="treadle-checkpoint", daemon=True)
+        arguments = (step, structure, staged, facts, self._attempt, self._saves)
+        # No daemon: a process that ends while one is inside a library is aborted.
+        self._thread = threading.Thread(target=self._write, args=arguments, name="treadle-checkpoint", daemon=False)
+        _writers[self.store.folder.absolute()] = self._thread
         self._thread.start()
 
-    def _write(
-        self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any], attempt: str
-    ) -> None:
+    def _write(self, *arguments: Any) -> None:
         try:
-            self.store.write(step, structure, tensors, facts, attempt)
+            self.store.write(*arguments)
         except CheckpointError as error:
             self._error = error
             self._on_failure()
@@ -96,9 +97,9 @@ class Saver:
             self._thread = None
         self.check()
 
-    def abandon(self) -> None:
-        """Wait for no other rank any more: a run that failed on one of them must not be held up by it."""
-        self.store.abandon()
+    def abandon(self, patience: float) -> None:
+        """Wait for other ranks no longer than this: a run that failed on one of them must not be held up by it."""
+        self.store.abandon(patience)
 
     def check(self) -> None:
         """Raise the error of a checkpoint that could not be written, once.
@@ -109,3 +110,13 @@ class Saver:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+_writers: dict[Path, threading.Thread] = {}
+"""The last thread of this process that wrote into a folder; a run that was interrupted twice does not wait for it."""
+
+
+def _wait_for_writer(folder: Path) -> None:
+    writer = _writers.pop(folder.absolute(), None)
+    if writer is not None:
+        writer.join()

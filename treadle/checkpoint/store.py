@@ -2,10 +2,11 @@
 
 import json
 import logging
+import math
 import os
 import shutil
-import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,35 @@ class CheckpointStore:
         policy: Which of them are kept.
         rank: This rank; the first one commits.
         size: How many ranks write.
+        may_live: Tells of a rank whether it may still write its part, or is known to have died.
     """
 
-    def __init__(self, folder: Path, policy: Policy, *, rank: int = 0, size: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        policy: Policy,
+        *,
+        rank: int = 0,
+        size: int = 1,
+        may_live: Callable[[int], bool] | None = None,
+    ) -> None:
         self.folder = folder
         self.policy = policy
         self._rank, self._size = rank, size
-        self._abandoned = threading.Event()
+        self._may_live = may_live
+        self._deadline = math.inf
 
     # Writing ----------------------------------------------------------------------------------------------
 
-    def write(self, step: int, structure: Any, tensors: dict[str, Tensor], facts: dict[str, Any], attempt: str) -> None:
+    def write(
+        self,
+        step: int,
+        structure: Any,
+        tensors: dict[str, Tensor],
+        facts: dict[str, Any],
+        attempt: str,
+        number: int = 0,
+    ) -> None:
         """Write this rank's part of the checkpoint at `step`; the first rank commits it when all parts are there.
 
         Args:
@@ -60,20 +79,19 @@ class CheckpointStore:
             tensors: The tensors of the state, on the host.
             facts: What the manifest says besides: epoch, metrics, number of ranks.
             attempt: A word that all ranks share and no earlier run used, to tell leftovers from parts.
+            number: Which save of the attempt it is: one rank may be a save ahead of another, of the same step even.
 
         Raises:
             CheckpointError: A file could not be written; nothing half-done is left where a reader looks.
         """
-        # A step may be saved again when its epoch is over: a rank that is ahead must not write into the first part.
-        word = f"{attempt}_{facts.get('epoch', 0)}_{bool(facts.get('best')):d}{bool(facts.get('finished')):d}"
-        part = self.folder / f"{PART}{word}_{step:08d}"
+        part = self.folder / f"{PART}{attempt}_{number:06d}_{step:08d}"
         try:
             part.mkdir(parents=True, exist_ok=True)
             self._write_part(part, structure, tensors)
             if self._rank == 0:
                 self._commit(part, step, facts)
                 self._prune()
-                self._clear_parts_before(step, attempt)
+                self._clear_parts_before(attempt, number, step)
         except (OSError, ValueError, SafetensorError) as error:
             self._give_up(part)
             raise CheckpointError(f"cannot write the checkpoint of step {step} into {self.folder}: {error}") from error
@@ -85,8 +103,11 @@ class CheckpointStore:
         structure_file.write_text(json.dumps(structure), encoding="utf-8")
         sync_file(tensor_file)
         sync_file(structure_file)
-        # The other ranks' entries are how the first one knows that their files are complete.
-        replace_text(part / _done(self._rank), json.dumps(describe_files(part, self._rank)))
+        # The other ranks' entries are how the first one knows that their files are complete. Nothing comes after: it
+        # may give the folder its name at once, and forces out what is in it.
+        entry = part / f"{_done(self._rank)}.part"
+        entry.write_text(json.dumps(describe_files(part, self._rank)), encoding="utf-8")
+        os.replace(entry, part / _done(self._rank))
 
     def _give_up(self, part: Path) -> None:
         """Leave nothing of a part that cannot be written; the first rank must not wait for it."""
@@ -123,12 +144,16 @@ class CheckpointStore:
         while not (part / _done(rank)).exists():
             if (part / _failed(rank)).exists():
                 raise OSError(f"rank {rank} could not write its part")
-            if time.monotonic() > deadline or self._abandoned.wait(0.005):
+            dead = self._may_live is not None and not self._may_live(rank)
+            if dead and not (part / _done(rank)).exists():
+                raise OSError(f"rank {rank} died before it had written its part")
+            if time.monotonic() > min(deadline, self._deadline):
                 raise OSError(f"rank {rank} wrote no part; did it die?")
+            time.sleep(0.005)
 
-    def abandon(self) -> None:
-        """Wait for no other rank any more, in whatever is being written: the run is over and they may be dead."""
-        self._abandoned.set()
+    def abandon(self, patience: float) -> None:
+        """Wait for other ranks no longer than this many seconds, in whatever is being written: the run is over."""
+        self._deadline = time.monotonic() + patience
 
     # Removing ---------------------------------------------------------------------------------------------
 
@@ -144,10 +169,11 @@ class CheckpointStore:
         for path in self.folder.glob(f"{PART}old_*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _clear_parts_before(self, step: int, attempt: str) -> None:
-        """Remove parts that another rank wrote after the first one had given up; those of later steps are needed."""
+    def _clear_parts_before(self, attempt: str, number: int, step: int) -> None:
+        """Remove parts that another rank wrote after the first one had given up; those of later saves are needed."""
         for path in self.folder.glob(f"{PART}{attempt}_*"):
-            if int(path.name[-8:]) < step:
+            saved, of_step = path.name.removeprefix(f"{PART}{attempt}_").split("_")
+            if (int(saved), int(of_step)) < (number, step):
                 shutil.rmtree(path, ignore_errors=True)
 
     def _remove(self, step: int) -> None:

@@ -42,7 +42,7 @@ def make_disk(monkeypatch: pytest.MonkeyPatch) -> MakeDisk:
 
 
 class Events(TrainerCallback):
-    """Breaks and heals the disk after some updates, and waits for the thread that writes after each."""
+    """Breaks and heals the disk after some updates, once each, and waits for the thread that writes after each."""
 
     def __init__(self, **actions: Callable[[], None]) -> None:
         self._actions = {int(name.removeprefix("after_")): action for name, action in actions.items()}
@@ -50,7 +50,7 @@ class Events(TrainerCallback):
     def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
         if trainer._saver._thread is not None:
             trainer._saver._thread.join()
-        self._actions.get(trainer.progress.step, lambda: None)()
+        self._actions.pop(trainer.progress.step, lambda: None)()
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
@@ -113,6 +113,40 @@ def test_a_run_whose_disk_takes_nothing_at_all_still_ends(
     assert_same_run(trainer, train(None))
     assert store_of(tmp_path / "run").newest_good() == 3
     assert_same_run(train(tmp_path / "run"), train(None))
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
+@pytest.mark.parametrize("operation", ["writing the tensors", "writing the manifest", "giving it its name"])
+def test_a_disk_that_is_full_when_the_run_ends_costs_its_last_checkpoint_only(
+    operation: str, asynchronous: bool, tmp_path: Path, make_disk: MakeDisk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = make_disk(errno.ENOSPC)
+    events = Events(after_8=lambda: disk.refuse(*OPERATIONS[operation]))
+    policy = Policy(keep_last=None, on_error="warn", asynchronous=asynchronous)
+    trainer = train(tmp_path / "run", events, checkpoints=policy)
+    assert_same_run(trainer, train(None))
+    assert "going on without a checkpoint: cannot write the checkpoint of step 9" in capsys.readouterr().out
+    disk.heal()
+    assert store_of(tmp_path / "run").newest_good() == 6
+    assert_same_run(train(tmp_path / "run"), train(None))
+    assert store_of(tmp_path / "run").manifest(9, verify=True)["finished"]
+    assert list((tmp_path / "run" / "checkpoints").glob(".*")) == []
+
+
+@pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
+def test_by_default_a_disk_that_is_full_when_the_run_ends_is_an_error_and_the_trainer_stays_usable(
+    asynchronous: bool, tmp_path: Path, make_disk: MakeDisk
+) -> None:
+    disk = make_disk(errno.ENOSPC)
+    events = Events(after_8=lambda: disk.refuse(*OPERATIONS["writing the tensors"]))
+    trainer = wide_trainer(tmp_path / "run", events, checkpoints=Policy(keep_last=None, asynchronous=asynchronous))
+    with pytest.raises(CheckpointError, match=r"cannot write the checkpoint of step 9 .*No space"):
+        trainer.train(samples(), 3)
+    whole = train(None)
+    assert torch.equal(trainer.model[0].weight, whole.model[0].weight)
+    disk.heal()
+    assert trainer.train(samples(), 3, resume="auto").steps == 9
+    assert_same_run(trainer, whole)
 
 
 def test_a_write_that_the_system_cuts_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> None:
@@ -254,26 +288,57 @@ def test_the_first_rank_does_not_wait_for_one_that_could_not_write(tmp_path: Pat
 def test_the_first_rank_stops_waiting_for_one_that_died_when_its_run_is_over(tmp_path: Path) -> None:
     saver = Saver(CheckpointStore(tmp_path, Policy(), size=2), "a", lambda: None)
     saver.save(5, {"tensor": torch.zeros(3)}, {})
-    saver.abandon()
+    saver.abandon(0)
     with pytest.raises(CheckpointError, match=r"cannot write the checkpoint of step 5 .*: rank 1 wrote no part"):
         saver.wait()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_rank_does_not_wait_for_one_that_is_known_to_be_dead(tmp_path: Path) -> None:
+    first = CheckpointStore(tmp_path, Policy(), size=2, may_live=lambda rank: rank == 0)
+    with pytest.raises(CheckpointError, match=r"step 5 .*: rank 1 died before it had written its part"):
+        first.write(5, {}, {}, {}, "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_was_complete_when_its_rank_died_is_used(tmp_path: Path) -> None:
+    CheckpointStore(tmp_path, Policy(), rank=1, size=2).write(5, {}, {}, {}, "a")
+    first = CheckpointStore(tmp_path, Policy(), size=2, may_live=lambda rank: rank == 0)
+    first.write(5, {}, {}, {}, "a")
+    assert first.newest_good() == 5
+
+
+def test_a_state_that_one_rank_could_not_save_does_not_put_it_behind_the_others(tmp_path: Path) -> None:
+    savers = [
+        Saver(CheckpointStore(tmp_path, Policy(asynchronous=False), rank=rank, size=2), "a", lambda: None)
+        for rank in (1, 0)
+    ]
+    with pytest.raises(CheckpointError, match="a checkpoint cannot hold"):
+        savers[0].save(5, {"number": object()}, {})
+    savers[1].abandon(0)
+    with pytest.raises(CheckpointError, match="rank 1 wrote no part"):
+        savers[1].save(5, {"number": 1}, {})
+    for saver in savers:
+        saver.save(6, {"number": 2}, {})
+    assert savers[1].store.newest_good() == 6
 
 
 def test_a_rank_that_is_ahead_does_not_write_into_a_part_that_is_being_committed(tmp_path: Path) -> None:
     first, second = (CheckpointStore(tmp_path, Policy(), rank=rank, size=2) for rank in range(2))
     # The same step twice: after its update, and again at the end of its epoch, which was the best so far.
     for number, facts in enumerate(({"epoch": 0}, {"epoch": 1, "best": True})):
-        second.write(4, {"number": number}, {}, facts, "a")
+        second.write(4, {"number": number}, {}, facts, "a", number)
     for number, facts in enumerate(({"epoch": 0}, {"epoch": 1, "best": True})):
-        first.write(4, {"number": number}, {}, facts, "a")
+        first.write(4, {"number": number}, {}, facts, "a", number)
         assert first.newest_good() == 4
         assert [first.read(4, rank=rank)["number"] for rank in range(2)] == [number, number]
 
 
 def test_a_part_that_nobody_waited_for_is_cleared_with_the_next_checkpoint(tmp_path: Path) -> None:
     first, second = (CheckpointStore(tmp_path, Policy(), rank=rank, size=2) for rank in range(2))
-    second.write(5, {}, {}, {}, "a")
-    second.write(6, {}, {}, {}, "a")
-    first.write(6, {}, {}, {}, "a")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_00000006"]
+    # The same step is saved for the third time before the first rank is there: that part is needed.
+    for number, step in enumerate((5, 6, 6)):
+        second.write(step, {}, {}, {}, "a", number)
+    first.write(6, {}, {}, {}, "a", 1)
+    parts = [".part_a_000002_00000006"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*parts, "last", "step_00000006"]
