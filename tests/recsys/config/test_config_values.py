@@ -1,0 +1,98 @@
+"""The value of a setting: what text stands for, and what cannot be meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle.errors import ConfigError
+from treadle.recsys.config_values import parse_arguments, parse_literal, typed_value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("-0.5", -0.5),
+        ("1e-5", 1e-5),
+        ("True", True),
+        ("false", False),
+        ("None", None),
+        ("~", None),
+        ("[64, 32]", [64, 32]),
+        ("(0, 1)", (0, 1)),
+        ("{'RS': [0.8, 0.1, 0.1]}", {"RS": [0.8, 0.1, 0.1]}),
+        ("{mode: uni100, order: TO}", {"mode": "uni100", "order": "TO"}),
+        ("[Recall, NDCG]", ["Recall", "NDCG"]),
+        ("'quoted'", "quoted"),
+        ("dataset/ml-100k", "dataset/ml-100k"),
+        ("[10,inf)", "[10,inf)"),
+        ("[0,inf]", [0, "inf"]),
+        ("1j", "1j"),
+        ("b'x'", "b'x'"),
+        ("{1, 2}", "{1, 2}"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("[" * 10_000, "[" * 10_000),
+    ],
+)
+def test_text_stands_for_a_literal_or_for_itself(text: str, value: Any) -> None:
+    assert parse_literal(text) == value
+
+
+@pytest.mark.parametrize("text", ["__import__('os').getcwd()", "open('x')", "[].__class__", "2 ** 9", "print(1)"])
+def test_text_is_never_evaluated(text: str) -> None:
+    assert parse_literal(text) == text
+
+
+def test_text_is_kept_where_the_default_is_text() -> None:
+    assert typed_value("data_path", "2020", "dataset/", "x") == "2020"
+    assert typed_value("user_inter_num_interval", "[3,5]", "[0,inf)", "x") == "[3,5]"
+    assert typed_value("data_path", Path("a") / "b", "dataset/", "x") == str(Path("a") / "b")
+
+
+def test_nothing_can_be_given_for_text() -> None:
+    assert typed_value("user_inter_num_interval", "None", "[0,inf)", "x") is None
+    assert typed_value("user_inter_num_interval", None, "[0,inf)", "x") is None
+
+
+def test_a_number_takes_the_type_of_its_default() -> None:
+    assert typed_value("epochs", "1e2", 300, "x") == 100
+    assert isinstance(typed_value("epochs", "1e2", 300, "x"), int)
+    assert isinstance(typed_value("weight_decay", 1, 0.0, "x"), float)
+    assert typed_value("show_progress", "false", True, "x") is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default", "message"),
+    [
+        ("learning_rate", "fast", 0.001, "learning_rate='fast' in config_dict must be a number"),
+        ("learning_rate", True, 0.001, "learning_rate=True in config_dict must be a number"),
+        ("epochs", 2.5, 300, "epochs=2.5 in config_dict must be a whole number"),
+        ("shuffle", 1, True, "shuffle=1 in config_dict must be True or False"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_an_error(name: str, value: Any, default: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        typed_value(name, value, default, "config_dict")
+    assert str(error.value) == message
+
+
+def test_arguments_are_pairs_of_names_and_values() -> None:
+    arguments = ["--epochs=5", "--data_path", "a/b", "--note=x=y"]
+    assert parse_arguments(arguments) == {"epochs": "5", "data_path": "a/b", "note": "x=y"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["epochs=5"], "'epochs=5' on the command line is no setting; write --name=value"),
+        (["--epochs"], "'--epochs' on the command line has no value; write --epochs=value"),
+        (["--epochs", "--seed=1"], "'--epochs' on the command line has no value; write --epochs=value"),
+        (["--epochs=5", "--epochs=6"], "--epochs is given twice on the command line: '5' and '6'"),
+    ],
+)
+def test_an_argument_that_is_no_setting_is_an_error(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_arguments(arguments)
+    assert str(error.value) == message

@@ -1,0 +1,127 @@
+"""The value of a setting: what text stands for, and whether it can be meant."""
+
+import ast
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from treadle.errors import ConfigError
+
+WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
+LEAST = {"epochs": 0, "train_batch_size": 1, "eval_batch_size": 1, "MAX_ITEM_LIST_LENGTH": 1}
+PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
+
+
+def parse_literal(text: str) -> Any:
+    """Return what a text stands for: a number, a truth value, nothing, a list, a dict, or just itself.
+
+    Nothing is ever evaluated.
+
+    >>> parse_literal("1e-3"), parse_literal("[10, 20]"), parse_literal("true"), parse_literal("None")
+    (0.001, [10, 20], True, None)
+    >>> parse_literal("{'RS': [0.8, 0.1, 0.1]}"), parse_literal("[Recall, NDCG]")
+    ({'RS': [0.8, 0.1, 0.1]}, ['Recall', 'NDCG'])
+    >>> parse_literal("[10,inf)"), parse_literal("__import__('os')")
+    ('[10,inf)', "__import__('os')")
+    """
+    word = text.strip().lower()
+    if word in WORDS:
+        return WORDS[word]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return _parse_flow(text)
+    return value if isinstance(value, PLAIN) else text
+
+
+def _parse_flow(text: str) -> Any:
+    """Return a list or dict whose words stand without quotes, as a shell leaves them; else the text."""
+    if not (text.startswith(("[", "{")) and text.endswith(("]", "}"))):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def typed_value(name: str, value: Any, default: Any, where: str) -> Any:
+    """Return the value of a setting, in the type of its default.
+
+    Text is parsed unless the default is text itself.
+
+    Args:
+        name: The setting.
+        value: What was given.
+        default: What Treadle has for it.
+        where: Where it was given, for messages.
+
+    Raises:
+        ConfigError: The default is a number or a truth value, and the value is not.
+    """
+    if isinstance(default, str):
+        nothing = isinstance(value, str) and WORDS.get(value.strip().lower(), value) is None
+        return None if nothing else os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(value, str):
+        value = parse_literal(value)
+    if value is None:
+        return None
+    if isinstance(default, bool):
+        return _checked(name, value, isinstance(value, bool), "True or False", where)
+    if isinstance(default, (int, float)):
+        number = _checked(name, value, _is_number(value), "a number", where)
+        return _as_whole(name, number, where) if isinstance(default, int) else float(number)
+    return value
+
+
+def check_least(settings: Mapping[str, Any]) -> None:
+    """Make sure that numbers which count something are large enough.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for name, least in LEAST.items():
+        value = settings.get(name)
+        if value is None or value < least:
+            raise ConfigError(f"{name}={value!r} must be at least {least}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _as_whole(name: str, value: float, where: str) -> int:
+    return int(_checked(name, value, float(value).is_integer(), "a whole number", where))
+
+
+def _checked(name: str, value: Any, good: bool, wanted: str, where: str) -> Any:
+    if not good:
+        raise ConfigError(f"{name}={value!r} in {where} must be {wanted}")
+    return value
+
+
+def parse_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a command line: `--name=value`, or `--name value`.
+
+    >>> parse_arguments(["--epochs=5", "--eval_args", "{'mode': 'full'}"])
+    {'epochs': '5', 'eval_args': "{'mode': 'full'}"}
+
+    Raises:
+        ConfigError: An argument is none of these, or a setting is given twice with different values.
+    """
+    settings: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not name:
+            raise ConfigError(f"{argument!r} on the command line is no setting; write --name=value")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{argument!r} on the command line has no value; write {argument}=value")
+            value = rest.pop(0)
+        if settings.get(name, value) != value:
+            raise ConfigError(f"--{name} is given twice on the command line: {settings[name]!r} and {value!r}")
+        settings[name] = value
+    return settings

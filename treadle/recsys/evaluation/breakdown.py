@@ -1,0 +1,132 @@
+"""Weighted means of measures, over everybody or by group, as sums on the device."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from treadle.errors import ConfigError
+from treadle.recsys.evaluation.groups import Groups
+from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
+from treadle.recsys.evaluation.plan import Measure
+
+ByLabel = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class RankedBlock:
+    """What is known of some users after their items were ranked.
+
+    Attributes:
+        users: Who they are.
+        ranking: The first items of their lists.
+        pairs: Their pairs in order, where a metric needs them.
+        positives_by_group: For each division of items, their positives by group, `[users, groups]`.
+        nan_users: How many of them have a score that is nan.
+    """
+
+    users: Tensor
+    ranking: Ranking
+    pairs: OrderedPairs | None
+    positives_by_group: Sequence[Tensor]
+    nan_users: Tensor
+
+
+class Means:
+    """Means of measures, weighted, in one or several columns; a value that is nan counts in none.
+
+    Attributes:
+        totals: Sums of weighted values and of weights, `[2, measures, columns]`: they add up over parts.
+    """
+
+    def __init__(self, measures: int, columns: int, device: torch.device) -> None:
+        self.totals = torch.zeros(2, measures, columns, dtype=torch.float64, device=device)
+
+    def add(self, values: Tensor, weights: Tensor, members: Tensor) -> None:
+        """Take in `values` and `weights`, `[measures, users]`, into the columns that `members`, 0 or 1, says."""
+        there = ~values.isnan()
+        self.totals += torch.stack([(values * weights).where(there, 0.0), weights.where(there, 0.0)]) @ members
+
+    def read(self, host: Iterator[float]) -> list[list[float]]:
+        """Return the means as rows of columns, from the numbers of `totals` on the host; nan where nobody counts."""
+        _, measures, columns = self.totals.shape
+        sums, weights = ([[next(host) for _ in range(columns)] for _ in range(measures)] for _ in range(2))
+        pairs = (zip(*rows, strict=True) for rows in zip(sums, weights, strict=True))
+        return [[value / weight if weight else float("nan") for value, weight in row] for row in pairs]
+
+
+class Breakdown:
+    """Means of measures, and the number of users, for each group of a division."""
+
+    def __init__(self, groups: Groups, measures: Sequence[Measure], device: torch.device) -> None:
+        self.groups, self.measures = groups.to(device), measures
+        self.means = Means(len(measures), len(groups.labels), device)
+        self.sizes = torch.zeros(len(groups.labels), dtype=torch.float64, device=device)
+
+    def tensors(self) -> list[Tensor]:
+        """Return what adds up over parts of the users."""
+        return [self.means.totals, self.sizes]
+
+    def read(self, host: Iterator[float]) -> tuple[ByLabel, dict[str, int]]:
+        """Return the means and the number of users of each group that has any."""
+        rows = self.means.read(host)
+        sizes = {label: int(next(host)) for label in self.groups.labels}
+        values = {
+            label: {one.key: row[place] for one, row in zip(self.measures, rows, strict=True)}
+            for place, label in enumerate(self.groups.labels)
+            if sizes[label]
+        }
+        return values, {label: size for label, size in sizes.items() if size}
+
+
+class UserBreakdown(Breakdown):
+    """The means over the users of each group."""
+
+    def add(self, users: Tensor, values: Tensor, weights: Tensor) -> None:
+        """Take in the values of some users."""
+        places = torch.arange(len(self.groups.labels), device=users.device)
+        members = (self.groups.of[users].unsqueeze(1) == places).double()
+        self.sizes += members.sum(dim=0)
+        self.means.add(values, weights, members)
+
+
+class ItemBreakdown(Breakdown):
+    """The means where only the positives of a group count, over the users who have such positives."""
+
+    def add(self, ranking: Ranking, positives: Tensor) -> None:
+        """Take in the lists of some users; `positives` are theirs by group, `[users, groups]`."""
+        self.sizes += (positives > 0).sum(dim=0)
+        of_items = self.groups.of[ranking.items.clamp(min=0)].masked_fill(ranking.items == NO_ITEM, NO_ITEM)
+        for place in range(len(self.groups.labels)):
+            own = positives[:, place]
+            part = Ranking(ranking.hits & (of_items == place), own, ranking.items, ranking.catalogue)
+            values, weights = values_of(self.measures, part, None)
+            column = torch.zeros(1, len(self.groups.labels), dtype=torch.float64, device=own.device)
+            column[:, place] = 1.0
+            self.means.add(values, weights, (own > 0).double().unsqueeze(1) * column)
+
+
+def values_of(measures: Sequence[Measure], ranking: Ranking, pairs: OrderedPairs | None) -> tuple[Tensor, Tensor]:
+    """Return value and weight of each measure for each user, `[measures, users]`; nan is no value."""
+    values, weights = [], []
+    ones = torch.ones(len(ranking.positives), dtype=torch.float64, device=ranking.positives.device)
+    for one in measures:
+        if one.metric.kind == "pairs":
+            value, weight = one.metric.function(pairs)
+        else:
+            value, weight = one.metric.function(ranking, one.k), ones
+        values.append(_checked(one, value, len(ones)))
+        weights.append(weight.double())
+    if not values:
+        return ones.new_zeros(0, len(ones)), ones.new_zeros(0, len(ones))
+    return torch.stack(values), torch.stack(weights)
+
+
+def _checked(one: Measure, value: Tensor, users: int) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape != (users,):
+        got = f"the shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise ConfigError(
+            f"metric {one.metric.name!r} returned {got}; it has to return a value for each of {users} users"
+        )
+    return value.double()

@@ -1,0 +1,150 @@
+"""Ranking of all items for each user, those already seen left out."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from treadle.errors import ConfigError
+from treadle.parallel import Processes
+from treadle.recsys.evaluation.breakdown import RankedBlock
+from treadle.recsys.evaluation.groups import Groups
+from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
+from treadle.recsys.evaluation.pairs import pairs_in_order
+from treadle.recsys.evaluation.plan import MetricPlan
+from treadle.recsys.evaluation.result import EvaluationResult
+from treadle.recsys.evaluation.row_items import RowItems, check_groups, users_to_rank
+from treadle.recsys.evaluation.scoring import Scorer, own_scores, true_fp32, users_at_once
+from treadle.recsys.evaluation.state import RankingState
+from treadle.recsys.evaluation.top_items import top_items
+from treadle.recsys.sampling.user_items import UserItems, is_member
+
+
+class FullRanking:
+    """Ranks all items for each user who has a positive, and measures where the positives come.
+
+    Users are scored in chunks that fit the memory. Padding and what a user has seen is not recommended; a positive that
+    the user has seen before is, or nothing could find it. A list is shorter where a user has fewer items left than k.
+    Of equal scores the lower item id comes first. Scores are compared in float32, in float64 if they are so.
+
+    It is made once for a split: what it needs is sorted then, and each evaluation only scores and counts.
+
+    Args:
+        plan: The metrics.
+        positives: What is to be found; users without any are left out. Its device is where everything happens.
+        seen: What is not to be recommended; by default nothing is kept back.
+        users: Whom to rank for; by default everybody who has positives.
+        user_groups: Divisions of users to break the result down by.
+        item_groups: Divisions of items: each group counts its own positives only.
+        keep_per_user: Whether the result has the values of single users, which a significance test needs.
+        memory: How many bytes scores may take; see `users_at_once`.
+        chunk: How many users to score at a time, whatever the memory.
+        processes: The processes of the run; each takes its share of the users.
+
+    Raises:
+        ConfigError: A metric needs labels, which a full ranking does not have.
+        DataError: No user has a positive.
+    """
+
+    def __init__(
+        self,
+        plan: MetricPlan,
+        positives: UserItems,
+        *,
+        seen: UserItems | None = None,
+        users: Tensor | None = None,
+        user_groups: Sequence[Groups] = (),
+        item_groups: Sequence[Groups] = (),
+        keep_per_user: bool = False,
+        memory: int | None = None,
+        chunk: int | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        plan.refuse(("labelled",), "full ranking", "rank among sampled negatives (uniN, popN), or use GAUC")
+        check_plan(plan, positives)
+        check_groups(user_groups, item_groups, positives)
+        if chunk is not None and chunk < 1:
+            raise ConfigError(f"chunk={chunk}: score at least one user at a time")
+        self.plan, self.device = plan, positives.device
+        self._catalogue = plan.catalogue.to(self.device)
+        self._groups = {
+            "user_groups": [groups.to(self.device) for groups in user_groups],
+            "item_groups": [groups.to(self.device) for groups in item_groups],
+        }
+        self._keep_per_user, self._memory, self._chunk, self._processes = keep_per_user, memory, chunk, processes
+        self.users = users_to_rank(positives, users, processes)
+        self._positives = RowItems(positives, self.users)
+        nothing = positives - positives
+        self._hidden = RowItems(nothing if seen is None else seen.to(self.device) - positives, self.users)
+        self._by_group = [self._positives.by_group(groups) for groups in item_groups]
+
+    def evaluate(self, scorer: Scorer) -> EvaluationResult:
+        """Return the metrics of `scorer` over the users of all processes.
+
+        Args:
+            scorer: Takes users and returns scores `[users, num_items]`, which are written to.
+        """
+        state = self.accumulate(scorer)
+        if self._processes is not None:
+            state.reduce(self._processes)
+        return state.result()
+
+    @torch.no_grad()
+    def accumulate(self, scorer: Scorer) -> RankingState:
+        """Return the sums over the users of this process."""
+        state = RankingState(self.plan, self.device, keep_per_user=self._keep_per_user, **self._groups)
+        with true_fp32(self.device):
+            for start, stop in self._chunks():
+                state.add(self._ranked(scorer, start, stop))
+        return state
+
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        step = self._chunk or users_at_once(self._catalogue.num_items, self.device, self._memory)
+        for start in range(0, len(self.users), step):
+            yield start, min(start + step, len(self.users))
+
+    def _ranked(self, scorer: Scorer, start: int, stop: int) -> RankedBlock:
+        users, catalogue = self.users[start:stop], self._catalogue
+        scores = own_scores(scorer(users), users, catalogue.num_items)
+        hide(scores, self._hidden.places(start, stop), catalogue.first_item)
+        items, nan_users = first_items(scores, self.plan.longest)
+        ranking = Ranking(self._hits(items, start, stop), self._positives.counts[start:stop], items, catalogue)
+        by_group = [counts[start:stop] for counts in self._by_group]
+        return RankedBlock(users, ranking, self._pairs(scores, start, stop), by_group, nan_users)
+
+    def _hits(self, items: Tensor, start: int, stop: int) -> Tensor:
+        rows = torch.arange(stop - start, device=self.device).unsqueeze(1)
+        found = is_member(self._positives.places(start, stop), rows * self._catalogue.num_items + items)
+        return found & (items != NO_ITEM)
+
+    def _pairs(self, scores: Tensor, start: int, stop: int) -> OrderedPairs | None:
+        if not self.plan.of_kind("pairs"):
+            return None
+        hidden = self._hidden.counts[start:stop] + self._catalogue.first_item
+        own, counts = self._positives.places(start, stop), self._positives.counts[start:stop]
+        return pairs_in_order(scores, own, counts, hidden, weight=self.plan.gauc_weight)
+
+
+def check_plan(plan: MetricPlan, positives: UserItems) -> None:
+    """Raise if the metrics were planned for other items than `positives` numbers."""
+    planned = (plan.catalogue.num_items, plan.catalogue.first_item)
+    own = (positives.num_items, positives.first_item)
+    if planned != own:
+        raise ConfigError(
+            f"the metrics are planned for (num_items, first_item) = {planned}, and the positives have {own}; make the "
+            "plan with the numbers of the data"
+        )
+
+
+def hide(scores: Tensor, places: Tensor, first_item: int) -> None:
+    """Give padding, and the `places` of the flat scores, a score below every other."""
+    scores[:, :first_item] = -torch.inf
+    scores.view(-1).index_fill_(0, places, -torch.inf)
+
+
+def first_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best items of each row, -1 where there is none, and how many rows have a nan."""
+    if not k:
+        return torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device), scores.isnan().any(dim=1).sum()
+    items, values, nan_rows = top_items(scores, k)
+    return items.masked_fill_(values == -torch.inf, NO_ITEM), nan_rows

@@ -1,0 +1,18 @@
+"""Loaders: batches for training and evaluation, each found by its place."""
+
+from treadle.recsys.loading.base import AbstractDataLoader
+from treadle.recsys.loading.evaluation import FullSortEvalDataLoader, NegSampleEvalDataLoader
+from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.loading.sequences import SequenceTrainDataLoader
+from treadle.recsys.loading.training import TrainDataLoader
+from treadle.recsys.loading.users import UserDataLoader
+
+__all__ = [
+    "AbstractDataLoader",
+    "FullSortEvalDataLoader",
+    "NegSampleEvalDataLoader",
+    "Negatives",
+    "SequenceTrainDataLoader",
+    "TrainDataLoader",
+    "UserDataLoader",
+]

@@ -1,0 +1,83 @@
+"""Batches of sequences to train on at all their positions."""
+
+from torch import Tensor
+
+from treadle.data.seeds import fold_seed
+from treadle.recsys.config import Config
+from treadle.recsys.dataset_sequential import SequentialDataset
+from treadle.recsys.interaction import Interaction
+from treadle.recsys.loading.base import AbstractDataLoader
+from treadle.recsys.loading.negatives import Negatives
+
+POSITIVES = "pos_"
+"""What stands before the name of the column with the targets."""
+
+
+class SequenceTrainDataLoader(AbstractDataLoader):
+    """Stretches of sequences: what a user did, and at each position what came next.
+
+    A batch has `user_id`; the columns of a history, such as `item_id_list` `[rows, length]` and `item_length`;
+    `pos_item_id_list`, the item after each position; and, if there are negatives, `neg_item_id_list`, of the same
+    shape, or `[rows, length, n]` for several. Behind the end of a sequence all are 0. `train_batch_size` counts
+    positions, so that an update learns from as many targets as it does from rows of a `TrainDataLoader`.
+
+    Args:
+        config: The settings.
+        dataset: The data for training.
+        sampler: Where negatives come from, by target; None for none.
+        shuffle: Whether each epoch has an order of its own.
+    """
+
+    _dataset: SequentialDataset
+
+    def __init__(
+        self, config: Config, dataset: SequentialDataset, sampler: Negatives | None = None, shuffle: bool = False
+    ) -> None:
+        self._begins, self._lengths = dataset.sequences()
+        self._width = dataset.max_item_list_len
+        arguments = config["train_neg_sample_args"]
+        self._count = int(arguments["sample_num"]) if sampler is not None else 0
+        self._prefix = str(config["NEG_PREFIX"])
+        self._list = f"{dataset.iid_field}{config['LIST_SUFFIX']}"
+        super().__init__(config, dataset, sampler, shuffle)
+
+    def _count_rows(self) -> int:
+        return len(self._begins)
+
+    def _init_batch_size_and_step(self) -> None:
+        self.set_batch_size(int(self.config["train_batch_size"]))
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Take another number of positions for a batch."""
+        super().set_batch_size(batch_size)
+        self.step = max(batch_size // self._width, 1)
+        self._batch_size = self.step * self._width
+
+    def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:
+        """Return the stretches of these rows."""
+        data = self._dataset
+        assert data.flat is not None
+        self._begins, self._lengths = self._begins.to(self.device), self._lengths.to(self.device)
+        begins, lengths = self._begins[rows], self._lengths[rows]
+        columns = data.windows(begins, lengths)
+        targets = data.windows(begins + 1, lengths)[self._list]
+        columns |= {
+            str(data.uid_field): data.flat[str(data.uid_field)][begins],
+            data.item_list_length_field: lengths,
+            POSITIVES + self._list: targets,
+        }
+        if self._count:
+            columns[self._prefix + self._list] = self._negatives(targets, places, epoch)
+        batch = Interaction.of_columns(columns, len(rows))
+        return data.join(batch)
+
+    def _negatives(self, targets: Tensor, places: Tensor, epoch: int) -> Tensor:
+        """Return items other than the target for each position, 0 where there is no target."""
+        inside = targets != 0
+        cells = places.unsqueeze(1) * self._width + inside.new_ones(inside.shape).cumsum(1) - 1
+        flat = targets.masked_fill(~inside, 1).reshape(-1)
+        seed = fold_seed(self._seed, "negatives", epoch)
+        sampler = self._sampler.sampler(flat.device)
+        drawn: Tensor = sampler.sample(flat, self._count, seed=seed, positions=cells.reshape(-1))
+        drawn = drawn.view(*targets.shape, self._count).masked_fill_(~inside.unsqueeze(2), 0)
+        return drawn.squeeze(2) if self._count == 1 else drawn

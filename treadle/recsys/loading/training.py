@@ -1,0 +1,165 @@
+"""Batches to train on: interactions, and items that were drawn against them."""
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from treadle.data.seeds import fold_seed
+from treadle.errors import ConfigError
+from treadle.recsys.config import Config
+from treadle.recsys.dataset import Dataset
+from treadle.recsys.dataset_sequential import SequentialDataset
+from treadle.recsys.enums import FeatureSource, FeatureType, InputType
+from treadle.recsys.interaction import Interaction
+from treadle.recsys.loading.base import AbstractDataLoader
+from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.transforms import Transform, make_transform
+
+AT_ONCE = (1 << 28, 1 << 31)
+"""How many bytes the rows of an epoch may take, on the host and on a device, to be gathered at once."""
+
+
+class TrainDataLoader(AbstractDataLoader):
+    """Batches of interactions, each with its negatives if there are any.
+
+    Point-wise, the negatives follow the positives as further rows, and `label` tells them apart. Pair-wise they are
+    further columns: `neg_item_id`, of the shape `[rows]`, or `[rows, n]` for several, and the same for features of
+    items. `train_batch_size` counts negatives.
+
+    Args:
+        config: The settings.
+        dataset: The data for training.
+        sampler: Where negatives come from; None for none.
+        shuffle: Whether each epoch has an order of its own.
+    """
+
+    def __init__(
+        self, config: Config, dataset: Dataset, sampler: Negatives | None = None, shuffle: bool = False
+    ) -> None:
+        self._format: InputType = config["MODEL_INPUT_TYPE"]
+        self._arguments: dict[str, Any] = config["train_neg_sample_args"]
+        self._prefix = str(config["NEG_PREFIX"])
+        self._label = str(config["LABEL_FIELD"])
+        self._transform: Transform | None = make_transform(config, dataset)
+        self._draws = sampler is not None and self._arguments["distribution"] != "none"
+        self.times = self._rows_for_a_positive()
+        self._flat = self._arguments.get("layout") == "flat"
+        self._draws_hard = self._draws and bool(self._arguments["dynamic"])
+        self._epoch: tuple[int, Interaction, Tensor | None] | None = None
+        super().__init__(config, dataset, sampler, shuffle)
+        self._announce_fields()
+
+    def _rows_for_a_positive(self) -> int:
+        if not self._draws:
+            return 1
+        count = int(self._arguments["sample_num"])
+        return 1 + count if self._format is InputType.POINTWISE else count
+
+    def _announce_fields(self) -> None:
+        """Make the columns that batches have besides those of the data known to the data set."""
+        data = self._dataset
+        if not self._draws:
+            return
+        if self._format is InputType.POINTWISE:
+            data.set_field_property(self._label, FeatureType.FLOAT, FeatureSource.INTERACTION, 1)
+            return
+        for name in data.get_item_feature().columns:
+            data.copy_field_property(self._prefix + name, name)
+
+    def _count_rows(self) -> int:
+        return len(self._dataset)
+
+    def _init_batch_size_and_step(self) -> None:
+        self.set_batch_size(int(self.config["train_batch_size"]))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Keep the data on `device`, and make the batches there; returns the loader itself."""
+        self._epoch = None
+        return super().to(device)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Take another number of rows for a batch, negatives included."""
+        super().set_batch_size(batch_size)
+        self.step = max(batch_size // self.times, 1)
+        self._batch_size = self.step * self.times
+
+    def batch_at(self, epoch: int, index: int, *, rank: int = 0, size: int = 1) -> Interaction:
+        """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
+        first, last = self._share(index, rank, size)
+        if not self._fits_at_once:
+            places = torch.arange(first, last, device=self.device)
+            return self.make_batch(self._rows(epoch, first, last), places, epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, *self._whole_epoch(epoch))
+        _, positives, negatives = self._epoch
+        batch: Interaction = positives[first:last]
+        batch = self._dataset.join(batch)
+        return batch if negatives is None else self._with_negatives(batch, negatives[first:last])
+
+    @property
+    def _fits_at_once(self) -> bool:
+        """Whether an epoch can be gathered and drawn at once, so that a batch is only cut out of it."""
+        if self._transform is not None or isinstance(self._dataset, SequentialDataset) or self._draws_hard:
+            return False
+        columns = self._dataset.inter_feat.interaction.values()
+        row = sum(column[:1].numel() * column.element_size() for column in columns) + 8 * self.times
+        return row * self.sample_size <= AT_ONCE[self.device.type != "cpu"]
+
+    def _whole_epoch(self, epoch: int) -> tuple[Interaction, Tensor | None]:
+        rows = self._rows(epoch, 0, self.sample_size)
+        places = torch.arange(self.sample_size, device=self.device)
+        positives: Interaction = self._dataset.inter_feat[rows]
+        return positives, self._drawn(positives, places, epoch) if self._draws else None
+
+    def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:
+        """Return the interactions of these rows, transformed, with their negatives."""
+        batch = self._dataset[rows]
+        if self._transform is not None:
+            batch = self._transform(batch, fold_seed(self._seed, "transform", epoch), places)
+        return self._with_negatives(batch, self._drawn(batch, places, epoch)) if self._draws else batch
+
+    def _with_negatives(self, batch: Interaction, negatives: Tensor) -> Interaction:
+        if self._format is InputType.POINTWISE:
+            return self._point_wise(batch, negatives)
+        if self._flat:
+            batch, negatives = batch.repeat(negatives.shape[1]), negatives.T.reshape(-1)
+        elif negatives.shape[1] == 1 and self._format is InputType.PAIRWISE:
+            negatives = negatives.squeeze(1)
+        item = self._item_field
+        added = self._dataset.join(Interaction.of_columns({item: negatives}, len(batch)))
+        added.add_prefix(self._prefix)
+        batch.update(added)
+        return batch
+
+    @property
+    def _item_field(self) -> str:
+        return str(self._dataset.iid_field)
+
+    def _drawn(self, batch: Interaction, places: Tensor, epoch: int) -> Tensor:
+        if self._draws_hard and self.model is None:
+            raise ConfigError("train_neg_sample_args.dynamic needs the model: call get_model(model) on the loader")
+        drawn: Tensor = self._sampler.draw(
+            batch,
+            int(self._arguments["sample_num"]),
+            seed=fold_seed(self._seed, "negatives", epoch),
+            places=places,
+            scorer=(lambda _, items: self._scores(batch, items)) if self._draws_hard else None,
+            candidates=int(self._arguments["candidate_num"]),
+        )
+        return drawn
+
+    def _scores(self, batch: Interaction, items: Tensor) -> Tensor:
+        """Return the model's score of each of several items for each row."""
+        pairs = batch.repeat_interleave(items.shape[1])
+        pairs[self._item_field] = items.reshape(-1)
+        scores: Tensor = self.model.predict(self._dataset.join(pairs))
+        return scores.view_as(items)
+
+    def _point_wise(self, batch: Interaction, negatives: Tensor) -> Interaction:
+        positives = len(batch)
+        rows = batch.repeat(1 + negatives.shape[1])
+        rows[self._item_field] = torch.cat([batch[self._item_field], negatives.T.reshape(-1)])
+        rows = self._dataset.join(rows)
+        rows[self._label] = (torch.arange(len(rows), device=negatives.device) < positives).float()
+        return rows

@@ -1,0 +1,59 @@
+"""Models by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from treadle.errors import ConfigError, did_you_mean
+
+Model = TypeVar("Model", bound=type)
+Source = Callable[[], Mapping[str, type]]
+"""Loads models, and returns them by name."""
+_models: dict[str, type] = {}
+_sources: list[Source] = []
+
+
+def register_model(model: Model) -> Model:
+    """Make a model class known by its name, so that settings and the command line can ask for it.
+
+    >>> @register_model
+    ... class Nothing: ...
+    >>> get_model("Nothing").__name__
+    'Nothing'
+    """
+    _models[model.__name__] = model
+    return model
+
+
+def register_source(source: Source) -> None:
+    """Make further models known, which `source` loads when somebody first asks for a model by name."""
+    _sources.append(source)
+
+
+def _known() -> Mapping[str, type]:
+    while _sources:
+        # A model that somebody has registered goes before one of the same name that comes from a source.
+        for name, model in _sources[0]().items():
+            _models.setdefault(name, model)
+        del _sources[0]
+    return _models
+
+
+def get_model(name: Any) -> Any:
+    """Return the model class called `name`; a class is returned as it is.
+
+    Raises:
+        ConfigError: There is none; the message names the nearest.
+    """
+    if isinstance(name, type):
+        return name
+    models = _known()
+    if name not in models:
+        same = [known for known in models if known.lower() == str(name).lower()]
+        near = f"; did you mean {same[0]!r}?" if same else did_you_mean(str(name), models)
+        raise ConfigError(f"there is no model {name!r}{near or f'; there are {sorted(models)}'}")
+    return models[name]
+
+
+def model_names() -> list[str]:
+    """Return the names of all models."""
+    return sorted(_known())

@@ -1,0 +1,173 @@
+"""The calls that most people begin with: train and test a model in one go, and come back to it later."""
+
+import logging
+import os
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from treadle._saving import load_plain_state_dict
+from treadle.errors import ConfigError
+from treadle.recsys.config import Config
+from treadle.recsys.dataset import Dataset
+from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.model_registry import get_model
+from treadle.recsys.preparation import create_dataset, data_preparation
+from treadle.recsys.trainers import get_trainer
+from treadle.recsys.trainers.model_file import read_model_file
+from treadle.recsys.trainers.other_parameters import OtherParameters
+
+logger = logging.getLogger(__name__)
+Loaded = tuple[Config, Any, Dataset, AbstractDataLoader, AbstractDataLoader | None, AbstractDataLoader | None]
+
+
+def init_seed(seed: int, reproducibility: bool) -> None:
+    """Seed Python, NumPy and torch, so that a model begins with the same weights each time.
+
+    Args:
+        seed: The seed.
+        reproducibility: Whether cuDNN keeps to one algorithm; the setting `deterministic` asks the same of all of
+            torch.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.backends.cudnn.benchmark = not reproducibility
+    torch.backends.cudnn.deterministic = bool(reproducibility)
+
+
+def init_logger(config: Config) -> None:
+    """Show on the console what is logged, from the level that `state` names on; whoever has set logging up keeps it."""
+    level = str(config["state"] or "info").upper()
+    known = logging.getLevelNamesMapping()
+    if level not in known:
+        raise ConfigError(f"state={config['state']!r} is no level of logging; use one of {sorted(known)}")
+    logging.basicConfig(level=known[level], format="%(asctime)s %(levelname)s %(message)s")
+
+
+def build(config: Config, dataset: Dataset | None = None) -> tuple[Any, Dataset, Any, Any, Any]:
+    """Return the trainer of the model that the settings name, the data, and the loaders of its three parts.
+
+    Args:
+        config: The settings.
+        dataset: The data, if it is there already.
+    """
+    init_seed(config["seed"], config["reproducibility"])
+    data = create_dataset(config) if dataset is None else dataset
+    train_data, valid_data, test_data = data_preparation(config, data)
+    # Every process begins with the same weights.
+    init_seed(config["seed"], config["reproducibility"])
+    model = config.model_class(config, train_data.dataset).to(config["device"])
+    return get_trainer(config, model), data, train_data, valid_data, test_data
+
+
+def run_recbole(
+    model: Any = None,
+    dataset: str | None = None,
+    config_file_list: Sequence[str | os.PathLike[str]] | None = None,
+    config_dict: Mapping[str, Any] | None = None,
+    saved: bool = True,
+    queue: Any = None,
+) -> dict[str, Any]:
+    """Train a model and test it.
+
+    Args:
+        model: A model class, or its name.
+        dataset: The name of the data set.
+        config_file_list: YAML files with settings.
+        config_dict: Settings by name.
+        saved: Whether to keep the best model in a file; it is tested either way.
+        queue: Where the result is put as well.
+
+    Returns:
+        `best_valid_score`, `valid_score_bigger`, `best_valid_result` and `test_result`.
+    """
+    config = Config(model, dataset, config_file_list, config_dict)
+    trainer, _, train_data, valid_data, test_data = build(config)
+    result = fit_and_test(trainer, train_data, valid_data, test_data, saved=saved)
+    if queue is not None and config["local_rank"] == 0:
+        queue.put(result)
+    return result
+
+
+def fit_and_test(
+    trainer: Any,
+    train_data: Any,
+    valid_data: Any,
+    test_data: Any,
+    *,
+    saved: bool = True,
+    verbose: bool = True,
+    callback_fn: Any = None,
+) -> dict[str, Any]:
+    """Train, then test the best model, or the last one where nobody evaluated; return what `run_recbole` does."""
+    config = trainer.config
+    show = bool(config["show_progress"]) and verbose
+    best_valid_score, best_valid_result = trainer.fit(
+        train_data, valid_data, verbose=verbose, saved=saved, show_progress=show, callback_fn=callback_fn
+    )
+    best = saved or best_valid_result is not None
+    test_result = trainer.evaluate(test_data, load_best_model=best, show_progress=show)
+    return {
+        "best_valid_score": best_valid_score,
+        "valid_score_bigger": config["valid_metric_bigger"],
+        "best_valid_result": best_valid_result,
+        "test_result": test_result,
+    }
+
+
+def objective_function(
+    config_dict: Mapping[str, Any] | None = None,
+    config_file_list: Sequence[str | os.PathLike[str]] | None = None,
+    saved: bool = True,
+) -> dict[str, Any]:
+    """Train and test what settings describe, without a word: one trial of a search.
+
+    Choose between trials by `best_valid_score`. Who chooses by the test has none left.
+
+    Args:
+        config_dict: Settings by name, `model` and `dataset` among them unless a file has them.
+        config_file_list: YAML files with settings.
+        saved: Whether to keep the best model in a file.
+
+    Returns:
+        What `run_recbole` returns, and the name of the `model`.
+    """
+    config = Config(config_file_list=config_file_list, config_dict=config_dict)
+    trainer, _, *data = build(config)
+    return {"model": config.model, **fit_and_test(trainer, *data, saved=saved, verbose=False)}
+
+
+def load_data_and_model(
+    model_file: str | os.PathLike[str], *, model: Any = None, dataset: Dataset | None = None
+) -> Loaded:
+    """Return what a file of a trained model was made of: settings, model, data set, and the loaders of its parts.
+
+    The data is read again from where the settings say that it is. Nothing in the file is run.
+
+    Args:
+        model_file: A file that a trainer saved.
+        model: The class of the model, if it is not registered.
+        dataset: The data set, if it was made of tables that no file holds.
+
+    Raises:
+        CheckpointError: The file is damaged, or no model.
+        ConfigError: There is no model of that name.
+    """
+    path = Path(model_file)
+    state = read_model_file(path)
+    settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
+    chosen = get_model(state["model"]) if model is None else model
+    config = Config(chosen, state["dataset"], config_dict=settings)
+    init_seed(config["seed"], config["reproducibility"])
+    data = create_dataset(config) if dataset is None else dataset
+    train_data, valid_data, test_data = data_preparation(config, data)
+    made = chosen(config, train_data.dataset).to(config["device"])
+    load_plain_state_dict(made, state["state_dict"], where=str(path))
+    OtherParameters(made, config["device"]).load_state_dict(state["other_parameter"])
+    made.eval()
+    return config, made, data, train_data, valid_data, test_data

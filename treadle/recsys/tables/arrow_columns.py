@@ -1,0 +1,110 @@
+"""From Arrow's columns to plain arrays."""
+
+from typing import Any
+
+import numpy as np
+
+from treadle.errors import DataError
+from treadle.recsys.enums import FeatureType
+from treadle.recsys.optional import pyarrow
+from treadle.recsys.tables.columns import MISSING, Column
+
+
+def column_of(given: Any, kind: FeatureType, *, name: str, separator: str = " ") -> Column:
+    """Return an Arrow column as a column of `kind`.
+
+    Args:
+        given: A chunked array.
+        kind: What it is to hold.
+        name: What to call it in messages.
+        separator: What stands between the values of a sequence that is text.
+
+    Raises:
+        DataError: It holds values that cannot be of this kind.
+    """
+    try:
+        if kind.is_sequence:
+            return _sequences(given, kind, separator)
+        return _tokens(given) if kind.is_token else _numbers(given)
+    except pyarrow().ArrowInvalid as error:
+        raise DataError(f"{name} does not hold what its type '{kind.value}' says: {error}") from error
+
+
+def kind_of(given: Any) -> FeatureType:
+    """Return what an Arrow type is taken for where nobody says: numbers are floats, everything else is tokens."""
+    types = pyarrow().types
+    if types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given):
+        return FeatureType.FLOAT_SEQ if _is_numeric(given.value_type) else FeatureType.TOKEN_SEQ
+    return FeatureType.FLOAT if _is_numeric(given) or types.is_temporal(given) else FeatureType.TOKEN
+
+
+def _is_numeric(given: Any) -> bool:
+    types = pyarrow().types
+    return bool(types.is_integer(given) or types.is_floating(given) or types.is_decimal(given))
+
+
+def _numbers(given: Any) -> Column:
+    """Return numbers in 64 bit: integers as they are, all else as floats, nan where there is none."""
+    arrow = pyarrow()
+    if arrow.types.is_temporal(given.type) and not arrow.types.is_duration(given.type):
+        given = given.cast(arrow.timestamp("us") if not arrow.types.is_timestamp(given.type) else given.type)
+        given = given.cast(arrow.int64())
+    elif not arrow.types.is_integer(given.type):
+        given = given.cast(arrow.float64())
+    if given.null_count:
+        given = arrow.compute.fill_null(given.cast(arrow.float64()), float("nan"))
+    wide = np.int64 if arrow.types.is_integer(given.type) else np.float64
+    return Column(FeatureType.FLOAT, given.to_numpy().astype(wide, copy=False))
+
+
+def _tokens(given: Any) -> Column:
+    """Return tokens as codes; empty text is a missing token."""
+    codes, tokens = _encoded(given)
+    return Column(FeatureType.TOKEN, codes, tokens=tokens)
+
+
+def _encoded(given: Any) -> tuple[Any, Any]:
+    arrow = pyarrow()
+    if not arrow.types.is_dictionary(given.type):
+        given = given.dictionary_encode()
+    given = arrow.chunked_array(given).unify_dictionaries().combine_chunks()
+    if isinstance(given, arrow.ChunkedArray):  # no rows, no chunks
+        given = arrow.array([], given.type)
+    tokens = _as_text(given.dictionary)
+    codes = arrow.compute.fill_null(given.indices.cast(arrow.int64()), MISSING).to_numpy(zero_copy_only=False)
+    empty = arrow.compute.or_kleene(arrow.compute.equal(tokens, ""), tokens.is_null())
+    absent = np.flatnonzero(arrow.compute.fill_null(empty, True).to_numpy(zero_copy_only=False))
+    return np.where(np.isin(codes, absent), MISSING, codes) if len(absent) else codes, tokens
+
+
+def _as_text(values: Any) -> Any:
+    """Return values as text; a float that is whole as the integer it stands for."""
+    arrow = pyarrow()
+    if arrow.types.is_floating(values.type):
+        whole = arrow.compute.equal(values, arrow.compute.floor(values))
+        if bool(arrow.compute.all(arrow.compute.fill_null(whole, True)).as_py()):
+            values = values.cast(arrow.int64())
+    return values.cast(arrow.string())
+
+
+def _sequences(given: Any, kind: FeatureType, separator: str) -> Column:
+    """Return runs of values; empty pieces of text between two separators are left out."""
+    arrow = pyarrow()
+    types = arrow.types
+    if types.is_dictionary(given.type):
+        given = given.cast(given.type.value_type)
+    if types.is_string(given.type) or types.is_large_string(given.type):
+        given = arrow.compute.split_pattern(arrow.compute.fill_null(given, ""), separator)
+    elif not (types.is_list(given.type) or types.is_large_list(given.type) or types.is_fixed_size_list(given.type)):
+        given = arrow.compute.split_pattern(arrow.compute.fill_null(given.cast(arrow.string()), ""), separator)
+    lengths = arrow.compute.fill_null(arrow.compute.list_value_length(given), 0).to_numpy().astype(np.int64)
+    flat = arrow.compute.list_flatten(given)
+    if types.is_string(flat.type) or types.is_large_string(flat.type):
+        there = arrow.compute.not_equal(flat, "").to_numpy()
+        flat = flat.filter(there)
+        lengths = np.bincount(np.repeat(np.arange(len(lengths)), lengths)[there], minlength=len(lengths))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    if kind is FeatureType.TOKEN_SEQ:
+        codes, tokens = _encoded(flat)
+        return Column(kind, codes, offsets, tokens)
+    return Column(kind, _numbers(flat.cast(arrow.float64())).values, offsets)

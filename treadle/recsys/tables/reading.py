@@ -1,0 +1,186 @@
+"""Reading tables: atomic files, Parquet, CSV, and tables that are in memory already."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import DataError, did_you_mean
+from treadle.recsys.enums import FeatureType
+from treadle.recsys.optional import pyarrow
+from treadle.recsys.tables.arrow_columns import column_of, kind_of
+from treadle.recsys.tables.columns import Table
+from treadle.recsys.tables.text_files import read_text_table
+
+ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
+CSV_SUFFIXES = (".csv", ".csv.gz")
+COMPRESSED = ("", ".gz", ".zst", ".bz2")
+ENDINGS = (*COMPRESSED, *ARROW_SUFFIXES, *CSV_SUFFIXES)
+"""What may stand behind `name.inter`, in the order in which it is looked for."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tables are read.
+
+    Attributes:
+        field_separator: What stands between the fields of an atomic file.
+        seq_separator: What stands between the values of a sequence.
+        encoding: The encoding of text.
+        ids: Fields that are tokens, whatever a table without typed names holds in them.
+        time_field: The field that is read as whole numbers if it can be.
+        field_types: Types of further fields of such tables.
+        seq_len: The most values of sequence fields.
+    """
+
+    field_separator: str = "\t"
+    seq_separator: str = " "
+    encoding: str = "utf-8"
+    ids: frozenset[str] = frozenset()
+    time_field: str | None = None
+    field_types: Mapping[str, str] = field(default_factory=dict)
+    seq_len: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which fields of a table are loaded.
+
+    Attributes:
+        load: The fields to load; None for all.
+        unload: The fields to leave out.
+    """
+
+    load: tuple[str, ...] | None = None
+    unload: tuple[str, ...] = ()
+
+    def chosen(self, fields: Iterable[str], name: str) -> list[str]:
+        """Return which of `fields` are loaded, in the order of the table.
+
+        Raises:
+            DataError: A field is asked for that the table does not have.
+        """
+        present = list(fields)
+        for wanted in (*(self.load or ()), *self.unload):
+            if wanted not in present:
+                near = did_you_mean(wanted, present) or f"; it has {present}"
+                setting = "load_col" if wanted in (self.load or ()) else "unload_col"
+                raise DataError(f"{setting} names the field {wanted!r} of {name}, which is not there{near}")
+        return [one for one in present if (self.load is None or one in self.load) and one not in self.unload]
+
+
+def find_file(folder: Path, stem: str, endings: Iterable[str] = ENDINGS) -> Path | None:
+    """Return the first file that is there of `stem` with one of the known endings."""
+    return next((path for ending in endings if (path := folder / f"{stem}{ending}").is_file()), None)
+
+
+def read_table(given: Any, selection: Selection, reading: Reading, *, name: str) -> Table | None:
+    """Return a table, from a file or from memory; None if none of its fields is loaded.
+
+    Args:
+        given: A path, an Arrow table, a pandas data frame, or a dict of columns.
+        selection: Which fields to load.
+        reading: How to read them.
+        name: What to call it in messages.
+
+    Raises:
+        DataError: It cannot be read, a field is not there, or a type is not known.
+    """
+    if isinstance(given, Path) and not given.name.endswith((*ARROW_SUFFIXES, *CSV_SUFFIXES)):
+        return _finished(*read_text_table(given, selection.chosen, reading), reading, given.name)
+    if isinstance(given, Path):
+        data, name = _read_arrow_file(given, selection, reading), given.name
+    else:
+        data = _arrow_table(given, name)
+    kinds = {column: _declared(column, data.schema.field(column).type, reading, name) for column in data.column_names}
+    fields = {bare_name(column): column for column in data.column_names}
+    chosen = selection.chosen(fields, name)
+    data = data.select([fields[one] for one in chosen]).rename_columns(chosen)
+    return _finished(data, {one: kinds[fields[one]] for one in chosen}, reading, name)
+
+
+def _finished(data: Any, kinds: dict[str, FeatureType], reading: Reading, name: str) -> Table | None:
+    if not kinds:
+        return None
+    table = Table(name)
+    for one, kind in kinds.items():
+        column = column_of(data[one], kind, name=f"field {one!r} of {name}", separator=reading.seq_separator)
+        if one in reading.seq_len and kind.is_sequence:
+            column = column.shortened(int(reading.seq_len[one]))
+        table.columns[one] = column
+    return table
+
+
+def bare_name(column: str) -> str:
+    """Return the name of a column without its type.
+
+    >>> bare_name("rating:float"), bare_name("rating")
+    ('rating', 'rating')
+    """
+    name, colon, kind = column.rpartition(":")
+    return name if colon and kind in {one.value for one in FeatureType} else column
+
+
+def _declared(column: str, arrow_type: Any, reading: Reading, name: str) -> FeatureType:
+    """Return what a column of a table holds: by its typed name, by the settings, or by what is in it."""
+    bare = bare_name(column)
+    if bare != column:
+        return FeatureType(column.rpartition(":")[2])
+    if bare in reading.field_types:
+        return feature_type(reading.field_types[bare], bare, f"field_types, for {name}")
+    if bare in reading.ids:
+        return FeatureType.TOKEN
+    return kind_of(arrow_type)
+
+
+def feature_type(text: str, column: str, where: str) -> FeatureType:
+    """Return the type of that name.
+
+    Raises:
+        DataError: There is none.
+    """
+    kinds = [kind.value for kind in FeatureType]
+    if text not in kinds:
+        near = did_you_mean(text, kinds) or f"; there are {kinds}"
+        raise DataError(f"field {column!r} of {where} has the type {text!r}, which does not exist{near}")
+    return FeatureType(text)
+
+
+def _read_arrow_file(path: Path, selection: Selection, reading: Reading) -> Any:
+    """Read only the columns that are asked for: a file may be larger than the memory."""
+    arrow = pyarrow()
+    try:
+        if path.suffix == ".parquet":
+            names = arrow.parquet.read_schema(path).names
+            return arrow.parquet.read_table(path, columns=_wanted(names, selection, path.name))
+        if path.suffix in ARROW_SUFFIXES:
+            with arrow.memory_map(str(path)) as file:
+                names = arrow.ipc.open_file(file).schema.names
+            return arrow.feather.read_table(path, columns=_wanted(names, selection, path.name))
+        with arrow.csv.open_csv(path, arrow.csv.ReadOptions(encoding=reading.encoding)) as stream:
+            names = stream.schema.names
+        types = {one: arrow.string() for one in names if bare_name(one) in reading.ids}
+        options = arrow.csv.ConvertOptions(include_columns=_wanted(names, selection, path.name), column_types=types)
+        return arrow.csv.read_csv(path, arrow.csv.ReadOptions(encoding=reading.encoding), convert_options=options)
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _wanted(names: list[str], selection: Selection, name: str) -> list[str]:
+    fields = {bare_name(one): one for one in names}
+    return [fields[one] for one in selection.chosen(fields, name)]
+
+
+def _arrow_table(given: Any, name: str) -> Any:
+    arrow = pyarrow()
+    if isinstance(given, arrow.Table):
+        return given
+    if isinstance(given, Mapping):
+        return arrow.table({str(key): values for key, values in given.items()})
+    if hasattr(given, "__arrow_c_stream__"):
+        return arrow.table(given)
+    if hasattr(given, "columns") and hasattr(given, "to_numpy"):
+        return arrow.Table.from_pandas(given, preserve_index=False)
+    raise DataError(
+        f"{name} is a {type(given).__name__}; give a path, an Arrow table, a data frame or a dict of columns"
+    )

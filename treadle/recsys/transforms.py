@@ -1,0 +1,201 @@
+"""What happens to the sequences of a training batch: masked, cropped, reordered or turned about.
+
+Random choices depend on the seed and on the place of a row in the epoch, so that a batch is the same whoever makes it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle.data.seeds import fold_seed
+from treadle.errors import ConfigError, did_you_mean
+from treadle.recsys.config import Config
+from treadle.recsys.interaction import Interaction
+from treadle.recsys.sampling.counter_random import random_below, random_bits, random_unit, row_counters
+
+Transform = Callable[[Interaction, int, Tensor], Interaction]
+"""Takes a batch, a seed and the place of each row in the epoch, and returns the batch with further columns."""
+
+
+def make_transform(config: Config, dataset: Any) -> Transform | None:
+    """Return the transform that the setting `transform` names; None if it names none.
+
+    A function in the place of a name is called with the data set and the batch, and returns the batch.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    named = config["transform"]
+    if named is None:
+        return None
+    if callable(named):
+        return lambda batch, _, __: named(dataset, batch)
+    kinds: dict[str, Callable[[Config, Any], Transform]] = {
+        "mask_itemseq": MaskItemSequence,
+        "inverse_itemseq": InverseItemSequence,
+        "crop_itemseq": CropItemSequence,
+        "reorder_itemseq": ReorderItemSequence,
+    }
+    if named not in kinds:
+        near = did_you_mean(str(named), kinds) or f"; there are {list(kinds)}, or a function of one's own"
+        raise ConfigError(f"transform={named!r} does not exist{near}")
+    return kinds[named](config, dataset)
+
+
+class _Sequences:
+    """What all transforms know: the columns with items and lengths, and how to draw numbers for them."""
+
+    def __init__(self, config: Config, dataset: Any) -> None:
+        self._items = f"{config['ITEM_ID_FIELD']}{config['LIST_SUFFIX']}"
+        self._lengths = str(config["ITEM_LIST_LENGTH_FIELD"])
+
+    @staticmethod
+    def _bits(seed: int, places: Tensor, width: int) -> Tensor:
+        columns = torch.arange(width, device=places.device)
+        return random_bits(seed, row_counters(places.unsqueeze(1), columns))
+
+    def _share(self, config: Config, name: str) -> float:
+        value = config[name]
+        if not isinstance(value, (int, float)) or not 0 < value <= 1:
+            raise ConfigError(f"{name}={value!r} must be a share above 0 and up to 1: transform needs it")
+        return float(value)
+
+
+class MaskItemSequence(_Sequences):
+    """Hides some items of each sequence, for a model to find.
+
+    Adds `Mask_item_id_list`, the sequence with the number of items in the place of hidden ones; `Pos_item_id`, what was
+    hidden, with zeros before it; `MASK_INDEX`, where; and `Neg_item_id`, items that the sequence does not have, unless
+    `loss_type` is 'CE'. A share `ft_ratio` of the rows hide their last item only.
+    """
+
+    def __init__(self, config: Config, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        item = str(config["ITEM_ID_FIELD"])
+        self._mask_ratio = self._share(config, "mask_ratio")
+        self._last_ratio = float(config["ft_ratio"] or 0.0)
+        self._width = max(int(self._mask_ratio * int(config["MAX_ITEM_LIST_LENGTH"])), 1)
+        self._number = int(dataset.num(item))
+        self._draws = config["loss_type"] != "CE"
+        self._names = {
+            "MASK_ITEM_SEQ": f"Mask_{self._items}",
+            "POS_ITEMS": f"Pos_{item}",
+            "NEG_ITEMS": f"Neg_{item}",
+            "MASK_INDEX": "MASK_INDEX",
+        }
+        for setting, name in self._names.items():
+            config[setting] = name
+
+    def __call__(self, batch: Interaction, seed: int, places: Tensor) -> Interaction:
+        items, lengths = batch[self._items], batch[self._lengths]
+        numbers = random_unit(self._bits(seed, places, items.shape[1] + 1))
+        steps = torch.arange(items.shape[1], device=items.device)
+        inside = steps < lengths.unsqueeze(1)
+        last = steps == lengths.unsqueeze(1) - 1
+        only_last = numbers[:, -1:] < self._last_ratio
+        hidden = torch.where(only_last, last, (numbers[:, :-1] < self._mask_ratio) & inside)
+        index, there = _last_places(hidden, self._width)
+        positives = items.gather(1, index).masked_fill(~there, 0)
+        batch.update(
+            {
+                self._names["MASK_ITEM_SEQ"]: items.masked_fill(hidden, self._number),
+                self._names["POS_ITEMS"]: positives,
+                self._names["MASK_INDEX"]: index.masked_fill(~there, 0),
+            }
+        )
+        if self._draws:
+            negatives = self._others(items, seed, places).masked_fill(~there, 0)
+            batch.update({self._names["NEG_ITEMS"]: negatives})
+        return batch
+
+    def _others(self, items: Tensor, seed: int, places: Tensor) -> Tensor:
+        """Return items that are not in the sequence of their row, each equally likely.
+
+        The r-th item that a row lacks is r plus the number of the row's items before it: of its different items in
+        order, those whose id less their place is at most r.
+        """
+        ordered = items.sort(dim=1).values
+        again = torch.cat([ordered[:, :1] == 0, (ordered[:, 1:] == ordered[:, :-1]) | (ordered[:, 1:] == 0)], dim=1)
+        own = ordered.masked_fill(again, self._number).sort(dim=1).values
+        lacking = (self._number - 1 - (own < self._number).sum(dim=1, keepdim=True)).clamp(min=1)
+        ranks = 1 + random_below(self._bits(fold_seed(seed, "others"), places, self._width), lacking)
+        before = own - torch.arange(own.shape[1], device=own.device)
+        passed = (before.unsqueeze(1) <= ranks.unsqueeze(2)) & (own < self._number).unsqueeze(1)
+        return (ranks + passed.sum(dim=2)).clamp_(max=self._number - 1)
+
+
+def _last_places(marked: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return where the last `width` marks of each row are, in order, and which of these places have a mark."""
+    steps = torch.arange(marked.shape[1], device=marked.device)
+    order = torch.where(marked, steps, -1).sort(dim=1).values[:, -width:]
+    return order.clamp(min=0), order >= 0
+
+
+class InverseItemSequence(_Sequences):
+    """Adds `Inverse_item_id_list`: the sequence with its zeros before it."""
+
+    def __init__(self, config: Config, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self._name = f"Inverse_{self._items}"
+        config["INVERSE_ITEM_SEQ"] = self._name
+
+    def __call__(self, batch: Interaction, seed: int, places: Tensor) -> Interaction:
+        items, lengths = batch[self._items], batch[self._lengths]
+        width = items.shape[1]
+        from_end = torch.arange(width, device=items.device) - (width - lengths.unsqueeze(1))
+        batch.update({self._name: items.gather(1, from_end.clamp(min=0)).masked_fill(from_end < 0, 0)})
+        return batch
+
+
+class CropItemSequence(_Sequences):
+    """Adds `Crop_item_id_list`, a random stretch of a share `eta` of each sequence, and its length."""
+
+    def __init__(self, config: Config, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self._ratio = self._share(config, "eta")
+        self._name = f"Crop_{self._items}"
+        self._length_name = self._name + self._lengths
+        config["CROP_ITEM_SEQ"], config["CROP_ITEM_SEQ_LEN"] = self._name, self._length_name
+
+    def __call__(self, batch: Interaction, seed: int, places: Tensor) -> Interaction:
+        items, lengths = batch[self._items], batch[self._lengths]
+        begin, length = _stretch(self._bits(seed, places, 1)[:, 0], lengths, self._ratio)
+        steps = torch.arange(items.shape[1], device=items.device)
+        moved = items.gather(1, (begin.unsqueeze(1) + steps).clamp(max=items.shape[1] - 1))
+        batch.update(
+            {
+                self._name: moved.masked_fill(steps >= length.unsqueeze(1), 0),
+                self._length_name: length,
+            }
+        )
+        return batch
+
+
+class ReorderItemSequence(_Sequences):
+    """Adds `Reorder_item_id_list`: each sequence with a random stretch of a share `beta` in another order."""
+
+    def __init__(self, config: Config, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        self._ratio = self._share(config, "beta")
+        self._name = f"Reorder_{self._items}"
+        config["REORDER_ITEM_SEQ"] = self._name
+
+    def __call__(self, batch: Interaction, seed: int, places: Tensor) -> Interaction:
+        items, lengths = batch[self._items], batch[self._lengths]
+        width = items.shape[1]
+        bits = self._bits(seed, places, width + 1)
+        begin, length = _stretch(bits[:, 0], lengths, self._ratio)
+        steps = torch.arange(width, device=items.device).expand_as(items)
+        inside = (steps >= begin.unsqueeze(1)) & (steps < (begin + length).unsqueeze(1))
+        # What stays has its own place as its key; what moves, the place of the stretch and a random fraction.
+        keys = torch.where(inside, begin.unsqueeze(1) + random_unit(bits[:, 1:]), steps.double())
+        batch.update({self._name: items.gather(1, keys.argsort(dim=1, stable=True))})
+        return batch
+
+
+def _stretch(bits: Tensor, lengths: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
+    """Return where a random stretch of a share of each sequence begins, and how long it is."""
+    length = (lengths * ratio).long()
+    return random_below(bits, lengths - length + 1), length
