@@ -21,6 +21,7 @@ from benchmarks.execution_report import TITLES, as_markdown
 from benchmarks.execution_session import Findings, Options
 from benchmarks.provenance import provenance
 from benchmarks.results import write_section
+from treadle.data.locating import VARIABLE
 
 SECTIONS: dict[str, Callable[[Findings], None]] = {
     "small": execution_small.measure,
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_results(parsed.write_results)
         return
     options = Options(parsed.device, parsed.smoke, parsed.seed, parsed.out)
+    settle_data_folder()
     prepare_process(options)
     for name in parsed.sections:
         run_section(name, options, parsed.budget_s[name])
@@ -49,7 +51,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.execution", description=__doc__)
     parser.add_argument("--sections", default="small,gpt2,fashion", help=f"some of {', '.join(SECTIONS)}, by commas")
     parser.add_argument("--budget-s", default="", help="seconds for each section: 90, or small=90,gpt2=120")
-    parser.add_argument("--out", type=Path, help="the folder for results")
+    parser.add_argument("--out", type=from_here, help="the folder for results")
     parser.add_argument("--seed", type=int, default=0, help="of weights, data and the order of turns")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on the CPU, nothing captured or compiled")
     parser.add_argument("--write-results", type=Path, nargs="+", metavar="JSON", help="write these into RESULTS.md")
@@ -67,6 +69,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"{parsed.sections} need a GPU, and there is none; use --sections cpu, or --smoke")
     parsed.device = torch.device("cuda", 0) if needs_gpu else torch.device("cpu")
     return parsed
+
+
+def from_here(path: str) -> Path:
+    """Return a path that stays the same when the working directory changes: everybody runs in a folder of his own."""
+    return Path(path).expanduser().absolute()
+
+
+def settle_data_folder() -> None:
+    """Have the environment name the folder of data sets by its whole path."""
+    if os.environ.get(VARIABLE):
+        os.environ[VARIABLE] = str(from_here(os.environ[VARIABLE]))
 
 
 def parse_budgets(text: str) -> dict[str, float]:

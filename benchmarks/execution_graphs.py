@@ -74,6 +74,26 @@ def on_side_stream(stream: Any, work: Callable[[], None], times: int) -> None:
 
 
 @contextmanager
+def workspaces_kept() -> Iterator[None]:
+    """Keep whoever runs in the block from giving the workspaces of cuBLAS back.
+
+    Lightning does so before and after each fit. A captured step multiplies in the workspace that its stream got while
+    it was warmed up, which belongs to no graph: given back, it is somebody else's memory at the next replay, or nobody's,
+    and the process dies. Who runs alone in a process does not need this, and nobody gets slower by it.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is None:
+        # This torch has no CUDA.
+        yield
+        return
+    torch._C._cuda_clearCublasWorkspaces = lambda: None
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces = clear
+
+
+@contextmanager
 def restored(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Put weights and buffers back in place after the block, and the state of a new optimizer back to zero."""
     tensors = [*model.parameters(), *model.buffers()]

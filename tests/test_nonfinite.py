@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
-from tests.guards.no_sync import host_counters, no_sync
+from tests.guards.no_sync import DEVICES, host_counters, no_sync
 from tests.interrupting import (
     Rates,
     adamw,
@@ -30,6 +30,7 @@ from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError
+from treadle.nonfinite import gated_step
 from treadle.precision import LossScaler, LossScaling
 from treadle.trainer import Trainer
 
@@ -46,7 +47,17 @@ def train(data: Any, *callbacks: Any, build: Any = normalised, **kwargs: Any) ->
     return trainer
 
 
-BUILT = ("run_dir", "optimizer", "kind", "precision", "on_nonfinite", "loss_func", "loss_reduction", "checkpoints")
+BUILT = (
+    "run_dir",
+    "device",
+    "optimizer",
+    "kind",
+    "precision",
+    "on_nonfinite",
+    "loss_func",
+    "loss_reduction",
+    "checkpoints",
+)
 skip = partial(train, on_nonfinite="skip")
 
 
@@ -144,6 +155,27 @@ OPTIMIZERS: dict[str, Any] = {
 def test_a_skipped_step_leaves_no_trace(name: str, bad: tuple[int, ...]) -> None:
     skipped = skip(spoilt(*bad), optimizer=OPTIMIZERS[name])
     assert_same_bits(state_of(skipped), state_of(train(without(*bad), optimizer=OPTIMIZERS[name])))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bad", [(1,), (4,), (1, 2, 5)], ids=str)
+def test_a_skipped_step_is_not_counted_by_an_optimizer_that_counts_on_the_host(
+    bad: tuple[int, ...], device: str
+) -> None:
+    options = {"optimizer": partial(torch.optim.Adagrad, lr=0.05, lr_decay=0.5), "device": device}
+    skipped = skip(spoilt(*bad), **options)
+    assert_same_bits(state_of(skipped), state_of(train(without(*bad), **options)))
+    assert {state["step"].item() for state in skipped.optimizer.state.values()} == {6 - len(bad)}
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0])
+def test_state_that_is_elsewhere_than_the_flag_is_kept_by_making_no_update(bad: float) -> None:
+    # The weights are on `meta` in place of a GPU; there the flag is too, but here it has to be read.
+    weight = nn.Parameter(torch.empty(2, device="meta"))
+    optimizer = torch.optim.Adagrad([weight])
+    weight.grad = torch.empty_like(weight)
+    gated_step(optimizer, torch.tensor(bad))
+    assert optimizer.state[weight]["step"].item() == 1 - bad
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -82,6 +82,52 @@ def test_a_schedule_moves_on_once_an_update() -> None:
     assert offloaded.optimizer.param_groups[0]["lr"] == 0.05 * 0.5**6
 
 
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_weights_that_lie_in_memory_as_images_do_are_updated_as_at_once(name: str) -> None:
+    def run(offload: bool) -> Any:
+        generator = torch.Generator().manual_seed(0)
+        shape = (2, 3, 2, 2)
+        weight = nn.Parameter(torch.randn(shape, generator=generator).to(memory_format=torch.channels_last))
+        optimizer = OPTIMIZERS[name]([weight])
+        with OffloadedState(optimizer) if offload else nullcontext():
+            for round_ in range(4):
+                if round_ == 2:
+                    # A file keeps the values, and not how they lie in memory.
+                    saved = optimizer.state_dict()
+                    if offload:
+                        saved["state"] = {0: {key: _flat(value) for key, value in saved["state"].get(0, {}).items()}}
+                    optimizer.load_state_dict(saved)
+                weight.grad = torch.randn(shape, generator=generator).to(memory_format=torch.channels_last)
+                optimizer.step()
+        return {"weight": weight.detach(), "optimizer": optimizer.state_dict()}
+
+    assert_same_bits(run(True), run(False))
+
+
+def _flat(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def test_weights_without_elements_belong_to_their_own_group() -> None:
+    groups = [{"params": [nn.Parameter(torch.ones(size))], "lr": rate} for size, rate in ((0, 1.0), (2, 0.5), (0, 0.25))]
+    weights = [group["params"][0] for group in groups]  # type: ignore[index]
+    optimizer = torch.optim.SGD(groups)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    rates: list[tuple[int, float]] = []
+    update = optimizer.step
+
+    def noted(*args: Any) -> Any:
+        rates.extend((len(one), group["lr"]) for group in optimizer.param_groups for one in group["params"])
+        return update(*args)
+
+    optimizer.step = noted  # type: ignore[method-assign, assignment]
+    with OffloadedState(optimizer, part_bytes=8):
+        optimizer.step()
+    assert rates == [(0, 1.0), (2, 0.5), (0, 0.25)]
+    assert weights[1].tolist() == [0.5, 0.5]
+
+
 def test_groups_with_rates_of_their_own_keep_them() -> None:
     def grouped(model: Any) -> Any:
         groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[3].parameters(), "lr": 0.01}]
@@ -182,6 +228,24 @@ def test_on_cuda_state_is_in_pinned_memory_and_little_of_it_on_the_device(fused:
         states = [optimizer.state[weight][name] for weight in weights for name in ("exp_avg", "exp_avg_sq")]
         assert all(state.is_pinned() for state in states)
     assert all(optimizer.state[weight]["exp_avg"].is_cuda for weight in weights)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_on_cuda_state_that_was_made_before_the_weights_were_moved_is_pinned_too() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.Adagrad([weight], lr=1.0)
+    weight.data = weight.data.cuda()
+    with OffloadedState(optimizer) as offloaded:
+        assert optimizer.state[weight]["sum"].is_pinned()
+        weight.grad = torch.full((4,), 2.0, device="cuda")
+        optimizer.step()
+        offloaded.wait()
+        assert optimizer.state[weight]["sum"].is_pinned()
+        assert optimizer.state[weight]["sum"].tolist() == [4, 4, 4, 4]
+    assert optimizer.state[weight]["sum"].is_cuda
+    assert optimizer.state[weight]["step"].is_cpu
+    assert weight.tolist() == [0, 0, 0, 0]
 
 
 def test_state_that_was_there_before_and_is_there_afterwards_is_the_optimizers_own() -> None:

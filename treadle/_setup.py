@@ -21,6 +21,7 @@ from treadle.data.loaders import loader_arguments, needs_no_workers
 from treadle.data.seeds import draw_seed
 from treadle.errors import ConfigError, DataError
 from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
+from treadle.execution.fused import state_to_weights
 from treadle.gradients import WindowScale
 from treadle.memory import forget_peak
 from treadle.micro_batches import MicroBatchSplits
@@ -157,6 +158,9 @@ class SetUp(Evaluation):
         self.model.to(self.device)
         self.precision.check(self.model)
         self._optimizers = list(self.optimizers().values())
+        if not self.offload_optimizer:
+            for optimizer in self._optimizers:
+                state_to_weights(optimizer)
         if not any(getattr(module, "sparse", False) for module in self.model.modules()):
             # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
             for optimizer in self._optimizers:

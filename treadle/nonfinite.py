@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
+from treadle.execution.fused import counters_to_device
 from treadle.gradients import norm_of
 
 REMEDY = "lower the learning rate or set clip_norm"
@@ -65,7 +66,7 @@ class UpdateGate:
     between before and after by that flag. Gradients set to zero would still decay moments and weights. A fused
     optimizer takes the flag itself; for others a copy of what they change is taken before each update. The host
     looks only at the first update of an optimizer whose state does not begin at zero, and at every update of one
-    that counts in Python's numbers.
+    that counts in Python's numbers, or in tensors on the host while the weights are elsewhere, as Adagrad does.
 
     Args:
         model: Whose buffers are gated.
@@ -99,7 +100,7 @@ class UpdateGate:
         if device.type == "cuda":
             for optimizer in optimizers:
                 if not _takes_flag(optimizer):
-                    _count_on_device(optimizer, device)
+                    _count_on_device(optimizer)
 
     def begin(self) -> None:
         """Start a window: take a copy of the model's buffers, which a forward pass may change or put anew."""
@@ -196,9 +197,9 @@ def gated_step(optimizer: Optimizer, bad: Tensor) -> None:
     """Let `optimizer` make its update, and leave no trace of it if `bad`, on the device, is 1."""
     if _takes_flag(optimizer) and not _lacks_momentum(optimizer):
         _fused_step(optimizer, bad)
-    elif _counts_on_host(optimizer) or not (_begins_at_zero(optimizer) or all(_states_in_use(optimizer))):
-        # Numbers of Python's cannot be chosen by a flag; and a state that is made from these gradients has none
-        # before it to go back to.
+    elif _counts_on_host(optimizer, bad) or not (_begins_at_zero(optimizer) or all(_states_in_use(optimizer))):
+        # What is on the host cannot be chosen by a flag on the device; and a state that is made from these gradients
+        # has none before it to go back to.
         if not bool(bad):
             optimizer.step()
     else:
@@ -248,10 +249,18 @@ def _fused_step(optimizer: Optimizer, bad: Tensor) -> None:
         del fused.grad_scale, fused.found_inf
 
 
-def _counts_on_host(optimizer: Optimizer) -> bool:
-    """Whether an optimizer keeps numbers of Python's for its weights, as SparseAdam counts its steps."""
-    state: dict[str, Any] = next(iter(optimizer.state.values()), {})
-    return any(isinstance(value, (int, float)) and not isinstance(value, bool) for value in state.values())
+def _counts_on_host(optimizer: Optimizer, bad: Tensor) -> bool:
+    """Whether an optimizer keeps something for its weights where the flag is not.
+
+    SparseAdam counts its steps in numbers of Python's, Adagrad in tensors on the host beside weights on a GPU.
+    """
+    state: dict[str, Any] = next(filter(None, _states_in_use(optimizer)), {})
+    return any(
+        value.device != bad.device
+        if isinstance(value, Tensor)
+        else isinstance(value, (int, float)) and not isinstance(value, bool)
+        for value in state.values()
+    )
 
 
 def _states_in_use(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -266,16 +275,13 @@ def _begins_at_zero(optimizer: Optimizer) -> bool:
     return type(optimizer) in kinds or (type(optimizer) is torch.optim.SGD and not dampened)
 
 
-def _count_on_device(optimizer: Optimizer, device: torch.device) -> None:
-    """Have an optimizer keep its step counter on the device, where a flag can gate it without being read."""
+def _count_on_device(optimizer: Optimizer) -> None:
+    """Have an optimizer keep its counters on the device, where a flag can gate them without being read."""
     if "capturable" not in optimizer.defaults:
         return
     for group in optimizer.param_groups:
         group["capturable"] = True
-        for parameter in group["params"]:
-            step = optimizer.state.get(parameter, {}).get("step")
-            if isinstance(step, Tensor):
-                optimizer.state[parameter]["step"] = step.to(device)
+    counters_to_device(optimizer)
 
 
 def _touched_by(optimizer: Optimizer) -> list[Tensor]:

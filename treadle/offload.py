@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
+from treadle.execution.fused import state_to_weights
 
 KNOWN: tuple[type[Optimizer], ...] = (
     torch.optim.Adam,
@@ -94,7 +95,7 @@ class OffloadedState:
         self._active = True
         for parameter, state in optimizer.state.items():
             for name in self._large(parameter, state):
-                state[name] = self._on_host(state[name], None, wait=True)
+                state[name] = self._on_host(state[name], None, pin=parameter.is_cuda, wait=True)
         self._handles = [
             optimizer.register_state_dict_pre_hook(lambda _: self.wait()),
             optimizer.register_load_state_dict_pre_hook(self._take_saved),
@@ -117,10 +118,7 @@ class OffloadedState:
         self._active = False
         for handle in self._handles:
             handle.remove()
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items():
-                if isinstance(value, Tensor) and value.dim() and value.device != parameter.device:
-                    state[name] = value.to(parameter.device)
+        state_to_weights(optimizer)
         # Where a scheduler has put something around our step, that stays, and does nothing any more.
         if vars(optimizer).get("step") is self._own_step:
             if self._step_before is None:
@@ -168,14 +166,14 @@ class OffloadedState:
     def _parts(self) -> list[_Part]:
         parts: list[_Part] = []
         for group in self.optimizer.param_groups:
-            room = 0
+            room = -1
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 size = parameter.numel() * parameter.element_size()
                 if size > room:
                     parts.append(_Part(group, []))
-                    room = self._part_bytes
+                    room = max(self._part_bytes, size)
                 room -= size
                 parts[-1].weights.append(parameter)
         return parts
@@ -216,7 +214,7 @@ class OffloadedState:
         """Begin to bring the state of a part back to the host."""
         homes = {(id(state), name): home for state, name, home in part.arriving}
         part.arriving = []
-        stream, made = self._stream_of(part), False
+        stream, made = self._stream_of(part), []
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
@@ -224,12 +222,14 @@ class OffloadedState:
                 state = self.optimizer.state.get(parameter, {})
                 for name in self._large(parameter, state):
                     value = state[name]
-                    made = made or id(value) not in part.lent
-                    state[name] = self._on_host(value, homes.get((id(state), name)), wait=stream is None)
+                    if id(value) not in part.lent:
+                        made.append(value)
+                    home = homes.get((id(state), name))
+                    state[name] = self._on_host(value, home, pin=parameter.is_cuda, wait=stream is None)
         if stream is not None and made:
-            # State that the optimizer has just made lies where our stream does not see it used. Waiting, in the first
-            # update only, also keeps the state of all parts from being on the device at once.
-            stream.synchronize()
+            # State that the optimizer has just made lies in memory of the stream that computes. That stream waits, in
+            # the first update only, until it is copied: then the next part can have this memory, and the host goes on.
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
 
     def _stream_of(self, part: _Part) -> Any:
         device = part.weights[0].device
@@ -246,11 +246,12 @@ class OffloadedState:
         return [name for name, value in state.items() if isinstance(value, Tensor) and value.dim() > 0]
 
     @staticmethod
-    def _on_host(value: Tensor, home: Tensor | None, *, wait: bool) -> Tensor:
+    def _on_host(value: Tensor, home: Tensor | None, *, pin: bool, wait: bool) -> Tensor:
         """Return `value` on the host: in `home`, or in new memory."""
         if home is None or home.shape != value.shape or home.dtype != value.dtype:
-            # Pinned memory is what can be copied while the device works.
-            home = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            # Pinned memory is what can be copied while the device works. Strides are kept: a fused optimizer goes
+            # through weights and state as they lie in memory.
+            home = torch.empty_like(value, device="cpu", pin_memory=pin)
         return home.copy_(value.detach(), non_blocking=not wait)
 
     def wait(self) -> None:
@@ -284,5 +285,7 @@ class OffloadedState:
             on_device = group.get("fused") or group.get("capturable")
             return value.to(parameter.device) if on_device else value
         dtype = parameter.dtype if value.is_floating_point() else value.dtype
-        home = torch.empty(value.shape, dtype=dtype, pin_memory=parameter.is_cuda)
+        # A file does not say how a tensor lay in memory; its weight does.
+        like = parameter.detach() if parameter.shape == value.shape else value
+        home = torch.empty_like(like, dtype=dtype, device="cpu", pin_memory=parameter.is_cuda)
         return home.copy_(value)

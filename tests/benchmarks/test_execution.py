@@ -16,11 +16,12 @@ from torch import nn
 
 from benchmarks import execution, execution_graphs, gpt2, results
 from benchmarks.execution_report import as_markdown
-from benchmarks.execution_session import Findings, Options
+from benchmarks.execution_session import Findings, Options, alone
 from benchmarks.execution_work import MLP, Clock, Material, fused_adamw, train_by_hand
 from benchmarks.fashion_task import Task
 from benchmarks.fashion_task import train_by_hand as train_task_by_hand
 from tests.benchmarks.fake_cuda import put_in_place
+from treadle.data.locating import data_folder
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -110,6 +111,26 @@ def test_a_captured_language_model_learns_what_the_plain_loop_does(monkeypatch: 
     torch.testing.assert_close(*trained, rtol=0, atol=1e-6)
 
 
+def test_the_memory_that_captured_steps_multiply_in_is_not_given_back_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[str] = []
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: given_back.append("yes"), raising=False)
+    with pytest.raises(KeyError), execution_graphs.workspaces_kept():
+        torch._C._cuda_clearCublasWorkspaces()
+        raise KeyError
+    assert given_back == []
+    torch._C._cuda_clearCublasWorkspaces()
+    assert given_back == ["yes"]
+
+
+def test_without_cuda_there_is_no_such_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces", raising=False)
+    with execution_graphs.workspaces_kept():
+        assert not hasattr(torch._C, "_cuda_clearCublasWorkspaces")
+    assert not hasattr(torch._C, "_cuda_clearCublasWorkspaces")
+
+
 # What is kept -----------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +179,26 @@ def test_arguments_that_make_no_sense_are_refused(
     with pytest.raises(SystemExit):
         execution.parse_arguments(arguments)
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_folders_are_those_of_where_the_command_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "data" / "letters").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TREADLE_DATA", "data")
+    execution.settle_data_folder()
+    out = execution.parse_arguments(["--smoke", "--out", "found"]).out
+    with alone():
+        assert data_folder("letters") == tmp_path / "data" / "letters"
+    assert out == tmp_path / "found"
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_data_folder_that_is_not_named_stays_so(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    monkeypatch.delenv("TREADLE_DATA", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TREADLE_DATA", value)
+    execution.settle_data_folder()
+    assert os.environ.get("TREADLE_DATA") == value
 
 
 def test_sections_that_need_a_gpu_say_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

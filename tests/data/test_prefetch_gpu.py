@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.guards.no_sync import no_sync
 from tests.interrupting import check, make_trainer, samples, simply
-from treadle.data import DevicePrefetcher, InMemoryDataset, Stream, make_loader
+from treadle.data import DevicePrefetcher, InMemoryDataset, Stream, make_loader, prefetching
 from treadle.data.prefetching import PinnedCopies
 from treadle.data.waiting import Waiting
 
@@ -35,7 +35,13 @@ class Samples(Dataset[Any]):
 
 
 TENSORS = TensorDataset(torch.arange(256.0 * 4096).reshape(256, 4096), torch.arange(256))
+SMALL_TENSORS = TensorDataset(torch.arange(256.0 * 16).reshape(256, 16), torch.arange(256))
+"""Batches of eight have 576 bytes, and are sent without the ring; those of `TENSORS` are twice too large for that."""
 SOURCES: dict[str, Callable[[], Any]] = {
+    "small": lambda: make_loader(SMALL_TENSORS, shuffle=True, batch_size=8),
+    "small, pinned by workers": lambda: make_loader(
+        SMALL_TENSORS, shuffle=True, batch_size=8, num_workers=2, pin_memory=True
+    ),
     "tensors": lambda: make_loader(TENSORS, shuffle=True, batch_size=8, pin_memory=True),
     "samples": lambda: make_loader(Samples(), shuffle=True, batch_size=8),
     "workers": lambda: make_loader(Samples(), shuffle=True, batch_size=8, num_workers=2),
@@ -43,6 +49,13 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "on the host": lambda: make_loader(InMemoryDataset(*TENSORS.tensors, device="cpu"), shuffle=True, batch_size=8),
     "on the device": lambda: make_loader(InMemoryDataset(*TENSORS.tensors), shuffle=True, batch_size=8),
 }
+
+
+@pytest.fixture(params=["by themselves", "through the ring"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the small batches of a test sent in the one way and in the other."""
+    if request.param == "through the ring":
+        monkeypatch.setattr(prefetching, "SMALL", 0)
 
 
 def leaves(value: Any) -> list[Any]:
@@ -92,29 +105,46 @@ def test_a_slow_step_reads_the_batch_it_was_given_though_buffers_and_memory_are_
     assert [numbers(result) for result in results] == expected
 
 
-def test_batches_that_are_kept_keep_their_values() -> None:
-    kept = drawn(CUDA, "tensors", 0, 1, prefetch=1)
+@pytest.mark.parametrize("source", ["small", "small, pinned by workers", "tensors"])
+def test_batches_that_are_kept_keep_their_values(source: str) -> None:
+    kept = drawn(CUDA, source, 0, 1, prefetch=1)
     torch.cuda.synchronize()
-    assert [numbers(batch) for batch in kept] == [numbers(batch) for batch in drawn(CPU, "tensors", 0, 1)]
+    assert [numbers(batch) for batch in kept] == [numbers(batch) for batch in drawn(CPU, source, 0, 1)]
+
+
+def buffers(copies: PinnedCopies) -> list[int]:
+    """Return where the buffers of the ring are."""
+    found = [buffer for ring, _ in copies._ring for buffer in ring._buffers]
+    assert all(buffer.is_pinned() for buffer in found)
+    return [buffer.data_ptr() for buffer in found]
 
 
 def test_the_ring_is_pinned_once() -> None:
     copies = PinnedCopies(CUDA, 3)
     ahead = DevicePrefetcher(CUDA, 1, copies)
-
-    def buffers() -> list[int]:
-        found = [buffer for ring, _ in copies._ring for buffer in ring._buffers]
-        assert all(buffer.is_pinned() for buffer in found)
-        return [buffer.data_ptr() for buffer in found]
-
-    batches = [[torch.full((64, 3), float(number)), torch.full((64,), number)] for number in range(7)]
+    batches = [[torch.full((64, 300), float(number)), torch.full((64,), number)] for number in range(7)]
     for _ in ahead.over(iter(batches)):
         pass
-    first = buffers()
+    first = buffers(copies)
     assert len(first) == 6
-    for _ in ahead.over(iter([*batches, [torch.zeros(5, 3), torch.zeros(5)]])):
+    shorter = [torch.zeros(60, 300), torch.zeros(60)]
+    assert 60 * 300 * 4 > prefetching.SMALL
+    for _ in ahead.over(iter([*batches, shorter])):
         pass
-    assert buffers() == first
+    assert buffers(copies) == first
+
+
+def test_the_ring_is_for_batches_that_are_not_small() -> None:
+    copies = PinnedCopies(CUDA, 3)
+    ahead = DevicePrefetcher(CUDA, 1, copies)
+    largest = torch.arange(prefetching.SMALL // 8)
+    small = [(largest + number, torch.empty(0)) for number in range(7)]
+    found = [batch[0].sum() for batch in ahead.over(iter(small))]
+    assert [int(total) for total in found] == [int(batch[0].sum()) for batch in small]
+    assert buffers(copies) == []
+    (received,) = ahead.over(iter([(largest, torch.ones(1))]))
+    assert numbers(received) == [largest.tolist(), [1.0]]
+    assert len(buffers(copies)) == 2
 
 
 @pytest.mark.parametrize("source", list(SOURCES))
@@ -193,6 +223,7 @@ def test_odd_things_are_moved_as_ever() -> None:
     assert (received["word"], received["nothing"]) == ("ant", None)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_the_layout_of_images_is_kept() -> None:
     images = torch.arange(48.0).reshape(2, 3, 2, 4).to(memory_format=torch.channels_last)
     received = sent([images])[0]
@@ -200,6 +231,7 @@ def test_the_layout_of_images_is_kept() -> None:
     assert torch.equal(received.cpu(), images)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_what_is_on_the_device_already_is_left_where_it_is() -> None:
     there = torch.ones(3, device=CUDA)
     received = sent((there, torch.zeros(3)))
@@ -280,6 +312,7 @@ class Augmented(Dataset[Any]):
         return inputs + 0.1 * torch.randn(2), targets
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("data", [samples(), Augmented()], ids=["tensors", "samples"])
 def test_a_run_whose_batches_are_sent_ahead_resumes_exactly(tmp_path: Path, data: Any, workers: int) -> None:

@@ -1,7 +1,8 @@
 """Batches sent ahead: their order, how many, whose turn an error is; and the memory they go through."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -9,7 +10,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from treadle.data import InMemoryDataset, Stream, make_loader, prefetching
-from treadle.data.prefetching import DevicePrefetcher, HostBuffers, is_plain_tensor, prefetch_depth
+from treadle.data.prefetching import (
+    SMALL,
+    DevicePrefetcher,
+    HostBuffers,
+    PinnedCopies,
+    Sent,
+    is_plain_tensor,
+    prefetch_depth,
+)
 from treadle.errors import ConfigError
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -182,6 +191,97 @@ def test_plain_numbers_on_the_host_go_through_buffers(tensor: Tensor) -> None:
 )
 def test_anything_else_is_moved_as_ever(tensor: Tensor) -> None:
     assert not is_plain_tensor(tensor)
+
+
+# Which way -----------------------------------------------------------------------------------------------------
+
+META = torch.device("meta")
+"""Stands for a GPU: a copy to it has a device, a type and a shape, and no values."""
+
+
+class Idle:
+    """A stream, or an event, of a device that has nothing to do."""
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def record(self, stream: Any) -> None:
+        """Happen at once."""
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> PinnedCopies:
+    monkeypatch.setattr(torch.cuda, "Stream", Idle)
+    monkeypatch.setattr(torch.cuda, "Event", Idle)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(prefetching, "HostBuffers", lambda pin: HostBuffers(pin=False))
+    return PinnedCopies(META, 2)
+
+
+def buffers(copies: PinnedCopies) -> int:
+    """Return how many tensors the ring had to make room for."""
+    return sum(len(ring._buffers) for ring, _ in copies._ring)
+
+
+@pytest.mark.parametrize(("more", "number"), [(0, 0), (1, 2)])
+def test_a_small_batch_goes_by_itself_and_a_larger_one_through_the_ring(
+    copies: PinnedCopies, more: int, number: int
+) -> None:
+    batch = [torch.zeros(SMALL - 8, dtype=torch.uint8), torch.zeros(8 + more, dtype=torch.uint8)]
+    sent = copies.send(batch)
+    assert [leaf.device for leaf in (sent.batch if number else sent)] == [META, META]
+    assert (type(sent) is Sent, buffers(copies)) == (bool(number), number)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_small_batch_is_received_as_it_was_made(copies: PinnedCopies, kind: type) -> None:
+    received = copies.receive(copies.send(kind(TENSORS)))
+    assert type(received) is kind
+    for tensor, copy in zip(TENSORS, received, strict=True):
+        assert (copy.device, copy.dtype, copy.shape, copy.stride()) == (
+            META,
+            tensor.dtype,
+            tensor.shape,
+            tensor.stride(),
+        )
+
+
+def test_what_is_on_the_device_already_does_not_make_a_batch_large(copies: PinnedCopies) -> None:
+    there = torch.zeros(2 * SMALL, device=META)
+    sent = copies.send((there, torch.zeros(1)))
+    assert sent[0] is there
+    assert sent[1].device == META
+    whole = [there, there]
+    assert copies.send(whole) is whole
+    assert buffers(copies) == 0
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(2),
+        {"one": torch.ones(2)},
+        Pair(torch.ones(2), torch.ones(2)),
+        [torch.ones(2), [torch.ones(2)]],
+        [torch.ones(2), 3],
+        [torch.ones(2), torch.ones(2, 3).t()],
+        [torch.ones(2), torch.ones(2).as_subclass(Child)],
+    ],
+    ids=["a tensor", "a dict", "a named tuple", "nested", "a number", "transposed", "a child"],
+)
+def test_a_batch_that_has_to_be_looked_into_goes_through_the_ring_however_small(
+    copies: PinnedCopies, batch: Any
+) -> None:
+    assert type(copies.send(batch)) is Sent
+    assert buffers(copies) > 0
 
 
 # Streams -------------------------------------------------------------------------------------------------------

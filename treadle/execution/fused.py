@@ -60,18 +60,33 @@ class Capturable:
 
 
 def counters_to_device(optimizer: Optimizer) -> None:
-    """Keep counters where they are expected: with the weights if fused or recorded, else on the host."""
+    """Keep counters where they are expected: with the weights if fused or recorded, else on the host.
+
+    ASGD has them with the weights whatever is chosen, and Adagrad, which has no choice, where it made them.
+    """
+    beside = isinstance(optimizer, torch.optim.ASGD)
     for group in optimizer.param_groups:
         if "capturable" not in group:
             continue
-        on_device = group.get("fused") or group["capturable"]
+        on_device = beside or group.get("fused") or group["capturable"]
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             wanted = parameter.device if on_device else torch.device("cpu")
-            # NAdam has a product of momenta besides the step.
+            # NAdam has a product of momenta besides the step, ASGD two factors.
             for name in ("step", "mu_product", "eta", "mu"):
                 if isinstance(state.get(name), Tensor):
                     state[name] = state[name].to(wanted)
+
+
+def state_to_weights(optimizer: Optimizer) -> None:
+    """Bring all state but counters to where its weights are.
+
+    Adagrad makes its state when it is built: where the weights were then, and not where a trainer moves them to.
+    """
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.dim() and value.device != parameter.device:
+                state[name] = value.to(parameter.device)
 
 
 def _is_supported(parameter: Tensor) -> bool:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.guards.no_sync import DEVICES, no_sync
 from tests.recsys.evaluation import oracle
 from tests.recsys.evaluation.cases import items_of
 from treadle.errors import ConfigError, DataError, NonFiniteError
@@ -47,6 +48,21 @@ def test_metrics_of_lists_and_of_labels_are_calculated_together() -> None:
     assert found["logloss"] == pytest.approx(float(-probability.log().mean()), rel=1e-6)
     own = [oracle.area(values[:3], labels[:3]), oracle.area(values[3:], labels[3:])]
     assert found["gauc"] == pytest.approx((3 * own[0] + 6 * own[1]) / 9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("by_pairs", [False, True])
+def test_the_device_is_not_read_while_users_are_ranked(by_pairs: bool, device: str) -> None:
+    metrics = plan("Recall", "NDCG", "GAUC", "AUC")
+    scores = SCORES.to(device)
+    ranking = SampledRanking(metrics, POSITIVES.to(device), NEGATIVES.to(device), pairs_at_once=4)
+    with no_sync(device):
+        if by_pairs:
+            state, rows = ranking.accumulate(None, lambda users, items: scores[users, items])
+        else:
+            state, rows = ranking.accumulate(lambda users: scores[users], None)
+    reference = SampledRanking(metrics, POSITIVES, NEGATIVES).evaluate(scorer)
+    assert state.result().metrics | rows.values() == pytest.approx(reference.metrics, rel=1e-12)
 
 
 def test_a_model_that_gives_every_item_one_score_is_not_favoured() -> None:

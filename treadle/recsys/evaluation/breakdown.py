@@ -103,7 +103,7 @@ class ItemBreakdown(Breakdown):
             part = Ranking(ranking.hits & (of_items == place), own, ranking.items, ranking.catalogue)
             values, weights = values_of(self.measures, part, None)
             column = torch.zeros(1, len(self.groups.labels), dtype=torch.float64, device=own.device)
-            column[:, place] = 1.0
+            column[:, place].fill_(1.0)
             self.means.add(values, weights, (own > 0).double().unsqueeze(1) * column)
 
 

@@ -138,7 +138,7 @@ def check_plan(plan: MetricPlan, positives: UserItems) -> None:
 
 def hide(scores: Tensor, places: Tensor, first_item: int) -> None:
     """Give padding, and the `places` of the flat scores, a score below every other."""
-    scores[:, :first_item] = -torch.inf
+    scores[:, :first_item].fill_(-torch.inf)
     scores.view(-1).index_fill_(0, places, -torch.inf)
 
 

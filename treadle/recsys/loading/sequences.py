@@ -8,6 +8,7 @@ from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.transforms import Transform, make_transform
 
 POSITIVES = "pos_"
 """What stands before the name of the column with the targets."""
@@ -19,7 +20,8 @@ class SequenceTrainDataLoader(AbstractDataLoader):
     A batch has `user_id`; the columns of a history, such as `item_id_list` `[rows, length]` and `item_length`;
     `pos_item_id_list`, the item after each position; and, if there are negatives, `neg_item_id_list`, of the same
     shape, or `[rows, length, n]` for several. Behind the end of a sequence all are 0. `train_batch_size` counts
-    positions, so that an update learns from as many targets as it does from rows of a `TrainDataLoader`.
+    positions, so that an update learns from as many targets as it does from rows of a `TrainDataLoader`. A `transform`
+    adds its columns, as it does there.
 
     Args:
         config: The settings.
@@ -39,6 +41,7 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         self._count = int(arguments["sample_num"]) if sampler is not None else 0
         self._prefix = str(config["NEG_PREFIX"])
         self._list = f"{dataset.iid_field}{config['LIST_SUFFIX']}"
+        self._transform: Transform | None = make_transform(config, dataset)
         super().__init__(config, dataset, sampler, shuffle)
 
     def _count_rows(self) -> int:
@@ -68,8 +71,10 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         }
         if self._count:
             columns[self._prefix + self._list] = self._negatives(targets, places, epoch)
-        batch = Interaction.of_columns(columns, len(rows))
-        return data.join(batch)
+        batch = data.join(Interaction.of_columns(columns, len(rows)))
+        if self._transform is None:
+            return batch
+        return self._transform(batch, fold_seed(self._seed, "transform", epoch), places)
 
     def _negatives(self, targets: Tensor, places: Tensor, epoch: int) -> Tensor:
         """Return items other than the target for each position, 0 where there is no target."""
