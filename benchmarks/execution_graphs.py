@@ -78,8 +78,8 @@ def workspaces_kept() -> Iterator[None]:
     """Keep whoever runs in the block from giving the workspaces of cuBLAS back.
 
     Lightning does so before and after each fit. A captured step multiplies in the workspace that its stream got while
-    it was warmed up, which belongs to no graph: given back, it is somebody else's memory at the next replay, or nobody's,
-    and the process dies. Who runs alone in a process does not need this, and nobody gets slower by it.
+    it was warmed up, and that belongs to no graph: given back, it is somebody else's memory at the next replay, or
+    nobody's, and the process dies. Who runs alone in a process does not need this, and nobody gets slower by it.
     """
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is None:

@@ -109,7 +109,9 @@ def _flat(value: Any) -> Any:
 
 
 def test_weights_without_elements_belong_to_their_own_group() -> None:
-    groups = [{"params": [nn.Parameter(torch.ones(size))], "lr": rate} for size, rate in ((0, 1.0), (2, 0.5), (0, 0.25))]
+    groups = [
+        {"params": [nn.Parameter(torch.ones(size))], "lr": rate} for size, rate in ((0, 1.0), (2, 0.5), (0, 0.25))
+    ]
     weights = [group["params"][0] for group in groups]  # type: ignore[index]
     optimizer = torch.optim.SGD(groups)
     for weight in weights:

@@ -26,7 +26,8 @@ class Updating(Running):
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
         self._updated = False
-        gate = None if self._gate is None else self._gate_in_use
+        heard = not phase.silent
+        gate = self._gate_in_use if self._gate is not None and heard else None
         if gate is not None:
             gate.begin()
         listening = self.callback_handler.table
@@ -37,19 +38,20 @@ class Updating(Running):
         plain = self._loss_module is None and self.precision.plain and (self.recording or self.progress.visit_step > 0)
         verb = phase.loss if self._verbs is None else self._verbs.of(phase.loss)
         for position, batch in enumerate(window):
-            if listening["on_train_step_start"]:
+            if heard and listening["on_train_step_start"]:
                 self.fire("on_train_step_start", batch=batch)
             # The common case goes straight to the verb: what lies between is a good part of a small step.
             output, rider = (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
             # What is recorded is a mean: a sum is divided by what it is over.
-            self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), weight)
+            if heard:
+                self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), weight)
             if gate is not None and gate.watches:
                 gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
                 rider = None if rider is None else rider * (1 + 0 * loss.detach())
-            if listening["on_train_step_end"]:
+            if heard and listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))

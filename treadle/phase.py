@@ -31,6 +31,8 @@ class Phase:
         reuse: Whether it takes the window that was drawn last from its stream again, instead of a new one.
         draws: Whether the loop draws its windows; False leaves that to an `update` of one's own, which gets an
             empty one.
+        silent: Whether nobody hears of its passes: no event of a micro-batch, no loss in the mean of the epoch. For
+            passes within an update of one's own that only help it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Phase:
     steps: int | None = None
     reuse: bool = False
     draws: bool = True
+    silent: bool = False
     trained: list[nn.Parameter] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

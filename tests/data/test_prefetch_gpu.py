@@ -128,7 +128,7 @@ def test_the_ring_is_pinned_once() -> None:
     first = buffers(copies)
     assert len(first) == 6
     shorter = [torch.zeros(60, 300), torch.zeros(60)]
-    assert 60 * 300 * 4 > prefetching.SMALL
+    assert prefetching.SMALL < 60 * 300 * 4
     for _ in ahead.over(iter([*batches, shorter])):
         pass
     assert buffers(copies) == first

@@ -122,9 +122,7 @@ class DefaultTrainer(TrainerBase):
         accumulation = cfg.train.num_accumulation_steps
         if not execution_of(cfg).compiles:
             return EagerTrainer(self.model, self.train_loader, self.optimizer, accumulation)
-        logger.info(
-            "graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be"
-        )
+        logger.info("graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be")
         graph = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler, is_train=True)
         self.graph_eval = self.build_graph(cfg, self.model, is_train=False)
         return GraphTrainer(graph, self.train_loader, accumulation)
