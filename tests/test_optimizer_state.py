@@ -115,3 +115,19 @@ def test_a_parameter_outside_the_model_is_saved_without_a_name() -> None:
     net, temperature = model(), nn.Parameter(torch.zeros(1))
     state = OptimizerState(SGD([temperature], lr=0.1), net).state_dict()
     assert state["parameters"] == [["?", [1]]]
+
+
+def test_a_state_that_is_loaded_lies_in_memory_as_its_weight_does() -> None:
+    model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(1, 2, 4, 4)).sum().backward()
+    optimizer.step()
+    state = OptimizerState(optimizer, model).state_dict()
+    # A file keeps numbers and shapes, but no strides.
+    for entry in state["optimizer"]["state"].values():
+        entry.update({name: value.clone().contiguous() for name, value in entry.items()})
+    moments = optimizer.state[model.weight]["exp_avg"].clone()
+    OptimizerState(optimizer, model).load_state_dict(state)
+    loaded = optimizer.state[model.weight]["exp_avg"]
+    assert loaded.stride() == model.weight.stride()
+    assert torch.equal(loaded, moments)

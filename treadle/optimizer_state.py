@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.errors import CheckpointError
@@ -76,6 +77,17 @@ class OptimizerState:
         for group, how in zip(self._optimizer.param_groups, kept, strict=True):
             group.update(how)
         counters_to_device(self._optimizer)
+        _lay_out_like_weights(self._optimizer)
+
+
+def _lay_out_like_weights(optimizer: Optimizer) -> None:
+    """Give each state the strides of its weight: files keep none, and a fused optimizer goes by memory."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            alike = isinstance(value, Tensor) and value.layout == parameter.layout == torch.strided
+            if alike and value.shape == parameter.shape and value.stride() != parameter.stride():
+                own = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)
+                state[name] = own.copy_(value)
 
 
 def _difference(saved: list[list[Any]], present: list[list[Any]]) -> str:

@@ -28,7 +28,7 @@ class Processes:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.device = torch.device(device) if device is not None else self._default_device()
+        self.device = self._default_device() if device is None else self._chosen(torch.device(device))
         self._control: dist.ProcessGroup | None = None
         if dist.is_initialized():
             self.size, self.rank = dist.get_world_size(), dist.get_rank()
@@ -36,6 +36,10 @@ class Processes:
             self._join()
         if self.size > 1:
             self._control = _control_group()
+
+    def _chosen(self, device: torch.device) -> torch.device:
+        # With its number: tensors there have it, and a device without one equals none of theirs.
+        return torch.device("cuda", self.local_rank) if device.type == "cuda" and device.index is None else device
 
     def _default_device(self) -> torch.device:
         if torch.cuda.is_available():
