@@ -99,9 +99,9 @@ def test_a_run_that_fell_back_is_resumed_as_it_was(tmp_path: Path) -> None:
     whole.train()
     with pytest.raises(RuntimeError, match="cut"):
         cut_at(53, DefaultTrainer(config(tmp_path / "cut", last=100, checkpointer={"period": 15}))).train()
+    again = cut_at(67, DefaultTrainer(config(tmp_path / "cut", last=100, checkpointer={"period": 15}, resume=True)))
     with pytest.raises(RuntimeError, match="cut"):
-        again = DefaultTrainer(config(tmp_path / "cut", last=100, checkpointer={"period": 15}, resume=True))
-        cut_at(67, again).train()
+        again.train()
     resumed = DefaultTrainer(config(tmp_path / "cut", last=100, checkpointer={"period": 15}, resume=True))
     resumed.train()
     assert resumed.core.precision.fallback == whole.core.precision.fallback

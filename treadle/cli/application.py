@@ -9,6 +9,7 @@ from treadle.cli.configs import configs
 from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
 from treadle.cli.listing import runs
+from treadle.cli.recsys import recsys
 from treadle.cli.resuming import resume
 from treadle.cli.training import train
 
@@ -45,3 +46,4 @@ app.command("eval")(evaluate)
 app.command("runs")(runs)
 app.add_typer(configs, name="config")
 app.command("export")(export)
+app.add_typer(recsys, name="recsys")

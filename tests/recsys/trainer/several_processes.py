@@ -1,0 +1,136 @@
+"""A program that trains on as many processes as `torchrun` starts, and writes what each of them ends in.
+
+Everything is in float64, so that several processes can be compared with one to the rounding of a differently ordered
+sum. The batches do not divide evenly: the last has one row, so that one of two processes has none.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.recsys.trainer.runs import interactions, make
+from treadle.checkpoint import write_file
+from treadle.parallel import Processes
+from treadle.recsys import InputType, Interaction, Trainer
+from treadle.recsys.models.general_recommender import BPR
+from treadle.recsys.models.sequential_recommender import SASRec
+
+
+class Alternating(Trainer):
+    """The first example of the contract: two losses in turns, in a loop of one's own."""
+
+    def _train_epoch(self, train_data: Any, epoch_idx: int) -> float:  # type: ignore[override]
+        self.model.train()
+        total_loss = 0.0
+        loss_func = self.model.calculate_loss1 if epoch_idx % 2 == 0 else self.model.calculate_loss2
+        for interaction in train_data:
+            interaction = interaction.to(self.device)
+            self.optimizer.zero_grad()
+            loss = loss_func(interaction)
+            self._check_nan(loss)
+            loss.backward()
+            self.optimizer.step()
+            total_loss += loss.item()
+        return total_loss
+
+
+class TwoLosses(BPR):
+    """A model with two losses; the second reaches the items only."""
+
+    def calculate_loss1(self, interaction: Interaction) -> torch.Tensor:
+        return self.calculate_loss(interaction)
+
+    def calculate_loss2(self, interaction: Interaction) -> torch.Tensor:
+        return self.item_embedding(interaction[self.ITEM_ID]).square().mean()
+
+
+class Points(BPR):
+    """Tells chosen items from sampled ones, row by row."""
+
+    input_type = InputType.POINTWISE
+
+    def calculate_loss(self, interaction: Interaction) -> torch.Tensor:
+        labels = interaction["label"].double()
+        return torch.nn.functional.binary_cross_entropy_with_logits(self.predict(interaction), labels)
+
+
+class InParts(TwoLosses):
+    """Has both losses at once."""
+
+    def calculate_loss(self, interaction: Interaction) -> Any:
+        return BPR.calculate_loss(self, interaction), self.calculate_loss2(interaction)
+
+
+BATCH = 59
+"""Four batches of so many rows leave one row for the last."""
+SEQUENTIAL: dict[str, Any] = {
+    "hidden_size": 8,
+    "inner_size": 8,
+    "n_layers": 1,
+    "n_heads": 2,
+    "MAX_ITEM_LIST_LENGTH": 8,
+    "hidden_dropout_prob": 0.0,
+    "attn_dropout_prob": 0.0,
+}
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "own_loop": {"model": TwoLosses, "kind": Alternating, "embedding_size": 8},
+    "pairs": {"model": "BPR"},
+    "points": {"model": Points, "embedding_size": 8},
+    "sampled": {"model": "BPR", "eval_args": {"mode": "uni5"}},
+    "positions": {"model": SASRec, "train_all_positions": True, "train_batch_size": 40, **SEQUENTIAL},
+    "parts": {"model": InParts, "embedding_size": 8},
+    "closed_form": {"model": "EASE"},
+}
+
+
+def rows() -> dict[str, list[Any]]:
+    """Return interactions of which the training part is one row more than whole batches."""
+    table = interactions()
+    return {name: column[:-3] for name, column in table.items()}
+
+
+def outcome(folder: Path, name: str) -> dict[str, Any]:
+    """Train a scenario and return what it ends in."""
+    given = {"train_batch_size": BATCH, "learning_rate": 0.02, "epochs": 3, **SCENARIOS[name]}
+    model, kind = given.pop("model"), given.pop("kind", None)
+    run = make(folder, model, kind=kind, table=rows(), double=True, **given)
+    score, result = run.fit()
+    test = run.trainer.evaluate(run.test)
+    return {
+        "weights": {key: value.double() for key, value in run.model.state_dict().items()},
+        "score": score,
+        "valid": result.exact,
+        "test": test.exact,
+        "losses": list(run.trainer.train_loss_dict.values()),
+        "rows": run.train.sample_size,
+    }
+
+
+def resumed(folder: Path, name: str) -> dict[str, Any]:
+    """Train for two epochs, then go on from the file to the third."""
+    first = make(folder, "BPR", double=True, epochs=2, learning_rate=0.02, table=rows())
+    first.fit()
+    second = make(folder, "BPR", double=True, epochs=3, learning_rate=0.02, table=rows())
+    second.trainer.resume_checkpoint(first.trainer.saved_model_file)
+    second.fit()
+    whole = make(folder, "BPR", double=True, epochs=3, learning_rate=0.02, table=rows())
+    whole.fit()
+    same = torch.equal(second.model.user_embedding.weight, whole.model.user_embedding.weight)
+    return {"same": same, "files": len(list((folder / "saved").glob("*.pth")))}
+
+
+PROGRAMS: dict[str, Callable[[Path, str], dict[str, Any]]] = {**dict.fromkeys(SCENARIOS, outcome), "resumed": resumed}
+
+
+def main() -> None:
+    processes = Processes("cpu")
+    folder = Path(sys.argv[1])
+    for name, program in PROGRAMS.items():
+        write_file(folder / f"{name}.rank_{processes.rank}", program(folder / name, name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""`treadle recsys`: trains, goes on, recommends, exports and searches."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.recsys.data.small import write_table
+from tests.recsys.trainer.runs import interactions, settings
+from treadle.cli import app
+from treadle.recsys import load_data_and_model
+
+HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
+COMMANDS = ["", "train", "recommend", "similar", "export", "tune"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the small data set, as the working folder."""
+    write_table(tmp_path / "dataset" / "toy", "toy.inter", HEADER, zip(*interactions().values(), strict=True))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("TREADLE_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def treadle(*arguments: str, status: int = 0) -> Any:
+    result = CliRunner().invoke(app, ["recsys", *arguments], prog_name="treadle")
+    assert result.exit_code == status, result.output
+    return result
+
+
+def options(folder: Path, **given: Any) -> list[str]:
+    chosen = settings(folder, **{"embedding_size": 8, "epochs": 2, **given})
+    del chosen["checkpoint_dir"]
+    return [f"--{name}={value}" for name, value in chosen.items()]
+
+
+def trained(folder: Path, **given: Any) -> Path:
+    treadle("--model", "BPR", "--dataset", "toy", *options(folder, **given))
+    (file,) = (folder / "saved").glob("*.pth")
+    return file.relative_to(folder)
+
+
+def test_a_model_is_trained_and_its_metrics_are_shown(project: Path) -> None:
+    output = treadle("--model", "BPR", "--dataset", "toy", *options(project)).output
+    assert output.startswith("BPR on toy: 24 users, 30 items, 288 interactions; 448 weights on cpu\n")
+    assert re.search(r"metric +valid +test\nrecall@5 +0\.\d{4} +0\.\d{4}\n", output)
+    assert re.search(r"the model is in saved/BPR-.*\.pth\n", output)
+
+
+def test_settings_may_be_apart_from_their_values_and_in_files(project: Path) -> None:
+    (project / "a.yaml").write_text("epochs: 1\n")
+    (project / "b.yaml").write_text("model: BPR\ndataset: toy\nembedding_size: 4\n")
+    given = [text for text in options(project) if not text.startswith(("--epochs", "--embedding_size"))]
+    output = treadle("--config_files", "a.yaml b.yaml", *given, "--learning_rate", "0.01").output
+    assert "epoch 0 training" in output
+    assert "epoch 1 training" not in output
+    config, *_ = load_data_and_model(next((project / "saved").glob("*.pth")))
+    assert (config["embedding_size"], config["learning_rate"]) == (4, 0.01)
+
+
+def test_the_same_command_goes_on_with_a_run_dir(project: Path) -> None:
+    command = ["-m", "BPR", "-d", "toy", *options(project, run_dir="runs/a")]
+    first = treadle(*command).output
+    second = treadle(*command).output
+    assert "epoch 0 training" not in second
+    assert second.split("metric")[1] == first.split("metric")[1]
+
+
+def test_a_run_is_gone_on_with_by_its_file(project: Path) -> None:
+    file = trained(project, epochs=1)
+    output = treadle("-m", "BPR", "-d", "toy", "--resume", str(file), *options(project)).output
+    assert "epoch 0 training" not in output
+    assert "epoch 1 training" in output
+
+
+def test_a_class_of_ones_own_is_trained_by_its_full_name(project: Path) -> None:
+    (project / "mine.py").write_text(
+        "from treadle.recsys.models.general_recommender import BPR\nclass Mine(BPR):\n    pass\n"
+    )
+    output = treadle("--model", "mine.Mine", "--dataset", "toy", *options(project, epochs=1)).output
+    assert output.startswith("Mine on toy")
+
+
+def test_nothing_is_kept_if_nothing_is_wanted(project: Path) -> None:
+    output = treadle("-m", "BPR", "-d", "toy", "--not-saved", *options(project, epochs=1)).output
+    assert "the model is in" not in output
+    assert not (project / "saved").exists()
+
+
+def test_items_are_recommended_to_users_also_to_unknown_ones(project: Path) -> None:
+    file = trained(project)
+    lines = treadle("recommend", str(file), "u1", "nobody", "-k", "3").output.splitlines()
+    assert re.fullmatch(r"u1: i\d+, i\d+, i\d+", lines[0])
+    assert re.fullmatch(r"nobody \(popular\): i\d+, i\d+, i\d+", lines[1])
+    assert treadle("recommend", str(file), "u1", "-k", "3", "-o", "u1.csv").output == "written to u1.csv\n"
+    rows = (project / "u1.csv").read_text().splitlines()
+    assert [row.split(",")[2].strip('"') for row in rows[1:]] == lines[0].removeprefix("u1: ").split(", ")
+
+
+def test_similar_items_are_found(project: Path) -> None:
+    output = treadle("similar", str(trained(project)), "i4", "-k", "2").output
+    assert re.fullmatch(r"i4: i\d+, i\d+\n", output)
+
+
+def test_tables_are_exported(project: Path) -> None:
+    file = str(trained(project))
+    treadle("export", file, "-o", "top.parquet", "-k", "2")
+    treadle("export", file, "-o", "items.csv", "--what", "items")
+    treadle("export", file, "-o", "users.tsv", "--what", "users")
+    assert len((project / "items.csv").read_text().splitlines()) == 31
+    assert len((project / "users.tsv").read_text().splitlines()) == 25
+
+
+def test_a_search_shows_its_best_trials_and_goes_on(project: Path) -> None:
+    command = ["tune", "-m", "BPR", "-d", "toy", "-s", "learning_rate log 1e-3,1e-1", *options(project)]
+    output = treadle(*command, "--trials", "2").output
+    assert "trial 0 scored 0." in output
+    assert re.search(r"trial +learning_rate +score\n", output)
+    best = json.loads((project / "search" / "best.json").read_text())
+    assert list(best["params"]) == ["learning_rate"]
+    more = treadle(*command, "--trials", "3").output
+    assert more.startswith("trial 2 scored")
+
+
+MISTAKES = {
+    ("--model", "BPRR", "--dataset", "toy"): "recsys: there is no model 'BPRR'; did you mean 'BPR'?",
+    ("--model", "BPR", "--dataset", "toys"): "recsys: ",
+    ("--model", "BPR"): "recsys: there is no data set: pass dataset=",
+    ("--model", "BPR", "--dataset", "toy", "--learning_rat=1"): "recsys: learning_rat=1 in the command line: nothing",
+    ("--model", "BPR", "--dataset", "toy", "--topk=[50]", "--valid_metric=NDCG@50"): "recsys: topk=[50]: 50 is more",
+    ("recommend", "nothing.pth", "u1"): "recsys recommend: there is no checkpoint file nothing.pth",
+    ("export", "nothing.pth", "-o", "a.xls"): "recsys export: a.xls: .xls is no format of a table",
+    ("export", "nothing.pth", "-o", "a.csv", "--what", "all"): "recsys export: --what 'all' does not exist",
+    ("tune", "-m", "BPR", "-d", "toy"): "recsys tune: --search: there is nothing to search",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_message_without_a_traceback(project: Path, arguments: tuple[str, ...]) -> None:
+    result = treadle(*arguments, status=1)
+    assert "Traceback" not in result.output
+    assert result.stderr.startswith(f"treadle {MISTAKES[arguments]}"), result.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_into_80_columns_and_has_an_example(command: str) -> None:
+    arguments = ["recsys", *command.split(), "--help"]
+    result = CliRunner().invoke(app, arguments, prog_name="treadle", env={"COLUMNS": "80"})
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert f"  treadle recsys {command}".rstrip() in result.output.partition("Example:")[2]

@@ -1,0 +1,292 @@
+"""`fit`: what it returns, reports, keeps and calls, and when it stops."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.interrupting import metric_lines
+from tests.recsys.trainer.runs import Run, make
+from treadle.checkpoint import read_file
+from treadle.errors import StopTrainingError
+from treadle.recsys import Interaction, Trainer
+from treadle.recsys.models.general_recommender import BPR
+from treadle.recsys.trainers.results import early_stopping
+
+
+class Scripted(Trainer):
+    """Evaluates to what is written down, epoch by epoch."""
+
+    scores: list[float] = []
+
+    def _valid_epoch(self, valid_data: Any, show_progress: bool = False) -> tuple[float, dict[str, float]]:
+        score = self.scores[len(self.train_loss_dict) - 1]
+        return score, {"ndcg@5": score}
+
+
+def scripted(folder: Path, scores: list[float], **given: Any) -> Run:
+    kind = type("Scripted", (Scripted,), {"scores": scores})
+    return make(folder, kind=kind, **{"epochs": len(scores), "stopping_step": 1, **given})
+
+
+def test_fit_returns_the_best_score_and_the_best_result(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    score, result = run.fit()
+    assert list(result) == ["recall@5", "ndcg@5", "mrr@5"]
+    assert result["ndcg@5"] == round(score, 4)
+    assert result.exact["ndcg@5"] == score == run.trainer.best_valid_score
+    assert run.trainer.best_valid_result is result
+
+
+def test_without_validation_fit_returns_minus_one_and_none(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    assert run.trainer.fit(run.train, verbose=False) == (-1, None)
+    assert read_file(run.trainer.saved_model_file)["epoch"] == 2
+
+
+def test_the_loss_of_an_epoch_is_the_sum_over_its_batches(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1, train_batch_size=32)
+    before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    run.fit()
+    model, optimizer = run.model, torch.optim.Adam(run.model.parameters(), lr=1e-3, fused=True)
+    model.load_state_dict(before)
+    total = 0.0
+    for index in range(len(run.train)):
+        loss = model.calculate_loss(run.train.batch_at(0, index))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    assert run.trainer.train_loss_dict == {0: total}
+
+
+def test_training_is_to_the_bit_what_a_hand_written_loop_does(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=2)
+    weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    run.fit()
+    trained = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    run.model.load_state_dict(weights)
+    optimizer = torch.optim.Adam(run.model.parameters(), lr=1e-3, fused=True)
+    for epoch in range(2):
+        for index in range(len(run.train)):
+            optimizer.zero_grad()
+            run.model.calculate_loss(run.train.batch_at(epoch, index)).backward()
+            optimizer.step()
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, trained[name]), name
+
+
+class InTwoParts(BPR):
+    """Has a loss of two parts."""
+
+    def calculate_loss(self, interaction: Interaction) -> Any:
+        return super().calculate_loss(interaction), 0.5 * self.user_embedding.weight.square().sum()
+
+
+def test_a_loss_in_parts_is_added_up_and_each_part_reported(tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path, InTwoParts, epochs=1, embedding_size=8)
+    run.fit(verbose=True)
+    values = {name: run.trainer._core.run_history.get_latest_metric(name) for name in ("train_loss1", "train_loss2")}
+    assert run.trainer.train_loss_dict[0] == sum(values.values())
+    assert (
+        f"train_loss1: {values['train_loss1']:.4f}, train_loss2: {values['train_loss2']:.4f}]"
+        in capsys.readouterr().out
+    )
+
+
+def test_what_is_printed_has_the_form_that_recbole_prints(tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path, epochs=1, loss_decimal_place=2)
+    run.fit(verbose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("epoch 0 training [time: ")
+    assert lines[0].endswith(f"train loss: {run.trainer.train_loss_dict[0]:.2f}]")
+    assert lines[1].startswith("epoch 0 evaluating [time: ")
+    assert lines[1].endswith(f"valid_score: {run.trainer.best_valid_score:f}]")
+    assert lines[2:4] == ["valid result: ", "    ".join(f"{k} : {v}" for k, v in run.trainer.best_valid_result.items())]
+    assert lines[4] == f"Saving current: {run.trainer.saved_model_file}"
+
+
+def test_a_quiet_fit_prints_nothing_and_keeps_the_log_in_the_run_folder(tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    assert capsys.readouterr().out == ""
+    assert "epoch 0 training" in (Path(run.trainer.saved_model_file).with_suffix("") / "log.txt").read_text()
+
+
+def test_the_run_folder_has_a_line_of_metrics_for_each_epoch(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=2)
+    run.fit()
+    lines = metric_lines(Path(run.trainer.saved_model_file).with_suffix(""))
+    sums = [line["train_loss_sum"] for line in lines if "train_loss_sum" in line]
+    assert sums == list(run.trainer.train_loss_dict.values())
+    assert max(line.get("valid_ndcg@5", 0.0) for line in lines) == run.trainer.best_valid_score
+
+
+# Callbacks ----------------------------------------------------------------------------------------------------
+
+
+def test_the_callback_gets_each_evaluated_epoch_and_its_score(tmp_path: Path) -> None:
+    calls: list[tuple[int, float]] = []
+    run = scripted(tmp_path, [0.1, 0.2, 0.3, 0.4], eval_step=2)
+    run.fit(callback_fn=lambda epoch, score: calls.append((epoch, score)))
+    assert calls == [(1, 0.2), (3, 0.4)]
+
+
+def test_the_callback_finds_the_model_of_its_epoch_saved(tmp_path: Path) -> None:
+    run = scripted(tmp_path, [0.1, 0.2])
+    seen: list[int] = []
+
+    def look(epoch: int, score: float) -> None:
+        run.trainer._files.wait()
+        seen.append(read_file(run.trainer.saved_model_file)["epoch"])
+
+    run.fit(callback_fn=look)
+    assert seen == [0, 1]
+
+
+def test_without_validation_the_callback_gets_none_for_a_score(tmp_path: Path) -> None:
+    calls: list[Any] = []
+    run = make(tmp_path, epochs=2)
+    run.trainer.fit(run.train, verbose=False, callback_fn=lambda *args: calls.append(args))
+    assert calls == [(0, None), (1, None)]
+
+
+def test_a_callback_can_end_the_training_in_good_order(tmp_path: Path) -> None:
+    run = scripted(tmp_path, [0.3, 0.2, 0.1], stopping_step=10)
+
+    def stop(epoch: int, score: float) -> None:
+        if epoch == 1:
+            raise StopTrainingError("enough")
+
+    assert run.fit(callback_fn=stop) == (0.3, {"ndcg@5": 0.3})
+    assert len(run.trainer.train_loss_dict) == 2
+
+
+# Early stopping -----------------------------------------------------------------------------------------------
+
+
+def test_training_stops_after_more_than_stopping_step_evaluations_without_a_better_score(tmp_path: Path) -> None:
+    run = scripted(tmp_path, [0.1, 0.5, 0.4, 0.3, 0.6], stopping_step=1)
+    assert run.fit() == (0.5, {"ndcg@5": 0.5})
+    assert list(run.trainer.train_loss_dict) == [0, 1, 2, 3]
+    assert run.trainer.cur_step == 2
+    assert read_file(run.trainer.saved_model_file)["epoch"] == 1
+
+
+def test_the_reason_names_the_best_epoch(tmp_path: Path, capsys: Any) -> None:
+    run = scripted(tmp_path, [0.5, 0.4, 0.3, 0.2, 0.1, 0.0], stopping_step=1, eval_step=2)
+    run.fit(verbose=True)
+    assert "Finished training, best eval result in epoch 1" in capsys.readouterr().out
+
+
+def test_an_equal_score_is_no_better_one(tmp_path: Path) -> None:
+    run = scripted(tmp_path, [0.5, 0.5, 0.5, 0.6], stopping_step=1)
+    run.fit()
+    assert read_file(run.trainer.saved_model_file)["epoch"] == 0
+    assert len(run.trainer.train_loss_dict) == 3
+
+
+def test_a_lower_score_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
+    given = {"metrics": ["NDCG", "GiniIndex"], "valid_metric": "GiniIndex@5"}
+    run = scripted(tmp_path, [0.5, 0.4, 0.6, 0.7], **given)
+    assert run.trainer.valid_metric_bigger is False
+    assert run.trainer.best_valid_score == math.inf
+    assert run.fit()[0] == 0.4
+
+
+def test_nan_is_never_a_better_score() -> None:
+    assert early_stopping(math.nan, 0.1, 0, 3) == (0.1, 1, False, False)
+
+
+def test_scores_are_compared_as_they_are_and_not_rounded(tmp_path: Path) -> None:
+    run = scripted(tmp_path, [0.50001, 0.50002, 0.50003], metric_decimal_place=2)
+    run.fit()
+    assert run.trainer.best_valid_score == 0.50003
+
+
+def test_eval_step_is_at_most_the_number_of_epochs(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=2, eval_step=50)
+    assert run.fit()[1] is not None
+
+
+def test_eval_step_zero_trains_without_evaluation(tmp_path: Path) -> None:
+    assert make(tmp_path, epochs=2, eval_step=0).fit() == (-1, None)
+
+
+# The best model -----------------------------------------------------------------------------------------------
+
+
+class Noting(Scripted):
+    """Takes a copy of the weights when its best score comes."""
+
+    kept: dict[str, torch.Tensor]
+
+    def _valid_epoch(self, valid_data: Any, show_progress: bool = False) -> tuple[float, dict[str, float]]:
+        score, result = super()._valid_epoch(valid_data)
+        if score == max(self.scores):
+            self.kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        return score, result
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_best_model_is_evaluated_whether_or_not_it_was_written_to_a_file(tmp_path: Path, saved: bool) -> None:
+    kind = type("Noting", (Noting,), {"scores": [0.1, 0.9, 0.2]})
+    run = make(tmp_path, kind=kind, learning_rate=0.1)
+    run.fit(saved=saved)
+    assert Path(run.trainer.saved_model_file).exists() == saved
+    last = run.trainer.evaluate(run.test, load_best_model=False)
+    best = run.trainer.evaluate(run.test)
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, run.trainer.kept[name])
+    assert best.exact != last.exact
+
+
+def test_no_file_and_no_folder_is_written_if_nothing_is_to_be_saved(tmp_path: Path) -> None:
+    make(tmp_path).fit(saved=False)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_the_file_is_named_after_model_and_date(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    name = Path(run.trainer.saved_model_file).name
+    assert name.startswith("BPR-")
+    assert name.endswith(".pth")
+    assert Path(run.trainer.saved_model_file).parent == tmp_path / "saved"
+
+
+def test_two_trainings_of_the_same_second_have_files_of_their_own(tmp_path: Path) -> None:
+    runs = [make(tmp_path, epochs=1) for _ in range(3)]
+    for run in runs:
+        run.trainer.saved_model_file = run.trainer._proposed = str(tmp_path / "saved" / "BPR-now.pth")
+        run.fit()
+    names = [Path(run.trainer.saved_model_file).name for run in runs]
+    assert names == ["BPR-now.pth", "BPR-now-2.pth", "BPR-now-3.pth"]
+
+
+def test_a_trainer_can_fit_twice_and_goes_on_from_its_weights(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    first = run.trainer.saved_model_file
+    weights = run.model.user_embedding.weight.clone()
+    run.fit()
+    assert run.trainer.saved_model_file != first
+    assert not torch.equal(run.model.user_embedding.weight, weights)
+
+
+def test_no_epochs_save_the_model_as_it_is(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=0)
+    assert run.fit()[1] is None
+    assert read_file(run.trainer.saved_model_file)["epoch"] == -1
+    assert run.trainer.evaluate(run.test) is not None
+
+
+def test_the_file_of_a_model_holds_no_pickle_and_its_settings(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    state = read_file(run.trainer.saved_model_file)
+    assert state["config"]["embedding_size"] == 8
+    assert {"epoch", "cur_step", "best_valid_score", "state_dict", "other_parameter", "optimizer"} <= set(state)
+    assert b"pickle" not in Path(run.trainer.saved_model_file).read_bytes()[:4096]

@@ -1,0 +1,127 @@
+"""The calls that most people begin with."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.recsys.data.small import write_table
+from tests.recsys.trainer.runs import interactions, make, settings
+from treadle.errors import CheckpointError, ConfigError
+from treadle.recsys import (
+    Config,
+    create_dataset,
+    data_preparation,
+    get_model,
+    get_trainer,
+    init_seed,
+    load_data_and_model,
+    objective_function,
+    run_recbole,
+)
+from treadle.recsys.models.general_recommender import BPR
+from treadle.recsys.quick_start import init_logger
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Any]:
+    """Write the small data set as an atomic file, and return settings that find it."""
+    table = interactions()
+    header = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
+    write_table(tmp_path / "data" / "toy", "toy.inter", header, zip(*table.values(), strict=True))
+    return settings(tmp_path, data_path=str(tmp_path / "data"), embedding_size=8)
+
+
+def test_run_recbole_trains_and_tests(data: dict[str, Any], capsys: Any) -> None:
+    found = run_recbole("BPR", "toy", config_dict=data)
+    assert list(found) == ["best_valid_score", "valid_score_bigger", "best_valid_result", "test_result"]
+    assert found["valid_score_bigger"] is True
+    assert found["best_valid_result"]["ndcg@5"] == round(found["best_valid_score"], 4)
+    assert set(found["test_result"]) == {"recall@5", "ndcg@5", "mrr@5"}
+    assert "epoch 0 training" in capsys.readouterr().out
+
+
+def test_run_recbole_gives_the_same_each_time_and_as_the_parts_do_by_hand(data: dict[str, Any]) -> None:
+    first, second = run_recbole("BPR", "toy", config_dict=data), run_recbole("BPR", "toy", config_dict=data)
+    assert first == second
+    config = Config("BPR", "toy", config_dict=data)
+    init_seed(config["seed"], config["reproducibility"])
+    train, valid, test = data_preparation(config, create_dataset(config))
+    model = get_model("BPR")(config, train.dataset)
+    trainer = get_trainer(config["MODEL_TYPE"], config["model"])(config, model)
+    assert trainer.fit(train, valid, verbose=False)[0] == first["best_valid_score"]
+    assert trainer.evaluate(test) == first["test_result"]
+
+
+def test_run_recbole_tests_the_best_model_even_if_none_is_saved(data: dict[str, Any]) -> None:
+    assert run_recbole("BPR", "toy", config_dict=data, saved=False) == run_recbole("BPR", "toy", config_dict=data)
+
+
+def test_run_recbole_reads_files_and_puts_its_result_into_a_queue(data: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("model: BPR\ndataset: toy\nepochs: 1\n")
+    given = {name: value for name, value in data.items() if name != "epochs"}
+    results: list[Any] = []
+    queue = type("Queue", (), {"put": staticmethod(results.append)})
+    found = run_recbole(config_file_list=[tmp_path / "own.yaml"], config_dict=given, queue=queue)
+    assert results == [found]
+
+
+def test_an_objective_says_nothing_and_names_its_model(data: dict[str, Any], capsys: Any) -> None:
+    found = objective_function({**data, "model": "BPR", "dataset": "toy"})
+    assert found["model"] == "BPR"
+    assert found["best_valid_score"] == run_recbole("BPR", "toy", config_dict=data)["best_valid_score"]
+    assert "trial" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("model", ["BPR", "EASE", "MultiVAE"])
+def test_a_model_comes_back_from_its_file_with_its_data(data: dict[str, Any], model: str) -> None:
+    given = {"mlp_hidden_size": [8], "latent_dimension": 4} if model == "MultiVAE" else {}
+    config = Config(model, "toy", config_dict={**data, **given})
+    init_seed(config["seed"], True)
+    train, valid, test = data_preparation(config, create_dataset(config))
+    trainer = get_trainer(config, get_model(model)(config, train.dataset))
+    trainer.fit(train, valid, verbose=False)
+    expected = trainer.evaluate(test)
+    again, made, dataset, _, _, test_data = load_data_and_model(trainer.saved_model_file)
+    assert again["epochs"] == config["epochs"]
+    assert dataset.item_num == train.dataset.item_num
+    assert get_trainer(again, made).evaluate(test_data, load_best_model=False).exact == expected.exact
+
+
+class Mine(BPR):
+    """A model that nobody registered."""
+
+
+def test_a_class_and_tables_that_no_file_knows_are_handed_over(tmp_path: Path) -> None:
+    run = make(tmp_path, Mine, epochs=1, embedding_size=8)
+    run.fit()
+    with pytest.raises(ConfigError, match="there is no model 'Mine'"):
+        load_data_and_model(run.trainer.saved_model_file)
+    dataset = create_dataset(run.trainer.config, inter=interactions())
+    _, made, *_ = load_data_and_model(run.trainer.saved_model_file, model=Mine, dataset=dataset)
+    assert torch.equal(made.user_embedding.weight, run.model.user_embedding.weight)
+
+
+def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
+    torch.save({"config": 1}, tmp_path / "recbole.pth")
+    with pytest.raises(CheckpointError, match=r"was written by torch\.save and is not loaded here"):
+        load_data_and_model(tmp_path / "recbole.pth")
+
+
+def test_init_seed_seeds_every_generator() -> None:
+    drawn = []
+    for _ in range(2):
+        init_seed(7, True)
+        drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))
+    assert drawn[0] == drawn[1]
+    assert torch.backends.cudnn.deterministic
+    init_seed(7, False)
+    assert not torch.backends.cudnn.deterministic
+
+
+def test_a_level_of_logging_that_does_not_exist_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="state='loud' is no level of logging"):
+        init_logger(Config("BPR", "toy", config_dict={**data, "state": "loud"}))

@@ -1,0 +1,256 @@
+"""Killed at any moment and started again, a training ends as if nothing had happened: every bit is the same."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.interrupting import CutAt, CutError, metric_lines
+from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, make
+from treadle.checkpoint import read_file
+from treadle.errors import CheckpointError
+from treadle.recsys import Trainer
+
+EVERY_STEP = {"save_every": "1 step"}
+MODELS: dict[str, dict[str, Any]] = {
+    "BPR": {},
+    "LightGCN": {},
+    "MultiVAE": {"mlp_hidden_size": [16], "latent_dimension": 8, "train_batch_size": 8, "total_anneal_steps": 20},
+    "SGL": {"embedding_size": 8, "n_layers": 1},
+    "RecVAE": {"hidden_dimension": 16, "latent_dimension": 8, "train_batch_size": 8, "n_enc_epochs": 2},
+}
+"""A model for each way of training: pairs, a graph, users with noise, graphs drawn each epoch, and two optimizers."""
+
+
+def check(folder: Path, cuts: list[int], model: Any = "BPR", *, kind: Any = None, **given: Any) -> tuple[Run, Run]:
+    """Train once through and once through `cuts`, and compare everything."""
+    whole = make(folder, model, kind=kind, run_dir=str(folder / "whole"), **given)
+    whole.fit()
+    cut = fit_through(cuts, partial(make, folder, model, kind=kind, run_dir=str(folder / "cut"), **given))
+    assert_same_training(cut.trainer, whole.trainer)
+    assert metric_lines(folder / "cut") == metric_lines(folder / "whole")
+    return cut, whole
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_training_that_dies_inside_epochs_and_between_them_ends_with_the_same_bits(
+    tmp_path: Path, model: str
+) -> None:
+    # Three epochs of three to nine updates: the first update, the last of an epoch, and others.
+    cuts = {"RecVAE": [1, 7, 9, 20]}.get(model, [1, 3, 5, 8])
+    check(tmp_path, cuts, model, **MODELS[model], **EVERY_STEP)
+
+
+def test_a_training_that_is_saved_between_epochs_only_repeats_what_it_lost(tmp_path: Path) -> None:
+    check(tmp_path, [2, 6], save_every="1 epoch")
+
+
+def test_the_model_of_the_best_epoch_is_the_same_too(tmp_path: Path) -> None:
+    cut, whole = check(tmp_path, [4], **EVERY_STEP)
+    left, right = (read_file(run.trainer.saved_model_file) for run in (cut, whole))
+    assert left["epoch"] == right["epoch"]
+    assert all(torch.equal(left["state_dict"][name], right["state_dict"][name]) for name in left["state_dict"])
+    assert cut.trainer.evaluate(cut.test).exact == whole.trainer.evaluate(whole.test).exact
+
+
+def test_early_stopping_counts_on_after_a_resume_and_the_end_stays_the_end(tmp_path: Path) -> None:
+    given = {"learning_rate": 0.5, "stopping_step": 1, "epochs": 20, **EVERY_STEP}
+    _, whole = check(tmp_path, [8], **given)
+    epochs = len(whole.trainer.train_loss_dict)
+    assert epochs < 20
+    again = make(tmp_path, run_dir=str(tmp_path / "whole"), **given)
+    assert again.fit() == (whole.trainer.best_valid_score, whole.trainer.best_valid_result)
+    assert len(again.trainer.train_loss_dict) == epochs
+
+
+def test_a_finished_training_goes_on_with_more_epochs(tmp_path: Path) -> None:
+    make(tmp_path, run_dir=str(tmp_path / "longer"), epochs=2).fit()
+    longer = make(tmp_path, run_dir=str(tmp_path / "longer"), epochs=4)
+    longer.fit()
+    whole = make(tmp_path, epochs=4)
+    whole.fit()
+    assert_same_training(longer.trainer, whole.trainer)
+
+
+def test_a_closed_form_model_that_dies_while_it_is_saved_is_fitted_again(tmp_path: Path) -> None:
+    class Dying(CutAt):
+        def on_train_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
+            raise CutError
+
+    folder = str(tmp_path / "ease")
+    with pytest.raises(CutError):
+        make(tmp_path, "EASE", Dying(0), run_dir=folder).fit()
+    resumed = make(tmp_path, "EASE", run_dir=folder)
+    resumed.fit()
+    whole = make(tmp_path, "EASE", run_dir=str(tmp_path / "whole"))
+    whole.fit()
+    assert_same_training(resumed.trainer, whole.trainer)
+    again = make(tmp_path, "EASE", run_dir=folder)
+    again.fit()
+    assert_same_training(again.trainer, whole.trainer)
+
+
+# Loops of the user's ------------------------------------------------------------------------------------------
+
+
+class OwnLoop(Trainer):
+    """Makes its updates itself, with randomness of its own."""
+
+    def _train_epoch(self, train_data: Any, epoch_idx: int) -> float:  # type: ignore[override]
+        total = 0.0
+        for interaction in train_data:
+            self.optimizer.zero_grad()
+            loss = self.model.calculate_loss(interaction.to(self.device)) * (1 + 0.1 * torch.rand(()))
+            loss.backward()
+            self.optimizer.step()
+            total += loss.item()
+        return total
+
+
+class TwoOptimizers(Trainer):
+    """Has an optimizer for users and one for items, and two passes in an epoch by the trainer's own loop."""
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.optimizer_users = self._build_optimizer(params=model.user_embedding.parameters())
+        self.optimizer_items = self._build_optimizer(params=model.item_embedding.parameters(), learning_rate=0.01)
+
+    def _train_epoch(self, train_data: Any, epoch_idx: int, **kwargs: Any) -> Any:  # type: ignore[override]
+        self.optimizer = self.optimizer_users
+        first = super()._train_epoch(train_data, epoch_idx)
+        self.optimizer = self.optimizer_items
+        return first, super()._train_epoch(train_data, epoch_idx, loss_func=self.model.calculate_loss)
+
+
+@pytest.mark.parametrize("kind", [OwnLoop, TwoOptimizers])
+def test_a_loop_of_ones_own_is_repeated_from_the_start_of_its_epoch(tmp_path: Path, kind: Any) -> None:
+    runs = {name: partial(make, tmp_path, kind=kind, run_dir=str(tmp_path / name)) for name in ("whole", "cut")}
+    whole = runs["whole"]()
+    whole.fit()
+
+    def die(epoch: int, score: float) -> None:
+        if epoch == 1:
+            raise CutError
+
+    with pytest.raises(CutError):
+        runs["cut"](save_every="1 epoch").fit(callback_fn=die)
+    resumed = runs["cut"](save_every="1 epoch")
+    resumed.fit()
+    assert_same_training(resumed.trainer, whole.trainer)
+
+
+# From a file --------------------------------------------------------------------------------------------------
+
+
+def cut_after(run: Run, epoch: int) -> None:
+    """Let a training die after an epoch."""
+
+    def die(done: int, score: float) -> None:
+        if done == epoch:
+            raise CutError
+
+    with pytest.raises(CutError):
+        run.fit(callback_fn=die)
+    run.trainer._files.wait()
+
+
+def test_resume_checkpoint_goes_on_from_the_folder_beside_the_file_and_loses_no_epoch(tmp_path: Path) -> None:
+    whole = make(tmp_path, epochs=4)
+    whole.fit()
+    first = make(tmp_path, epochs=4, save_every="1 step")
+    cut_after(first, 2)
+    resumed = make(tmp_path, epochs=4, save_every="1 step")
+    resumed.trainer.resume_checkpoint(first.trainer.saved_model_file)
+    resumed.fit()
+    assert resumed.trainer.saved_model_file == first.trainer.saved_model_file
+    assert_same_training(resumed.trainer, whole.trainer)
+
+
+def test_resume_checkpoint_goes_on_exactly_from_the_epoch_of_a_file_alone(tmp_path: Path) -> None:
+    given = {"learning_rate": 0.05, "mlp_hidden_size": [16], "latent_dimension": 8, "train_batch_size": 8}
+    whole = make(tmp_path, "MultiVAE", epochs=5, **given)
+    whole.fit()
+    first = make(tmp_path, "MultiVAE", epochs=5, **given)
+    cut_after(first, 2)
+    best = read_file(first.trainer.saved_model_file)["epoch"]
+    alone = tmp_path / "elsewhere.pth"
+    shutil.copy(first.trainer.saved_model_file, alone)
+    resumed = make(tmp_path, "MultiVAE", epochs=5, **given)
+    resumed.trainer.resume_checkpoint(alone)
+    assert resumed.trainer.start_epoch == best + 1
+    assert resumed.trainer.best_valid_score == first.trainer.best_valid_score
+    assert list(resumed.trainer.train_loss_dict) == list(range(best + 1))
+    resumed.fit()
+    assert_same_training(resumed.trainer, whole.trainer)
+
+
+def test_a_file_is_gone_on_from_without_saving_anything(tmp_path: Path) -> None:
+    first = make(tmp_path, epochs=2)
+    first.fit()
+    whole = make(tmp_path, epochs=3)
+    whole.fit()
+    resumed = make(tmp_path, epochs=3)
+    resumed.trainer.resume_checkpoint(shutil.copy(first.trainer.saved_model_file, tmp_path / "copy.pth"))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    resumed.fit(saved=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert torch.equal(resumed.model.user_embedding.weight, whole.model.user_embedding.weight)
+
+
+def test_resume_checkpoint_refuses_the_file_of_another_model(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    other = make(tmp_path, "LightGCN", epochs=1)
+    with pytest.raises(CheckpointError, match="is of the model BPR, and this trainer's is LightGCN"):
+        other.trainer.resume_checkpoint(run.trainer.saved_model_file)
+
+
+def test_resume_checkpoint_refuses_weights_of_another_size(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    wider = make(tmp_path, epochs=1, embedding_size=16)
+    with pytest.raises(CheckpointError, match=r"(?s)does not fit the model: .*user_embedding"):
+        wider.trainer.resume_checkpoint(run.trainer.saved_model_file)
+
+
+def test_what_a_user_tracks_is_saved_and_comes_back(tmp_path: Path) -> None:
+    class Counter:
+        count = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.count = state["count"]
+
+    folder = str(tmp_path / "run")
+    first = make(tmp_path, run_dir=folder, epochs=1)
+    counter = Counter()
+    first.trainer.track(counter=counter)
+    first.fit(callback_fn=lambda epoch, score: setattr(counter, "count", 5))
+    second, fresh = make(tmp_path, run_dir=folder, epochs=2), Counter()
+    second.trainer.track(counter=fresh)
+    second.fit()
+    assert fresh.count == 5
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = make(tmp_path, run_dir=str(folder), epochs=1)
+
+    def again(epoch: int, score: float) -> None:
+        from treadle.run_status import is_occupied
+
+        assert is_occupied(folder)
+
+    run.fit(callback_fn=again)
+
+
+def test_another_batch_size_is_refused(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    make(tmp_path, run_dir=folder, epochs=1).fit()
+    with pytest.raises(CheckpointError, match="per device: 64 in the checkpoint, 32 now"):
+        make(tmp_path, run_dir=folder, epochs=2, train_batch_size=32).fit()

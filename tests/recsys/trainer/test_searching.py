@@ -1,0 +1,197 @@
+"""A search over settings: what it may try, that it judges by validation, prunes, and goes on after a kill."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recsys.trainer.runs import interactions, settings
+from treadle.errors import ConfigError, TreadleError
+from treadle.recsys.quick_start import build
+from treadle.recsys.search_space import parse_space, read_space, space_of
+from treadle.recsys.searching import Search
+from treadle.recsys.trainers import Trainer
+
+SPACE = {"learning_rate": ("log", 1e-3, 1e-1), "embedding_size": [4, 8]}
+
+
+def make(folder: Path, space: Any = None, **given: Any) -> Search:
+    own = {key: given.pop(key) for key in ("prune", "startup_trials", "seed") if key in given}
+    return Search(
+        space_of(SPACE if space is None else space),
+        folder / "search",
+        model=given.pop("model", "BPR"),
+        dataset="toy",
+        config_dict=settings(folder, **{"epochs": 2, **given}),
+        tables={"inter": interactions()},
+        **{"startup_trials": 2, **own},
+    )
+
+
+def test_a_search_finds_the_trial_with_the_best_validation_score(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = make(tmp_path).run(3, tell=told.append)
+    assert [trial.number for trial in found.trials] == [0, 1, 2]
+    assert found.best.score == max(trial.score for trial in found.trials if trial.score is not None)
+    assert found.best.result["ndcg@5"] == round(found.best.score, 4)
+    assert all(1e-3 <= trial.params["learning_rate"] <= 1e-1 for trial in found.trials)
+    assert len(told) == 3
+    assert told[0].startswith("trial 0 scored 0.")
+    assert json.loads((tmp_path / "search" / "best.json").read_text())["params"] == found.best.params
+
+
+def test_the_model_of_the_best_trial_is_kept_and_no_other(tmp_path: Path) -> None:
+    found = make(tmp_path).run(3)
+    files = sorted((tmp_path / "search" / "trials").rglob("*.pth"))
+    assert [str(file) for file in files] == [found.best.model_file]
+
+
+def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: Any) -> None:
+    evaluated: list[Any] = []
+    plain = Trainer._evaluation_of
+
+    def noting(self: Any, loader: Any) -> Any:
+        evaluated.append(loader)
+        return plain(self, loader)
+
+    monkeypatch.setattr(Trainer, "_evaluation_of", noting)
+    loaders: list[Any] = []
+    monkeypatch.setattr("treadle.recsys.searching.build", lambda *args: loaders.append(build(*args)) or loaders[-1])
+    make(tmp_path).run(2)
+    assert set(evaluated) == {made[3] for made in loaders}
+
+
+def summary(result: Any) -> list[Any]:
+    return [(trial.number, trial.params, trial.score, trial.state, trial.result) for trial in result.trials]
+
+
+class Killed(BaseException):
+    """What a search dies of, as others die of a kill."""
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: Any, epoch: int
+) -> None:
+    whole = make(tmp_path / "whole").run(4)
+    plain = Trainer._valid_epoch
+    evaluations: list[int] = []
+
+    def dying(self: Any, *args: Any, **kwargs: Any) -> Any:
+        evaluations.append(1)
+        if len(evaluations) == 2 * 2 + 1 + epoch:
+            raise Killed
+        return plain(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_valid_epoch", dying)
+        with pytest.raises(Killed):
+            make(tmp_path / "cut").run(4)
+    told: list[str] = []
+    resumed = make(tmp_path / "cut").run(4, tell=told.append)
+    assert told[0] == "trial 2 was cut short and is gone on with"
+    assert summary(resumed) == summary(whole)
+    assert resumed.best.params == whole.best.params
+
+
+def test_a_finished_search_goes_on_with_more_trials(tmp_path: Path) -> None:
+    make(tmp_path).run(2)
+    longer = make(tmp_path).run(4)
+    whole = make(tmp_path / "other").run(4)
+    assert summary(longer) == summary(whole)
+
+
+def test_trials_that_are_worse_than_others_are_given_up(tmp_path: Path, monkeypatch: Any) -> None:
+    # The first five trials score high; those after them low from the start.
+    trials: list[int] = []
+    monkeypatch.setattr("treadle.recsys.searching.build", lambda *args: trials.append(1) or build(*args))
+
+    def scripted(self: Any, *args: Any, **kwargs: Any) -> tuple[float, dict[str, float]]:
+        score = 0.9 if len(trials) <= 5 else 0.1
+        return score + 0.01 * len(self.train_loss_dict), {"ndcg@5": score}
+
+    monkeypatch.setattr(Trainer, "_valid_epoch", scripted)
+    found = make(tmp_path, epochs=8, stopping_step=100).run(6)
+    assert [trial.state for trial in found.trials] == ["complete"] * 5 + ["pruned"]
+    assert make(tmp_path / "never", epochs=8, stopping_step=100, prune=False).run(2).trials[1].state == "complete"
+
+
+def test_a_trial_whose_settings_do_not_go_together_fails_and_the_search_goes_on(tmp_path: Path) -> None:
+    found = make(tmp_path, {"embedding_size": ("choice", [-1, 8])}, seed=1).run(4)
+    states = {trial.params["embedding_size"]: trial.state for trial in found.trials}
+    assert states == {-1: "failed", 8: "complete"}
+    assert found.best.params == {"embedding_size": 8}
+
+
+def test_a_search_in_which_nothing_works_says_why(tmp_path: Path) -> None:
+    with pytest.raises(TreadleError, match=r"none of 2 trials came to its end: ConfigError: embedding_size=-1"):
+        make(tmp_path, {"embedding_size": [-1]}).run(2)
+
+
+def test_settings_of_data_can_be_searched_over(tmp_path: Path) -> None:
+    space = {"user_inter_num_interval": ("choice", ["[0,inf)", "[5,inf)"]), "train_batch_size": [32, 64]}
+    found = make(tmp_path, space).run(3)
+    assert {trial.state for trial in found.trials} == {"complete"}
+
+
+def test_lists_can_be_chosen_from(tmp_path: Path) -> None:
+    space = {"mlp_hidden_size": ("choice", [[8], [8, 4]])}
+    found = make(tmp_path, space, model="MultiVAE", latent_dimension=4).run(2)
+    assert all(trial.params["mlp_hidden_size"] in ([8], [8, 4]) for trial in found.trials)
+
+
+# The space ----------------------------------------------------------------------------------------------------
+
+LINES = """
+learning_rate loguniform -8,0   # as in RecBole
+embedding_size choice [64, 96, 128]
+mlp_hidden_size choice ['[64, 64]','[128]']
+dropout quniform 0,0.5,0.1
+weight_decay log 1e-6,1e-2
+n_layers int 1,4
+"""
+
+
+def test_recboles_lines_are_read_without_evaluating_them(tmp_path: Path) -> None:
+    (tmp_path / "hyper.test").write_text(LINES)
+    space = {one.name: (one.kind, one.values) for one in read_space(tmp_path / "hyper.test")}
+    assert space == {
+        "learning_rate": ("loguniform", (-8, 0)),
+        "embedding_size": ("choice", (64, 96, 128)),
+        "mlp_hidden_size": ("choice", ([64, 64], [128])),
+        "dropout": ("quniform", (0, 0.5, 0.1)),
+        "weight_decay": ("log", (1e-6, 1e-2)),
+        "n_layers": ("int", (1, 4)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("learning_rate loguniorm -8,0", "learning_rate: the search knows no 'loguniorm'; did you mean 'loguniform'?"),
+        ("learning_rate log 0,1", "learning_rate log '0,1': give low,high, two numbers of which the first is lower"),
+        ("dropout quniform 0,1", "dropout quniform '0,1': give low,high,step"),
+        ("size choice 64", "size choice '64': give a list of values"),
+        ("size choice", "lines: 'size choice' is no setting to search; write `name kind values`"),
+        ("size int 1,2\nsize int 1,3", "lines: size is there twice; give each setting one line"),
+        ("# nothing", "lines: there is nothing to search"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_space(line.splitlines(), where="lines")
+    assert str(caught.value).startswith(message)
+
+
+def test_what_a_search_cannot_do_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="checkpoint_dir cannot be searched over"):
+        make(tmp_path, {"checkpoint_dir": ["a"]})
+    with pytest.raises(ConfigError, match="eval_step=0: a search judges by validation"):
+        make(tmp_path, eval_step=0)
+    with pytest.raises(ConfigError, match="trials=0: make at least one"):
+        make(tmp_path).run(0)
+    with pytest.raises(ConfigError, match="the search space is empty"):
+        make(tmp_path, {})
+    with pytest.raises(ConfigError, match=r"the search space .*nowhere cannot be read"):
+        read_space(tmp_path / "nowhere")

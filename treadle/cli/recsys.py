@@ -1,0 +1,322 @@
+"""`treadle recsys`: a recommender trained, and what it is for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from treadle.cli import worker
+from treadle.cli.launch import parse_launch
+from treadle.cli.launching import run_group
+from treadle.cli.options import Nproc
+from treadle.cli.reporting import reported
+
+if TYPE_CHECKING:
+    from treadle.recsys import Config, Recommender
+
+TRAIN = "train"
+SHOWN = 10
+"""How many trials of a search are shown."""
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Of commands whose further options are settings of the recommender door."""
+
+
+class Group(TyperGroup):
+    """Takes what is no command for options of `train`, so that `treadle recsys --model BPR ...` trains."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `train` in front where no command is named."""
+        helps = self.get_help_option_names(ctx)
+        if args and args[0].startswith("-") and args[0] not in helps:
+            args = [TRAIN, *args]
+        return super().parse_args(ctx, args)
+
+
+recsys = typer.Typer(cls=Group, no_args_is_help=True)
+
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="NAME", help="A model, or the full name of a class.")
+]
+DataSet = Annotated[str | None, typer.Option("--dataset", "-d", metavar="NAME", help="The name of the data set.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--config-file", "--config_files", "-c", metavar="FILE", help="YAML files with settings."),
+]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL_FILE", help="The .pth file that a training saved.")]
+Length = Annotated[int, typer.Option("--k", "-k", metavar="K", help="How many items each list has.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .csv, .tsv or .parquet file instead.")
+]
+
+
+@recsys.callback()
+def about() -> None:
+    """Train a recommender, and use it.
+
+    Without a command it trains. Every setting of the recommender door is an
+    option: --name=value.
+
+    \b
+    Example:
+      treadle recsys --model LightGCN --dataset ml-100k --learning_rate=0.001
+      treadle recsys recommend saved/LightGCN-Jan-31-2026_12-00-00.pth 196 186
+      treadle recsys tune -m BPR -d ml-100k -s "learning_rate log 1e-4,1e-2"
+    """
+
+
+@recsys.command(TRAIN, context_settings=SETTINGS)
+def train(
+    ctx: typer.Context,
+    model: Model = None,
+    dataset: DataSet = None,
+    files: Files = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Go on with the run of this .pth file, or of its folder.")
+    ] = None,
+    saved: Annotated[bool, typer.Option("--saved/--not-saved", help="Keep the best model and the run.")] = True,
+    nproc: Nproc = None,
+) -> None:
+    """Train a model, test it, and show its metrics.
+
+    Further options are settings: --epochs=50, --train_batch_size=4096. The
+    best model is kept in saved/, and the run in the folder of the same name.
+    With --run_dir=DIR the run is kept there: the same command, started again,
+    goes on where it was.
+
+    \b
+    Example:
+      treadle recsys train --model BPR --dataset ml-100k --epochs=20
+      treadle recsys train -m SASRec -d ml-1m -c sasrec.yaml --run_dir=runs/a
+    """
+    with reported("recsys"), worker.ready():
+        launch = parse_launch(nproc, "1", None, "", None)
+        if launch.is_needed:
+            raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, saved, ctx.args), launch, ""))
+        from treadle.recsys.quick_start import build, fit_and_test
+
+        config = _config(model, dataset, files, ctx.args)
+        trainer, data, *parts = build(config)
+        if worker.is_first():
+            typer.echo(_described(config, trainer, data))
+        if resume is not None:
+            trainer.resume_checkpoint(resume)
+        result = fit_and_test(trainer, *parts, saved=saved)
+        if worker.is_first():
+            _show_metrics({"valid": result["best_valid_result"], "test": result["test_result"]})
+            if saved:
+                typer.echo(f"the model is in {trainer.saved_model_file}")
+
+
+def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:
+    """Return the command line for each of several processes."""
+    named = {"--model": model, "--dataset": dataset, "--resume": resume}
+    options = [text for name, value in named.items() if value is not None for text in (name, str(value))]
+    options += [text for file in files or () for text in ("--config-file", str(file))]
+    return ["recsys", TRAIN, *options, *([] if saved else ["--not-saved"]), *rest]
+
+
+def _config(model: str | None, dataset: str | None, files: list[str] | None, rest: list[str]) -> "Config":
+    from treadle.recsys import Config
+
+    return Config(_model_class(model), dataset, _separate(files), argv=rest)
+
+
+def _separate(files: list[str] | None) -> list[str]:
+    """Return files one by one; RecBole's users give several in one text, with spaces between them."""
+    return [file for text in files or () for file in ([text] if Path(text).exists() else text.split())]
+
+
+def _model_class(name: str | None) -> Any:
+    """Return the class that a full name stands for; another name is left for the registry."""
+    if name is None or "." not in name:
+        return name
+    from treadle.config.locating import locate
+
+    return locate(name)
+
+
+def _described(config: "Config", trainer: Any, data: Any) -> str:
+    weights = sum(one.numel() for one in trainer.model.parameters() if one.requires_grad)
+    return (
+        f"{config.model} on {config.dataset}: {data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} "
+        f"interactions; {weights:,} weights on {trainer.device}"
+    )
+
+
+def _show_metrics(results: Mapping[str, Mapping[str, float] | None]) -> None:
+    """Print metrics side by side, one row each."""
+    from rich.console import Console
+    from rich.table import Table
+
+    there = {name: result for name, result in results.items() if result}
+    if not there:
+        return
+    table = Table("metric", box=None, pad_edge=False, header_style="bold")
+    for name in there:
+        table.add_column(name, justify="right")
+    for metric in next(iter(there.values())):
+        table.add_row(metric, *(f"{result[metric]:.4f}" for result in there.values()))
+    Console().print(table)
+
+
+# Using a model ------------------------------------------------------------------------------------------------
+
+
+@recsys.command()
+def recommend(
+    model_file: ModelFile,
+    users: Annotated[list[str], typer.Argument(metavar="USER...", help="Users, by the tokens that the data has.")],
+    k: Length = 10,
+    output: Output = None,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Items that a user has, too.")] = False,
+) -> None:
+    """Recommend items to users.
+
+    A user that the data does not have gets what is popular, and is marked so.
+
+    \b
+    Example:
+      treadle recsys recommend saved/BPR-Jan-31-2026_12-00-00.pth 196 186 -k 5
+    """
+    with reported("recsys recommend"):
+        found = _recommender(model_file).recommend(users, k, exclude_seen=False if include_seen else None)
+        _show_or_write(found, output)
+
+
+@recsys.command()
+def similar(
+    model_file: ModelFile,
+    items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Items, by the tokens that the data has.")],
+    k: Length = 10,
+    output: Output = None,
+) -> None:
+    """Find the items most like others.
+
+    \b
+    Example:
+      treadle recsys similar saved/BPR-Jan-31-2026_12-00-00.pth 242 302 -k 5
+    """
+    with reported("recsys similar"):
+        _show_or_write(_recommender(model_file).similar_items(items, k), output)
+
+
+@recsys.command()
+def export(
+    model_file: ModelFile,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .csv, .tsv or .parquet file.")],
+    what: Annotated[
+        str, typer.Option("--what", metavar="WHAT", help="top-k (of every user), items or users (their vectors).")
+    ] = "top-k",
+    k: Length = 10,
+) -> None:
+    """Write the best items of every user, or vectors of items or users.
+
+    \b
+    Example:
+      treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o top.parquet
+      treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o v.csv --what items
+    """
+    with reported("recsys export"):
+        from treadle.errors import ConfigError
+        from treadle.recsys.recommendations import check_format
+
+        if what not in ("top-k", "items", "users"):
+            raise ConfigError(f"--what {what!r} does not exist; there are top-k, items and users")
+        check_format(output)
+        recommender = _recommender(model_file)
+        if what == "top-k":
+            recommender.export_recommendations(output, k)
+        else:
+            recommender.export_embeddings(output, what.removesuffix("s"))
+        typer.echo(f"written to {output}")
+
+
+def _recommender(model_file: Path) -> "Recommender":
+    from treadle.recsys import Recommender, load_data_and_model
+
+    config, model, _, train_data, _, _ = load_data_and_model(model_file)
+    return Recommender(model, train_data.dataset, config["device"])
+
+
+def _show_or_write(found: Any, output: Path | None) -> None:
+    if output is None:
+        typer.echo(str(found))
+    else:
+        typer.echo(f"written to {found.write(output)}")
+
+
+# Searching ----------------------------------------------------------------------------------------------------
+
+
+@recsys.command(context_settings=SETTINGS)
+def tune(
+    ctx: typer.Context,
+    model: Model = None,
+    dataset: DataSet = None,
+    files: Files = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option("--search", "-s", metavar="LINE", help="What to try, such as 'learning_rate log 1e-4,1e-2'."),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option("--space", "--params_file", metavar="FILE", help="A file of such lines.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", "-n", metavar="N", help="How many trials there are to be.")] = 20,
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where the search is kept.")] = Path("search"),
+    seed: Annotated[int, typer.Option("--search-seed", metavar="N", help="Decides what is tried.")] = 0,
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Give hopeless trials up early.")] = True,
+) -> None:
+    """Search for the settings with the best score on validation.
+
+    A line is `name kind values`: choice [32,64], uniform 0,1, quniform
+    0,1,0.1, log 1e-4,1e-2, int 1,4, or loguniform -8,0 (powers of e). The test
+    part is never looked at. The same command goes on after a kill; with a
+    larger --trials it goes on from there.
+
+    \b
+    Example:
+      treadle recsys tune -m BPR -d ml-100k -s "learning_rate log 1e-4,1e-2" \\
+        -s "embedding_size choice [32,64,128]" --trials 30 --epochs=50
+    """
+    with reported("recsys tune"), worker.ready():
+        from treadle.recsys.config_values import parse_arguments
+        from treadle.recsys.search_space import parse_space, read_space
+        from treadle.recsys.searching import Search
+
+        lines = [*(search or ())]
+        dimensions = ([] if space is None else read_space(space)) + (
+            parse_space(lines, where="--search") if lines or space is None else []
+        )
+        made = Search(
+            dimensions,
+            folder,
+            model=_model_class(model),
+            dataset=dataset,
+            config_file_list=_separate(files),
+            config_dict=parse_arguments(ctx.args),
+            seed=seed,
+            prune=prune,
+        )
+        _show_search(made.run(trials, tell=typer.echo), folder)
+
+
+def _show_search(found: Any, folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(found.best.params)
+    table = Table("trial", *names, box=None, pad_edge=False, header_style="bold")
+    table.add_column("score", justify="right")
+    ended = [trial for trial in found.trials if trial.score is not None and trial.state == "complete"]
+    better = -1 if found.bigger else 1
+    for trial in sorted(ended, key=lambda one: better * one.score)[:SHOWN]:
+        table.add_row(str(trial.number), *(_short(trial.params[name]) for name in names), f"{trial.score:.4f}")
+    Console().print(table)
+    typer.echo(f"the settings of trial {found.best.number} are in {folder / 'best.json'}")
+    typer.echo(f"its model is in {found.best.model_file}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,63 @@
+"""Deep & Cross network."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from treadle.recsys.models.click import ClickRecommender
+from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.mlp import MLPLayers
+from treadle.recsys.models.loss import RegLoss
+from treadle.recsys.models.settings import number, share, sizes, whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class DCN(ClickRecommender):
+    """A network over the embeddings, and beside it layers in which they are crossed.
+
+    Wang, Fu, Fu and Wang, "Deep & cross network for ad click predictions", 2017.
+    """
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.mlp_hidden_size, self.dropout_prob = sizes(config, "mlp_hidden_size"), share(config, "dropout_prob")
+        self.cross_layer_num, self.reg_weight = whole(config, "cross_layer_num"), number(config, "reg_weight")
+        width = self.num_feature_field * self.embedding_size
+        deviation = math.sqrt(2 / (width + 1))
+        layers = range(self.cross_layer_num)
+        self.cross_layer_w = nn.ParameterList([torch.randn(width) * deviation for _ in layers])
+        self.cross_layer_b = nn.ParameterList([torch.zeros(width) for _ in layers])
+        self.mlp_layers = MLPLayers([width, *self.mlp_hidden_size], self.dropout_prob, bn=True)
+        self.predict_layer = nn.Linear(width + self.mlp_hidden_size[-1], 1)
+        self.reg_loss = RegLoss()
+        self.apply(xavier_normal_initialization)
+        self.first_order_linear.requires_grad_(False)
+
+    def cross_network(self, x_0: Tensor) -> Tensor:
+        """Return features that are crossed once in each layer: `x_0 (x' w) + b + x`.
+
+        Args:
+            x_0: The features, `[rows, size]`.
+        """
+        crossed = x_0
+        for weight, bias in zip(self.cross_layer_w, self.cross_layer_b, strict=True):
+            crossed = x_0 * torch.matmul(crossed, weight).unsqueeze(1) + bias + crossed
+        return crossed
+
+    def forward(self, interaction: "Interaction") -> Tensor:
+        """Return the logit of each row, `[rows]`."""
+        features = self.features(interaction)
+        both = torch.cat([self.cross_network(features), self.mlp_layers(features)], dim=-1)
+        logits: Tensor = self.predict_layer(both).squeeze(-1)
+        return logits
+
+    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+        """Return the cross-entropy of the labels, and the penalty on the weights that cross."""
+        penalty: Tensor = self.reg_loss(self.cross_layer_w)
+        return super().calculate_loss(interaction) + self.reg_weight * penalty

@@ -1,0 +1,32 @@
+"""Factorisation machine."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from treadle.recsys.models.click import ClickRecommender
+from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.interactions import BaseFactorizationMachine
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class FM(ClickRecommender):
+    """A linear part, and the inner product of the embeddings of each two fields.
+
+    Rendle, "Factorization machines", 2010.
+    """
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.fm = BaseFactorizationMachine(reduce_sum=True)
+        self.apply(xavier_normal_initialization)
+
+    def forward(self, interaction: "Interaction") -> Tensor:
+        """Return the logit of each row, `[rows]`."""
+        pairs: Tensor = self.fm(self.concat_embed_input_fields(interaction))
+        logits: Tensor = (self.first_order_linear(interaction) + pairs).squeeze(-1)
+        return logits

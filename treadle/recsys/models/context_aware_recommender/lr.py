@@ -1,0 +1,31 @@
+"""Logistic regression."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from treadle.recsys.models.click import ClickRecommender
+from treadle.recsys.models.init import xavier_normal_initialization
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class LR(ClickRecommender):
+    """A weight for each value of each field, and a bias; their sum is the logit.
+
+    Richardson, Dominowska and Ragno, "Predicting clicks: estimating the click-through rate for new ads", 2007.
+    """
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.apply(xavier_normal_initialization)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name.startswith("first_order_linear."))
+
+    def forward(self, interaction: "Interaction") -> Tensor:
+        """Return the logit of each row, `[rows]`."""
+        logits: Tensor = self.first_order_linear(interaction).squeeze(-1)
+        return logits

@@ -1,0 +1,54 @@
+"""Matrix factorisation by Bayesian personalised ranking."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from treadle.recsys.enums import InputType
+from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.loss import BPRLoss
+from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.settings import whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class BPR(GeneralRecommender):
+    """An embedding for each user and each item; their inner product ranks what was chosen above what was not.
+
+    Rendle, Freudenthaler, Gantner and Schmidt-Thieme, "BPR: Bayesian personalized ranking from implicit feedback",
+    2009.
+    """
+
+    input_type = InputType.PAIRWISE
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.embedding_size = whole(config, "embedding_size")
+        self.user_embedding = nn.Embedding(self.n_users, self.embedding_size)
+        self.item_embedding = nn.Embedding(self.n_items, self.embedding_size)
+        self.loss = BPRLoss()
+        self.apply(xavier_normal_initialization)
+
+    def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of users and items."""
+        return self.user_embedding(user), self.item_embedding(item)
+
+    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+        """Return the pairwise loss."""
+        users, positives = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
+        negatives = self.item_embedding(interaction[self.NEG_ITEM_ID])
+        loss: Tensor = self.loss(dot(users, positives), dot(users, negatives))
+        return loss
+
+    def predict(self, interaction: "Interaction") -> Tensor:
+        """Return the score of each row, `[rows]`."""
+        return dot(*self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]))
+
+    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+        """Return the scores of all items, `[rows * n_items]`."""
+        return all_dots(self.user_embedding(interaction[self.USER_ID]), self.item_embedding.weight)

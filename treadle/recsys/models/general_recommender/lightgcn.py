@@ -1,0 +1,89 @@
+"""LightGCN."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from treadle.recsys.enums import InputType
+from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.graph import Graph
+from treadle.recsys.models.init import xavier_uniform_initialization
+from treadle.recsys.models.loss import BPRLoss, EmbLoss
+from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.settings import choice, number, whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class LightGCN(GeneralRecommender):
+    """Embeddings that are smoothed over the graph of users and items: the mean over `n_layers` rounds of averaging.
+
+    He, Deng, Wang, Li, Zhang and Wang, "LightGCN: simplifying and powering graph convolution network for
+    recommendation", 2020. With `require_pow`, as is the default, the penalty is the paper's: half the squares of the
+    embeddings of a batch before smoothing.
+    """
+
+    input_type = InputType.PAIRWISE
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.latent_dim = whole(config, "embedding_size")
+        self.n_layers = whole(config, "n_layers", 0)
+        self.reg_weight = number(config, "reg_weight")
+        self.require_pow = bool(config["require_pow"])
+        narrow = choice(config, "message_precision", ("fp32", "bf16")) == "bf16"
+        self.messages = torch.bfloat16 if narrow else None
+        self.user_embedding = nn.Embedding(self.n_users, self.latent_dim)
+        self.item_embedding = nn.Embedding(self.n_items, self.latent_dim)
+        self.graph = Graph.of(dataset)
+        self.mf_loss, self.reg_loss = BPRLoss(), EmbLoss()
+        self.apply(xavier_uniform_initialization)
+
+    def get_ego_embeddings(self) -> Tensor:
+        """Return the embeddings of all users and items, in one tensor."""
+        return torch.cat([self.user_embedding.weight, self.item_embedding.weight])
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """Return the smoothed embeddings of users, and those of items."""
+        return self.graph.split(self._smoothed(self.get_ego_embeddings()))
+
+    def _smoothed(self, embeddings: Tensor) -> Tensor:
+        return self.graph.mean_of_powers(embeddings, self.n_layers, messages=self.messages)
+
+    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+        """Return the pairwise loss, and the penalty on the embeddings."""
+        negative = interaction[self.NEG_ITEM_ID]
+        nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)
+        own = self.get_ego_embeddings()
+        users, positives, negatives = rows_of(self._smoothed(own), nodes, negative)
+        loss: Tensor = self.mf_loss(dot(users, positives), dot(users, negatives))
+        penalty: Tensor = self.reg_loss(*rows_of(own, nodes, negative), require_pow=self.require_pow)
+        return loss + self.reg_weight * penalty
+
+    def predict(self, interaction: "Interaction") -> Tensor:
+        """Return the score of each row, `[rows]`."""
+        users, items = self.remembered(self.forward)
+        return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
+
+    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+        """Return the scores of all items, `[rows * n_items]`."""
+        users, items = self.remembered(self.forward)
+        return all_dots(users[interaction[self.USER_ID]], items)
+
+
+def rows_of(embeddings: Tensor, nodes: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the embeddings of the users, positives and negatives of a batch.
+
+    Args:
+        embeddings: Those of all nodes.
+        nodes: The nodes of the batch, as `Graph.nodes` returns them.
+        negative: The negatives, `[rows]` or `[rows, n]`.
+    """
+    # One gather for all three, and not by indexing, whose gradient a GPU sorts: that takes three times as long.
+    found = embeddings.index_select(0, nodes)
+    rows = negative.shape[0]
+    return found[:rows], found[rows : 2 * rows], found[2 * rows :].view(*negative.shape, -1)

@@ -1,0 +1,41 @@
+"""What is popular."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from treadle.recsys.models.fitted_recommender import FittedRecommender
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+
+
+class Pop(FittedRecommender):
+    """Recommends to everybody what was used most, the baseline of all others.
+
+    Cremonesi, Koren and Turrin, "Performance of recommender algorithms on top-N recommendation tasks", 2010, call it
+    TopPop. Every interaction of the data for training counts, and nothing else.
+
+    Attributes:
+        item_count: How often each item was used.
+    """
+
+    item_count: Tensor
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.keep("item_count")
+
+    def fit(self, dataset: "Dataset") -> None:
+        """Count."""
+        _, items = dataset.user_item_pairs()
+        counts = torch.bincount(items, minlength=self.n_items)
+        counts[0] = 0
+        self.item_count = counts.to(self.histories.items.device)
+
+    def scores(self, users: Tensor) -> Tensor:
+        """Return the count of each item, divided by the highest."""
+        counts = self.result("item_count")
+        return (counts / counts.max().clamp(min=1)).expand(len(users), -1)

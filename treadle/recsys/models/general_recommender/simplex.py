@@ -1,0 +1,101 @@
+"""SimpleX: a simple baseline with a cosine contrastive loss."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from treadle.recsys.enums import InputType
+from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.constants import Constants
+from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.fields import pooled
+from treadle.recsys.models.loss import EmbLoss, at_least_float32
+from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.settings import choice, number, share, whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class SimpleX(GeneralRecommender):
+    """A user is an embedding and what their items have in common; the cosine to an item is the score.
+
+    Mao, Zhu, Wang, Dai, Dong, Xiao and He, "SimpleX: a simple and strong baseline for collaborative filtering", 2021.
+    Positives are pulled up to a cosine of 1; of the negatives, those above a margin are pushed down. It is meant for
+    many negatives: `train_neg_sample_args: {sample_num: 100}`.
+    """
+
+    input_type = InputType.PAIRWISE
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        size = whole(config, "embedding_size")
+        self.margin = number(config, "margin", -1)
+        self.negative_weight = number(config, "negative_weight")
+        self.gamma = number(config, "gamma")
+        self.aggregator = choice(config, "aggregator", ("mean", "user_attention", "self_attention"))
+        self.reg_weight = number(config, "reg_weight")
+        self.require_pow = bool(config["require_pow"])
+        items, _, _ = dataset.history_item_matrix(max_history_len=whole(config, "history_len"))
+        self.known = Constants(history=items.cpu())
+        self.user_emb = nn.Embedding(self.n_users, size)
+        self.item_emb = nn.Embedding(self.n_items, size, padding_idx=0)
+        self.UI_map = nn.Linear(size, size, bias=False)
+        if self.aggregator != "mean":
+            self.W_k = nn.Sequential(nn.Linear(size, size), nn.Tanh())
+        if self.aggregator == "self_attention":
+            self.W_q = nn.Linear(size, 1, bias=False)
+        self.dropout = nn.Dropout(share(config, "dropout_prob"))
+        self.reg_loss = EmbLoss()
+        self.apply(xavier_normal_initialization)
+        nn.init.zeros_(self.item_emb.weight[0].detach())
+
+    def _aggregated(self, users: Tensor, history: Tensor) -> Tensor:
+        """Return one vector of the items of each user."""
+        items, inside = self.item_emb(history), history != 0
+        if self.aggregator == "mean":
+            return pooled(items, inside)
+        keys = self.W_k(items)
+        scores = dot(users, keys) if self.aggregator == "user_attention" else self.W_q(keys).squeeze(-1)
+        weights: Tensor = at_least_float32(scores).masked_fill(~inside, -1e9).softmax(dim=1) * inside
+        together: Tensor = (items * weights.unsqueeze(-1)).sum(dim=1)
+        return together
+
+    def user_vectors(self, user: Tensor) -> Tensor:
+        """Return the vectors of users, which are not yet scaled to a length of 1."""
+        users: Tensor = self.user_emb(user)
+        history: Tensor = self.known.history[user]
+        common: Tensor = self.UI_map(self._aggregated(users, history))
+        return self.gamma * users + (1 - self.gamma) * common
+
+    def forward(self, user: Tensor, pos_item: Tensor, neg_item: Tensor) -> Tensor:
+        """Return the contrastive loss, and the penalty on the embeddings."""
+        users = self.dropout(self.user_vectors(user))
+        positives, negatives = self.item_emb(pos_item), self.item_emb(neg_item)
+        pulled = functional.relu(1 - cosine(users, positives)).mean()
+        pushed = functional.relu(cosine(users, negatives) - self.margin).mean()
+        penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
+        return pulled + self.negative_weight * pushed + self.reg_weight * penalty
+
+    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+        """Return the contrastive loss, and the penalty on the embeddings."""
+        return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID], interaction[self.NEG_ITEM_ID])
+
+    def predict(self, interaction: "Interaction") -> Tensor:
+        """Return the cosine of each row, `[rows]`."""
+        return cosine(self.user_vectors(interaction[self.USER_ID]), self.item_emb(interaction[self.ITEM_ID]))
+
+    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+        """Return the cosines of all items, `[rows * n_items]`."""
+        users = functional.normalize(self.user_vectors(interaction[self.USER_ID]), dim=-1)
+        return all_dots(users, functional.normalize(self.item_emb.weight, dim=-1))
+
+
+def cosine(users: Tensor, items: Tensor) -> Tensor:
+    """Return the cosine of each user with the item beside it, or with several."""
+    return dot(
+        functional.normalize(at_least_float32(users), dim=-1), functional.normalize(at_least_float32(items), dim=-1)
+    )

@@ -1,0 +1,20 @@
+"""Scores of users and items from their embeddings."""
+
+import torch
+from torch import Tensor
+
+
+def dot(users: Tensor, items: Tensor) -> Tensor:
+    """Return the inner product of each user with the item beside it, `[rows]`, or with several, `[rows, n]`.
+
+    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[[3.0, 4.0], [0.0, 1.0]]])).tolist()
+    [[11.0, 2.0]]
+    """
+    if items.dim() > users.dim():
+        users = users.unsqueeze(-2)
+    return (users * items).sum(dim=-1)
+
+
+def all_dots(users: Tensor, items: Tensor) -> Tensor:
+    """Return the inner product of each user with every item, one user after the other, `[rows * items]`."""
+    return torch.matmul(users, items.T).view(-1)

@@ -1,0 +1,35 @@
+"""Self-attention over a sequence."""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from treadle.recsys.models.transformer import TransformerRecommender
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+
+
+class SASRec(TransformerRecommender):
+    """A Transformer in which each position looks at itself and what came before it.
+
+    Kang and McAuley, "Self-attentive sequential recommendation", 2018. As in the paper, a sequence is trained on at
+    all its positions at once, unless `train_all_positions` is False; the paper's loss is `loss_type: BCE`. The layers
+    are normalised behind each part, as in RecBole.
+    """
+
+    trains_all_positions = True
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        self.apply(self._init_weights)
+        self.clear_padding()
+
+    def position_outputs(self, item_seq: Tensor) -> Tensor:
+        """Return the vector of each sequence up to each of its positions, `[rows, length, hidden_size]`."""
+        return self.encoded(item_seq, bidirectional=False)
+
+    def forward(self, item_seq: Tensor, item_seq_len: Tensor) -> Tensor:
+        """Return the vector of each sequence, `[rows, hidden_size]`."""
+        return self.gather_indexes(self.position_outputs(item_seq), item_seq_len - 1)

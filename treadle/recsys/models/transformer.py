@@ -1,0 +1,68 @@
+"""What recommenders that are Transformers share: their settings, their input, their initial weights."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from treadle.recsys.models.layers.attention import TransformerEncoder
+from treadle.recsys.models.next_item import NextItemRecommender
+from treadle.recsys.models.settings import number, share, whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+
+
+class TransformerRecommender(NextItemRecommender):
+    """A Transformer over the embeddings of items and positions.
+
+    Args:
+        config: The settings.
+        dataset: The data.
+        further_items: How many embeddings there are beside those of items.
+    """
+
+    def __init__(self, config: "Config", dataset: "Dataset", further_items: int = 0) -> None:
+        super().__init__(config, dataset)
+        self.n_layers, self.n_heads = whole(config, "n_layers"), whole(config, "n_heads")
+        self.hidden_size, self.inner_size = whole(config, "hidden_size"), whole(config, "inner_size")
+        self.hidden_dropout_prob = share(config, "hidden_dropout_prob")
+        self.attn_dropout_prob = share(config, "attn_dropout_prob")
+        self.hidden_act = str(config["hidden_act"])
+        self.layer_norm_eps = number(config, "layer_norm_eps")
+        self.initializer_range = number(config, "initializer_range")
+        self.item_embedding = nn.Embedding(self.n_items + further_items, self.hidden_size, padding_idx=0)
+        self.position_embedding = nn.Embedding(self.max_seq_length, self.hidden_size)
+        self.trm_encoder = TransformerEncoder(
+            self.n_layers,
+            self.n_heads,
+            self.hidden_size,
+            self.inner_size,
+            self.hidden_dropout_prob,
+            self.attn_dropout_prob,
+            self.hidden_act,
+            self.layer_norm_eps,
+        )
+        self.LayerNorm = nn.LayerNorm(self.hidden_size, eps=self.layer_norm_eps)
+        self.dropout = nn.Dropout(self.hidden_dropout_prob)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw the weights of a layer."""
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, 0.0, self.initializer_range)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+    def encoded(self, item_seq: Tensor, *, bidirectional: bool) -> Tensor:
+        """Return the output of the last layer at each position, `[rows, length, hidden_size]`.
+
+        Args:
+            item_seq: The items, with zeros behind them.
+            bidirectional: Whether a position sees what comes after it.
+        """
+        positions = torch.arange(item_seq.shape[1], device=item_seq.device)
+        embedded = self.item_embedding(item_seq) + self.position_embedding(positions)
+        mask = self.get_attention_mask(item_seq, bidirectional=bidirectional)
+        output: Tensor = self.trm_encoder(self.dropout(self.LayerNorm(embedded)), mask)[-1]
+        return output

@@ -1,0 +1,445 @@
+"""The core trainer behind the trainers of this door: verbs only, the loop is the core's."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from treadle.checkpoint import Policy
+from treadle.data import Batch, Stream
+from treadle.errors import ConfigError, LossError
+from treadle.gradients import gradients_of
+from treadle.phase import LossVerb, Phase, held_by
+from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.loading.sequences import POSITIVES
+from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
+from treadle.recsys.trainers.epoch_losses import EpochLosses
+from treadle.recsys.trainers.other_parameters import OtherParameters
+from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.signatures import accepted
+from treadle.trainer import Trainer
+
+if TYPE_CHECKING:
+    from treadle.recsys.trainers.trainer import Trainer as Face
+
+SAVE_SECONDS = 30.0
+"""How long a run goes on between two checkpoints if nobody says how often; each is at the end of an epoch."""
+TRAIN = "train"
+CLIPPING = frozenset({"max_norm", "norm_type", "error_if_nonfinite", "foreach"})
+"""The arguments of torch's `clip_grad_norm_`."""
+Losses = float | tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions:
+    """How the core runs, and where it keeps the run.
+
+    Attributes:
+        run_dir: The folder of the run; None keeps nothing.
+        resume: Whether to go on with what is in the folder.
+        resume_from: The file of a model to go on from.
+        save_every: How often the run is saved; None leaves that to the time that passes.
+        verbose: Whether to print.
+        show_progress: Whether to show how far an epoch is.
+        alone: Whether a single epoch is run for a `fit` of the user's, which does all else itself.
+    """
+
+    run_dir: Path | None = None
+    resume: bool = False
+    resume_from: Path | None = None
+    save_every: Any = None
+    verbose: bool = True
+    show_progress: bool = False
+    alone: bool = False
+
+
+class RecsysCore(Trainer):
+    """Runs the epochs for a trainer of this door.
+
+    Args:
+        face: The trainer that a user sees.
+        train_data: What to train on.
+        options: How.
+        epoch_end: Called at the end of each epoch, with its number and its loss.
+
+    Attributes:
+        losses: The loss of the last epoch.
+        seconds: How long its training took.
+    """
+
+    def __init__(
+        self, face: "Face", train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None
+    ) -> None:
+        self._face, self._data, self.options, self._epoch_end = face, train_data, options, epoch_end
+        self._passes = list(face._passes())
+        self._pass_verbs: dict[str, LossVerb] = {}
+        self._share = 1.0
+        self._saved_time = time.monotonic()
+        self._finished_foreign = False
+        self.losses: Losses | None = None
+        self.seconds = 0.0
+        config = face.config
+        super().__init__(
+            face.model,
+            None,
+            optimizers_of(face),
+            callbacks=face._core_callbacks(options),
+            seed=None if options.alone else int(config["seed"]),
+            run_dir=options.run_dir,
+            precision=face._precision(),
+            device=face.device,
+            checkpoints=Policy(keep_last=2),
+            on_nonfinite=config["on_nonfinite"] or "raise",
+            deterministic=bool(config["deterministic"]),
+            execution=config["execution"] or "auto",
+            compile=config["compile"] or False,
+            loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
+        )
+        self.epoch_losses = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
+        self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)
+        if getattr(face.model, "other_parameter_name", ()):
+            self.track(other_parameter=OtherParameters(face.model, self.device))
+
+    def use_loss(self, loss_func: Callable[[Any], Any]) -> None:
+        """Train on another loss than the model's own."""
+        self._passes = [replace(self._passes[0], loss=loss_func)]
+
+    def run(self, epochs: int) -> None:
+        """Train until `epochs` are done."""
+        saves = self.run_dir is not None
+        with self._weighing_shares():
+            self.train(
+                self._data,
+                num_epochs=epochs,
+                clip_norm=_clip_limit(self._face.clip_grad_norm),
+                eval_every=None,
+                log_every="1 epoch",
+                save_every=(self.options.save_every or "1 epoch") if saves else None,
+                resume="auto" if self.options.resume else None,
+                resume_from=self.options.resume_from,
+            )
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print if the caller of `fit` wants it; the folder of the run gets it anyway."""
+        if self.options.verbose:
+            super().print(*args, **kwargs)
+        elif self._folder is not None and self.processes.is_main:
+            self._folder.log(" ".join(map(str, args)))
+
+    # Setting up ---------------------------------------------------------------------------------------------
+
+    def _set_up_run(self, *args: Any, **kwargs: Any) -> None:
+        super()._set_up_run(*args, **kwargs)
+        self.progress.epoch = self._face.start_epoch
+        self.run_history._set_epoch(self._face.start_epoch + 1)
+
+    def _prepare_dataloaders(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Make a stream for each pass; a loop of the user's has one."""
+        passes = self._passes[:1] if self._loop_is_foreign() else self._passes
+        first = 0
+        self.streams = {}
+        for one in passes:
+            self.streams[one.name] = self.stream_over(self._data, one.name, passes=one.times, first_pass=first)
+            first += one.times
+        self._train_dataloader = next(iter(self.streams.values()))
+        self._eval_dataloader = None
+
+    def stream_over(self, data: Any, name: str = TRAIN, *, passes: int = 1, first_pass: int = 0) -> Stream:
+        """Return a stream over training data: a loader of this door, or any iterable of interactions."""
+        if not isinstance(data, AbstractDataLoader):
+            return self._stream(data, name=name)
+        return LoaderStream(
+            data.to(self.device),
+            device=self.device,
+            rank=self.processes.rank,
+            size=self.processes.size,
+            name=name,
+            passes=passes,
+            first_pass=first_pass,
+            limit=self.max_batches_per_epoch,
+        )
+
+    def _read_training_state(self, folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the state of the run that is in the file of a model."""
+        return self._face._run_state_in_file(Path(folder))
+
+    def _identity(self) -> dict[str, Any]:
+        identity = super()._identity()
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            # What a model without weights has is as large as its data makes it, and not there before it is fitted.
+            identity["model"] = {"class": identity["model"]["class"]}
+        return identity
+
+    # One epoch ----------------------------------------------------------------------------------------------
+
+    def _loop_is_foreign(self) -> bool:
+        return not self.options.alone and self._face._has_own_loop()
+
+    def _begin_streams(self) -> None:
+        if not self.progress.mid_epoch:
+            self.epoch_losses.reset()
+        super()._begin_streams()
+
+    def train_epoch_start(self) -> None:
+        """Put the model into training mode, and tell it which epoch begins."""
+        super().train_epoch_start()
+        prepare = getattr(self.model, "start_epoch", None)
+        if prepare is not None:
+            prepare(self.progress.epoch)
+
+    def _run_train_epoch(self, train_dl: Any) -> None:
+        began = time.perf_counter()
+        if self._loop_is_foreign():
+            self.losses = self._run_foreign_epoch()
+        else:
+            super()._run_train_epoch(train_dl)
+            names = [one.name for one in self._passes if one.counts]
+            self.losses = _reported(self.epoch_losses.read(names, self.processes))
+        self.seconds = time.perf_counter() - began
+
+    def phases(self, epoch: int) -> Iterable[Phase]:
+        """Yield a phase for each pass of the epoch."""
+        for one in self._passes:
+            if one.is_due is not None and not one.is_due(epoch):
+                continue
+            yield self._phase_of(one, self.streams[one.name], self._verb(one))
+            # In a run that is resumed inside a later pass it was done before, and is in the checkpoint.
+            if one.after is not None and self.progress.visit_step == 0:
+                one.after()
+
+    def _phase_of(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
+        return Phase(one.name, stream, verb, one.optimizer, parameters=one.parameters)
+
+    def _verb(self, one: Pass) -> LossVerb:
+        """Return the loss verb of a pass, always the same: what is compiled is known by it."""
+        if one.name not in self._pass_verbs:
+            self._pass_verbs[one.name] = self._loss_verb(one.name, one.loss, self.epoch_losses)
+        return self._pass_verbs[one.name]
+
+    def _loss_verb(self, name: str, loss_func: Callable[[Any], Any], sums: EpochLosses) -> LossVerb:
+        face = self._face
+        check = face._check_nan if face._checks_every_loss() else None
+        distributed = self.processes.distributed
+
+        def calculate_loss(batch: Batch) -> dict[str, Any]:
+            interaction = as_interaction(batch)
+            losses = loss_func(interaction)
+            parts = losses if isinstance(losses, (tuple, list)) else (losses,)
+            if not parts or not all(isinstance(part, Tensor) for part in parts):
+                raise LossError(f"the loss of a batch is {losses!r}; return a tensor, or a tuple of tensors")
+            loss: Any = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
+            sums.add(name, parts, self._share)
+            if check is not None:
+                check(loss)
+            output = {"loss": loss, "model_outputs": losses, "batch_size": len(interaction)}
+            items = self._items_in(interaction) if distributed else None
+            return output if items is None else {**output, "num_items_in_batch": items}
+
+        return calculate_loss
+
+    def _items_in(self, interaction: Any) -> Any:
+        """Return what the loss of a batch is a mean over, where it is not the rows; None where it is."""
+        own = getattr(self.model, "loss_weight", None)
+        if own is not None:
+            return own(interaction)
+        sequence, hidden = getattr(self.model, "ITEM_SEQ", None), getattr(self.model, "POS_ITEMS", None)
+        for targets in (f"{POSITIVES}{sequence}", hidden):
+            if targets in interaction:
+                return (interaction[targets] != 0).sum()
+        return None
+
+    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
+        if self.processes.distributed:
+            self._share = getattr(phase.stream, "share", 1.0)
+        super()._attempt(phase, window)
+
+    def training_run_epoch_end(self) -> None:
+        """Have the epoch evaluated, judged and saved."""
+        if self._epoch_end is not None:
+            self._epoch_end(self.progress.epoch)
+
+    # Loops of the user's ------------------------------------------------------------------------------------
+
+    def _run_foreign_epoch(self) -> Losses | None:
+        face, epoch = self._face, self.progress.epoch
+        assert self._train_dataloader is not None
+        self._finished_foreign = False
+        self._begin_epoch()
+        drawn = DrawnBatches(self._data, self._train_dataloader)
+        shown = accepted(face._train_epoch, show_progress=self.options.show_progress)
+        losses = face._train_epoch(drawn, epoch, **shown)
+        self.processes.share_buffers(self.model)
+        with self._stopping_together():
+            self.train_epoch_end()
+        self._finish_foreign_epoch()
+        self.fire("on_train_epoch_end")
+        self._check_optimizers()
+        return self._agreed(losses)
+
+    def _finish_foreign_epoch(self) -> None:
+        # Passes of the core's own may have been made inside; what an epoch leaves undone is done once, anyway.
+        if not self._finished_foreign:
+            self._finished_foreign = True
+            super()._finish_foreign_epoch()
+
+    def _agreed(self, losses: Any) -> Losses | None:
+        """Return the loss of an epoch as numbers, the mean over all processes."""
+        if losses is None:
+            return None
+        several = isinstance(losses, (tuple, list))
+        own = [float(one) for one in (losses if several else [losses])]
+        mean = [one / self.processes.size for one in self.processes.reduce(own)]
+        return tuple(mean) if several else mean[0]
+
+    def _check_optimizers(self) -> None:
+        """Refuse optimizers that came up in an epoch, where their gradients would not have been averaged."""
+        known = {id(one) for one in self._optimizers}
+        new = [name for name, one in vars(self._face).items() if isinstance(one, Optimizer) and id(one) not in known]
+        if new and self.processes.distributed:
+            raise ConfigError(
+                f"the optimizer {new[0]!r} was made while training: on several processes its gradients are not "
+                "averaged; make it in __init__"
+            )
+
+    def run_pass(self, data: Any, loss_func: Callable[[Any], Any] | None) -> Losses:
+        """Go through the data once inside a loop of the user's, and return the loss as `_train_epoch` does.
+
+        Args:
+            data: What the loop was given, or other data.
+            loss_func: The loss of an interaction; None for the model's own.
+        """
+        if isinstance(data, DrawnBatches):
+            data.begin_pass()
+            stream = data.stream
+        else:
+            stream = self.stream_over(data)
+            stream.begin(self.progress.epoch)
+        sums = EpochLosses(self.device)
+        model: Any = self.model
+        verb = self._loss_verb(TRAIN, loss_func or model.calculate_loss, sums)
+        phase = Phase(TRAIN, stream, verb, self._face.optimizer)
+        inside, self.in_own_loop = self.in_own_loop, True
+        try:
+            for window in self._windows(phase):
+                self._attempt(phase, window)
+                self.progress.count_update(self._window_samples)
+                if self.callback_handler.table["on_update_end"]:
+                    self.fire("on_update_end")
+        finally:
+            self.in_own_loop = inside
+        found = _reported(sums.read([TRAIN], self.processes))
+        return 0.0 if found is None else found
+
+    def _weighing_shares(self) -> "_Weighing":
+        return _Weighing(self)
+
+    # Saving -------------------------------------------------------------------------------------------------
+
+    def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
+        if self.options.save_every is None and not self._time_to_save():
+            return
+        super()._save_after_epoch(step_before, evaluated)
+
+    def _time_to_save(self) -> bool:
+        now = time.monotonic()
+        # The clocks of several machines differ: the first process decides.
+        due = bool(self.processes.share(now - self._saved_time >= SAVE_SECONDS))
+        if due:
+            self._saved_time = now
+        return due
+
+    def finished_state(self) -> dict[str, Any]:
+        """Return the state of the run as it is once the epoch under way is counted, for the file of a model."""
+        tracked = self._tracked.state_dict(lambda name: name != "metrics_file")
+        progress = type(self.progress)(**self.progress.state_dict())
+        progress.finish_epoch()
+        tracked["progress"] = progress.state_dict()
+        tracked["history"] = {**tracked["history"], "current_epoch": self.run_history.current_epoch + 1}
+        return {"processes": self.processes.size, "tracked": tracked}
+
+    def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what of a state is this process's own."""
+        return {name: value for name, value in state["tracked"].items() if self._is_local(name)}
+
+
+class _Weighing:
+    """While entered, gradients of a loop of the user's count by the rows that this process has of a batch.
+
+    The core averages them over the processes, as if all had equally many; a last, short batch may not divide evenly.
+    """
+
+    def __init__(self, core: RecsysCore) -> None:
+        self._core = core
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        if self._core.processes.distributed:
+            optimizers = self._core.optimizers().values()
+            self._handles = [one.register_step_pre_hook(self._weigh) for one in optimizers]
+
+    def __exit__(self, *exception: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _weigh(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        core = self._core
+        factor = getattr(core._train_dataloader, "share", 1.0) * core.processes.size
+        if core.in_own_loop or abs(factor - 1.0) < 1e-12:
+            return
+        for gradient in gradients_of(held_by(optimizer)):
+            gradient.mul_(factor)
+
+
+class ClippingCore(RecsysCore):
+    """Clips by another norm than the Euclidean one, as torch's `clip_grad_norm_` does."""
+
+    def _clip_gradients(self) -> None:
+        optimizer = self._acting_optimizer
+        self.precision.unscale(optimizer)
+        trained = held_by(optimizer) if self._phase is None else self._phase.trained
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(trained, **self._face.clip_grad_norm)
+
+
+def make_core(face: "Face", train_data: Any, options: CoreOptions, epoch_end: Any = None) -> RecsysCore:
+    """Return the core for a trainer: the one that clips as its settings say."""
+    clip = face.clip_grad_norm
+    unusual = isinstance(clip, Mapping) and set(clip) - {"max_norm"} and clip.get("norm_type", 2) != 2
+    return (ClippingCore if unusual else RecsysCore)(face, train_data, options, epoch_end)
+
+
+def _clip_limit(clip: Any) -> float | None:
+    if clip is None or clip is False:
+        return None
+    limit = clip.get("max_norm") if isinstance(clip, Mapping) else clip
+    unknown = set(clip) - CLIPPING if isinstance(clip, Mapping) else ()
+    if unknown or isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
+        raise ConfigError(f"clip_grad_norm={clip!r} must be a number above 0, or a dict such as {{'max_norm': 5}}")
+    return float(limit)
+
+
+def optimizers_of(face: Any) -> Optimizer | dict[str, Optimizer]:
+    """Return every optimizer that the trainer holds, by the name of its attribute; `optimizer` comes first."""
+    held = {"optimizer": face.optimizer, **vars(face)}
+    found: dict[int, tuple[str, Optimizer]] = {}
+    for name, value in held.items():
+        if isinstance(value, Optimizer):
+            found.setdefault(id(value), (name, value))
+    if not found:
+        raise ConfigError(f"{type(face).__name__}.optimizer is {face.optimizer!r}; _build_optimizer must return one")
+    by_name = dict(found.values())
+    return face.optimizer if len(by_name) == 1 and isinstance(face.optimizer, Optimizer) else by_name
+
+
+def _reported(sums: list[list[float]]) -> Losses | None:
+    """Return the losses of passes as `_train_epoch` does: a number, or a tuple of the parts."""
+    parts = [one for own in sums for one in own]
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else tuple(parts)

@@ -1,0 +1,62 @@
+"""What every trainer of recommenders is."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from treadle.parallel import GradientAverager, Processes
+from treadle.phase import held_by
+
+
+class AbstractTrainer:
+    """A trainer with settings and a model; a subclass defines `fit` and `evaluate`.
+
+    On several processes, gradients are averaged before every step of an optimizer that the trainer holds as an
+    attribute, whoever wrote the loop.
+
+    Args:
+        config: The settings.
+        model: The model.
+
+    Attributes:
+        config, model: As given; the model is on its device.
+        device: Where this process trains.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        self._processes = Processes(config["device"])
+        self._core_runs = False
+        self._averaged: set[int] = set()
+        self.config = config
+        self.device: torch.device = self._processes.device
+        self.model = model.to(self.device)
+        if self._processes.distributed and self.device.type == "cuda":
+            self.model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, Optimizer) and self._processes.distributed and id(value) not in self._averaged:
+            self._averaged.add(id(value))
+            value.register_step_pre_hook(self._average_outside)
+
+    def _average_outside(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Average the gradients of a loop that the core does not run; of its own and of others the core takes care."""
+        if not self._core_runs:
+            GradientAverager(self._processes).average(held_by(optimizer))
+
+    def fit(self, train_data: Any) -> Any:
+        """Train the model."""
+        raise NotImplementedError(f"{type(self).__name__} does not define fit")
+
+    def evaluate(self, eval_data: Any) -> Any:
+        """Evaluate the model."""
+        raise NotImplementedError(f"{type(self).__name__} does not define evaluate")
+
+    def set_reduce_hook(self) -> None:
+        """Do nothing: gradients are averaged whether or not this is called."""
+
+    def sync_grad_loss(self) -> Tensor:
+        """Return zero, to be added to a loss: parameters that it does not reach are taken care of anyway."""
+        return torch.zeros((), device=self.device)

@@ -1,0 +1,56 @@
+"""The trainer of RecVAE."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.trainer import Trainer
+
+
+class RecVAETrainer(Trainer):
+    """Trains an encoder and a decoder in turns, each with an optimizer of its own.
+
+    An epoch is `n_enc_epochs` passes over the data for the encoder, `model.update_prior()`, and `n_dec_epochs` passes
+    for the decoder. Its loss is that of the decoder.
+
+    Attributes:
+        optimizer_encoder, optimizer_decoder: The two optimizers.
+        n_enc_epochs, n_dec_epochs: How many passes each has.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.n_enc_epochs = _passes(config, "n_enc_epochs")
+        self.n_dec_epochs = _passes(config, "n_dec_epochs")
+        self.optimizer_encoder = self._build_optimizer(params=self.model.encoder.parameters())
+        self.optimizer_decoder = self._build_optimizer(params=self.model.decoder.parameters())
+        self.optimizer = self.optimizer_decoder
+
+    def _passes(self) -> Iterable[Pass]:
+        model = self.model
+        return [
+            Pass(
+                name="encoder",
+                loss=lambda interaction: model.calculate_loss(interaction, encoder_flag=True),
+                optimizer=self.optimizer_encoder,
+                parameters=list(model.encoder.parameters()),
+                times=self.n_enc_epochs,
+                after=model.update_prior,
+                counts=False,
+            ),
+            Pass(
+                name="decoder",
+                loss=lambda interaction: model.calculate_loss(interaction, encoder_flag=False),
+                optimizer=self.optimizer_decoder,
+                parameters=list(model.decoder.parameters()),
+                times=self.n_dec_epochs,
+            ),
+        ]
+
+
+def _passes(config: Any, name: str) -> int:
+    value = config[name]
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1")
+    return value

@@ -1,0 +1,100 @@
+"""What an evaluation tells: rounded for readers, exact for decisions, and whether it is the best so far."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from treadle.errors import UnknownMetricError, did_you_mean
+
+
+class Metrics(OrderedDict[str, float]):
+    """The metrics of an evaluation by name, rounded as `metric_decimal_place` says.
+
+    Attributes:
+        exact: The same, not rounded.
+    """
+
+    exact: dict[str, float]
+
+    @classmethod
+    def of(cls, exact: Mapping[str, float], decimals: int) -> "Metrics":
+        """Return metrics, rounded."""
+        made = cls((name, round(value, decimals)) for name, value in exact.items())
+        made.exact = dict(exact)
+        return made
+
+
+def calculate_valid_score(valid_result: Mapping[str, float], valid_metric: str | None = None) -> float:
+    """Return the metric that decides, as exactly as it is known.
+
+    Args:
+        valid_result: What an evaluation returned.
+        valid_metric: The name of the metric; by default `recall@10`.
+
+    Raises:
+        UnknownMetricError: It was not calculated.
+    """
+    name = (valid_metric or "recall@10").lower()
+    values = getattr(valid_result, "exact", valid_result)
+    if name not in values:
+        near = did_you_mean(name, values) or f"; there are {list(values)}"
+        raise UnknownMetricError(f"valid_metric={name!r} is not among what the evaluation returned{near}")
+    return float(values[name])
+
+
+class Judgement(NamedTuple):
+    """What a new score means: the best score, evaluations since it, whether to stop, and whether it is the new best."""
+
+    best: float
+    cur_step: int
+    stop_flag: bool
+    update_flag: bool
+
+
+def early_stopping(value: float, best: float, cur_step: int, max_step: int, bigger: bool = True) -> Judgement:
+    """Judge a new score: a run stops once more than `max_step` scores in a row were no better than the best.
+
+    Only a score that is really better counts as better: equal ones do not, nor does nan.
+
+    >>> early_stopping(0.5, 0.4, 3, 10)
+    Judgement(best=0.5, cur_step=0, stop_flag=False, update_flag=True)
+    >>> early_stopping(0.4, 0.4, 10, 10)
+    Judgement(best=0.4, cur_step=11, stop_flag=True, update_flag=False)
+
+    Args:
+        value: The new score.
+        best: The best so far.
+        cur_step: How many scores there were since the best.
+        max_step: How many there may be.
+        bigger: Whether a higher score is better.
+    """
+    better = value > best if bigger else value < best
+    if better and not math.isnan(value):
+        return Judgement(value, 0, False, True)
+    return Judgement(best, cur_step + 1, cur_step + 1 > max_step, False)
+
+
+def dict2str(result_dict: Mapping[str, Any]) -> str:
+    """Return metrics in one line.
+
+    >>> dict2str({"recall@10": 0.25, "mrr@10": 0.5})
+    'recall@10 : 0.25    mrr@10 : 0.5'
+    """
+    return "    ".join(f"{metric} : {value}" for metric, value in result_dict.items())
+
+
+def encoded_metrics(metrics: Any) -> Any:
+    """Return metrics as plain data."""
+    if not isinstance(metrics, Metrics):
+        return None if metrics is None else dict(metrics)
+    return {"rounded": dict(metrics), "exact": metrics.exact}
+
+
+def decoded_metrics(state: Any) -> Any:
+    """Return what `encoded_metrics` was given."""
+    if not isinstance(state, dict) or set(state) != {"rounded", "exact"}:
+        return state
+    made = Metrics(state["rounded"])
+    made.exact = dict(state["exact"])
+    return made
