@@ -27,7 +27,9 @@ def test_a_run_whose_time_is_over_goes_on_with_the_same_command(tmp_path: Path) 
     command = ["--smoke", "--sections", "paper", "--out", str(tmp_path), "--run-dir", str(tmp_path / "runs")]
     recsys_sasrec.main([*command, "--budget-s", "0"])
     first = found(tmp_path)
-    assert (first["epochs"], first["complete"]) == (1, False)
+    # How many of the two epochs fit into no time depends on when the clock is looked at.
+    assert first["epochs"] < 2
+    assert not first["complete"]
     assert "The time was over" in (tmp_path / "sasrec-paper.md").read_text(encoding="utf-8")
     recsys_sasrec.main(command)
     assert (found(tmp_path)["epochs"], found(tmp_path)["complete"]) == (2, True)

@@ -115,6 +115,17 @@ def test_a_batch_in_which_nothing_is_hidden_has_no_loss(tmp_path: Path) -> None:
     assert not built.model.item_embedding.weight.grad.any()
 
 
+def test_the_loss_of_bert4rec_is_that_of_its_parts_by_the_items_they_hide(tmp_path: Path) -> None:
+    built = build(tmp_path, "BERT4Rec", train_all_positions=True)
+    built.model.eval()
+    batch = built.batch()
+    parts = [batch[:2], batch[2:]]
+    weights = [built.model.loss_weight(part) for part in parts]
+    assert weights[0] != weights[1]
+    total = sum(weight * built.model.calculate_loss(part) for weight, part in zip(weights, parts, strict=True))
+    torch.testing.assert_close(built.model.calculate_loss(batch), total / sum(weights))
+
+
 def test_narm_weighs_states_by_what_the_last_one_asks_for(tmp_path: Path) -> None:
     model = build(tmp_path, "NARM").model
     fill(model)

@@ -32,6 +32,7 @@ class NextItemRecommender(SequentialRecommender):
     Attributes:
         trains_all_positions: Whether the model can be trained on all positions. A subclass with a `forward` or
             `calculate_loss` of its own is trained on the last one, unless it says so again.
+        predicts_logits: That scores are no probabilities; a sigmoid makes them some.
         item_embedding: The embeddings, for a subclass to make; those of padding stay zero.
         loss_type: "CE", "BPR" or "BCE".
         loss_fct: The loss of that name, for subclasses that calculate their own.
@@ -41,6 +42,7 @@ class NextItemRecommender(SequentialRecommender):
     """
 
     trains_all_positions = False
+    predicts_logits = True
     item_embedding: nn.Embedding
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:

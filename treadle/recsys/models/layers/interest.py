@@ -44,7 +44,9 @@ class InterestExtractorNetwork(nn.Module):
         return interests, self.auxiliary_loss(interests[:, :-1], keys[:, 1:], neg_keys[:, 1:], keys_length - 1)
 
     def auxiliary_loss(self, h_states: Tensor, click_seq: Tensor, noclick_seq: Tensor, keys_length: Tensor) -> Tensor:
-        """Return the mean cross-entropy of next items that were chosen and of those that were not; padding is left out.
+        """Return the mean cross-entropy of next items that were chosen and of those that were not.
+
+        Each row counts the same, with the mean over its own items, as it does in the loss of the labels.
 
         Args:
             h_states: The interests, `[rows, length, hidden_size]`.
@@ -58,7 +60,7 @@ class InterestExtractorNetwork(nn.Module):
         )
         losses = -functional.logsigmoid(chosen) - functional.logsigmoid(-others)
         inside = torch.arange(losses.shape[1], device=losses.device) < keys_length.unsqueeze(1)
-        return (losses * inside).sum() / (2 * inside.sum()).clamp(min=1)
+        return ((losses * inside).sum(dim=1) / (2 * inside.sum(dim=1)).clamp(min=1)).mean()
 
 
 class InterestEvolvingLayer(nn.Module):

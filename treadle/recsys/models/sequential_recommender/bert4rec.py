@@ -76,6 +76,10 @@ class BERT4Rec(TransformerRecommender):
         negatives = None if self.loss_type == "CE" else interaction[self.NEG_ITEMS]
         return self.next_item_loss(output.gather(1, places), interaction[self.POS_ITEMS], negatives)
 
+    def loss_weight(self, interaction: "Interaction") -> Tensor:
+        """Return how many items the loss of a batch is a mean over."""
+        return (interaction[self.POS_ITEMS] != 0).sum()
+
     def head(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return vectors, and one for each item but padding, whose inner products are the scores."""
         # The bias of an item is the product of one more dimension, which is 1 in every vector.
