@@ -78,7 +78,8 @@ class BERT4Rec(TransformerRecommender):
 
     def loss_weight(self, interaction: "Interaction") -> Tensor:
         """Return how many items the loss of a batch is a mean over."""
-        return (interaction[self.POS_ITEMS] != 0).sum()
+        count: Tensor = (interaction[self.POS_ITEMS] != 0).sum()
+        return count
 
     def head(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Return vectors, and one for each item but padding, whose inner products are the scores."""
