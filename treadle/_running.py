@@ -236,7 +236,7 @@ class Running(SetUp):
         facts = self._facts(best=best, finished=finished)
         self._wait_for_saver()
         try:
-            self._saver.save(self.progress.step, self._state(), facts)
+            self._saver.save(self.progress.step, self._state, facts)
             self._saved_at, self._saved_finished = place, finished
         except CheckpointError as error:
             self._report_failed_save(error)

@@ -58,13 +58,22 @@ class Saver:
     def save(self, step: int, state: Any, facts: dict[str, Any]) -> None:
         """Take a copy of `state` and have it written; blocks for the copy, and for a write still under way.
 
+        Args:
+            step: The step it is of.
+            state: The state, or a function that returns it.
+            facts: What the manifest says besides.
+
         Raises:
             CheckpointError: The state cannot be saved, or this or the previous checkpoint could not be written.
         """
         # Counted before anything can fail: a rank that fails must not be a save behind the others ever after.
         self._saves += 1
         self.wait()
-        structure, tensors = split(state)
+        try:
+            structure, tensors = split(state() if callable(state) else state)
+        except CheckpointError:
+            self.store.pass_over(step, self._attempt, self._saves)
+            raise
         staged = self._staging.copy(tensors)
         if not self.store.policy.asynchronous:
             self.store.write(step, structure, staged, facts, self._attempt, self._saves)

@@ -84,7 +84,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: A file could not be written; nothing half-done is left where a reader looks.
         """
-        part = self.folder / f"{PART}{attempt}_{number:06d}_{step:08d}"
+        part = self._part(step, attempt, number)
         try:
             part.mkdir(parents=True, exist_ok=True)
             self._write_part(part, structure, tensors)
@@ -95,6 +95,16 @@ class CheckpointStore:
         except (OSError, ValueError, SafetensorError) as error:
             self._give_up(part)
             raise CheckpointError(f"cannot write the checkpoint of step {step} into {self.folder}: {error}") from error
+
+    def _part(self, step: int, attempt: str, number: int) -> Path:
+        return self.folder / f"{PART}{attempt}_{number:06d}_{step:08d}"
+
+    def pass_over(self, step: int, attempt: str, number: int) -> None:
+        """Say that this rank has no part of a checkpoint that the others write; the first one must not wait for it."""
+        part = self._part(step, attempt, number)
+        with suppress(OSError):
+            part.mkdir(parents=True, exist_ok=True)
+        self._give_up(part)
 
     def _write_part(self, part: Path, structure: Any, tensors: dict[str, Tensor]) -> None:
         tensor_file, structure_file = (part / name for name in file_names(self._rank))
