@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick lint types format clean peers bench-overhead
+.PHONY: demo test quick lint types format clean peers bench-overhead recbole bench-recsys
 
 demo: .venv/demo.stamp
 	$(BIN)/python examples/digits.py
@@ -51,4 +51,18 @@ bench-overhead: .venv-peers/peers.stamp
 .venv-peers/peers.stamp: .venv-peers/bin/python benchmarks/peers-requirements.txt pyproject.toml constraints.txt
 	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . \
 		--requirement benchmarks/peers-requirements.txt
+	touch $@
+
+# RecBole runs with older versions of what is around it, in an environment of its own.
+recbole: .venv-recbole/recbole.stamp
+
+bench-recsys: .venv-recbole/recbole.stamp .venv/dev.stamp
+	$(BIN)/python -m benchmarks.recsys --write
+
+.venv-recbole/bin/python:
+	$(PYTHON) -m venv .venv-recbole
+
+.venv-recbole/recbole.stamp: .venv-recbole/bin/python benchmarks/recbole-requirements.txt constraints.txt
+	.venv-recbole/bin/python -m pip install --quiet --constraint constraints.txt \
+		--requirement benchmarks/recbole-requirements.txt
 	touch $@

@@ -55,6 +55,20 @@ def test_itemknn_adds_up_cosines_to_the_nearest_items(k: int, shrink: float) -> 
     np.testing.assert_allclose(all_scores(built).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("k", [1, 3, 100])
+def test_users_may_be_the_neighbours(k: int) -> None:
+    built = fitted("ItemKNN", k=k, knn_method="user", shrink=0.5)
+    ratings = built.matrix().numpy()
+    lengths = np.linalg.norm(ratings, axis=1)
+    similarity = ratings @ ratings.T / (np.outer(lengths, lengths) + 0.5)
+    np.fill_diagonal(similarity, 0.0)
+    expected = np.zeros_like(ratings)
+    for user, row in enumerate(similarity):
+        nearest = sorted(range(len(row)), key=lambda other, row=row: (-row[other], other))[:k]
+        expected[user] = sum(row[other] * ratings[other] for other in nearest)
+    np.testing.assert_allclose(all_scores(built).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_itemknn_looks_through_similarities_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     together = all_scores(fitted("ItemKNN"))
     monkeypatch.setattr("treadle.recsys.models.general_recommender.itemknn.CELLS", 1)

@@ -1,6 +1,6 @@
 """What each user has used, in a form that a device can read rows of without asking the host."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -101,17 +101,27 @@ class Histories(Constants):
         owners = owners.clamp(max=len(users) - 1)
         return (self.offsets[users] - ends + counts)[owners] + places, owners, there
 
-    def sparse_rows(self, users: Tensor) -> Any:
+    def whole(self) -> Tensor:
+        """Return the histories of all users as a sparse matrix in CSR form."""
+        starts = torch.cat([self.offsets, self.offsets[-1:] + self.counts[-1:]])
+        return csr_matrix(starts, self.items, self.values, (self.n_users, self.n_items))
+
+    def sparse_rows(self, users: Tensor) -> Tensor:
         """Return the history of each user as a row of a sparse matrix in CSR form; the host waits for its size."""
-        counts = self.counts[users]
-        ends = counts.cumsum(0)
-        owners = torch.repeat_interleave(torch.arange(len(users), device=users.device), counts)
-        starts = self.offsets[users] - (ends - counts)
-        pairs = starts[owners] + torch.arange(len(owners), device=users.device)
-        bounds = torch.cat([ends.new_zeros(1), ends])
-        return csr_matrix(
-            bounds,
-            self.items[pairs],
-            self.values[pairs],
-            (len(users), self.n_items),
-        )
+        starts, pairs = rows_of_csr(self.offsets, self.counts, users)
+        return csr_matrix(starts, self.items[pairs], self.values[pairs], (len(users), self.n_items))
+
+
+def rows_of_csr(offsets: Tensor, counts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where some rows of a sparse matrix begin in a matrix of their own, and which values of it they have.
+
+    Args:
+        offsets: Where each row of the matrix begins.
+        counts: How many values it has.
+        rows: Which rows, in any order.
+    """
+    own = counts[rows]
+    ends = own.cumsum(0)
+    owners = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), own)
+    values = (offsets[rows] - ends + own)[owners] + torch.arange(len(owners), device=rows.device)
+    return torch.cat([ends.new_zeros(1), ends]), values

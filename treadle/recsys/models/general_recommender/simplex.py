@@ -53,9 +53,8 @@ class SimpleX(GeneralRecommender):
         self.apply(xavier_normal_initialization)
         nn.init.zeros_(self.item_emb.weight[0].detach())
 
-    def _aggregated(self, users: Tensor, history: Tensor) -> Tensor:
+    def _aggregated(self, users: Tensor, items: Tensor, inside: Tensor) -> Tensor:
         """Return one vector of the items of each user."""
-        items, inside = self.item_emb(history), history != 0
         if self.aggregator == "mean":
             return pooled(items, inside)
         keys = self.W_k(items)
@@ -64,20 +63,21 @@ class SimpleX(GeneralRecommender):
         together: Tensor = (items * weights.unsqueeze(-1)).sum(dim=1)
         return together
 
-    def user_vectors(self, user: Tensor) -> Tensor:
-        """Return the vectors of users, which are not yet scaled to a length of 1."""
-        users: Tensor = self.user_emb(user)
+    def user_vectors(self, user: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the vectors of users, not yet scaled to a length of 1, and the embeddings of them and their items."""
         history: Tensor = self.known.history[user]
-        common: Tensor = self.UI_map(self._aggregated(users, history))
-        return self.gamma * users + (1 - self.gamma) * common
+        users, items = self.user_emb(user), self.item_emb(history)
+        common: Tensor = self.UI_map(self._aggregated(users, items, history != 0))
+        return self.gamma * users + (1 - self.gamma) * common, users, items
 
     def forward(self, user: Tensor, pos_item: Tensor, neg_item: Tensor) -> Tensor:
         """Return the contrastive loss, and the penalty on the embeddings."""
-        users = self.dropout(self.user_vectors(user))
+        vectors, users, items = self.user_vectors(user)
+        vectors = self.dropout(vectors)
         positives, negatives = self.item_emb(pos_item), self.item_emb(neg_item)
-        pulled = functional.relu(1 - cosine(users, positives)).mean()
-        pushed = functional.relu(cosine(users, negatives) - self.margin).mean()
-        penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
+        pulled = functional.relu(1 - cosine(vectors, positives)).mean()
+        pushed = functional.relu(cosine(vectors, negatives) - self.margin).mean()
+        penalty: Tensor = self.reg_loss(users, positives, items, negatives, require_pow=self.require_pow)
         return pulled + self.negative_weight * pushed + self.reg_weight * penalty
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
@@ -86,11 +86,11 @@ class SimpleX(GeneralRecommender):
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the cosine of each row, `[rows]`."""
-        return cosine(self.user_vectors(interaction[self.USER_ID]), self.item_emb(interaction[self.ITEM_ID]))
+        return cosine(self.user_vectors(interaction[self.USER_ID])[0], self.item_emb(interaction[self.ITEM_ID]))
 
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the cosines of all items, `[rows * n_items]`."""
-        users = functional.normalize(self.user_vectors(interaction[self.USER_ID]), dim=-1)
+        users = functional.normalize(self.user_vectors(interaction[self.USER_ID])[0], dim=-1)
         return all_dots(users, functional.normalize(self.item_emb.weight, dim=-1))
 
 
