@@ -11,6 +11,7 @@ from treadle.cli.exporting import export
 from treadle.cli.listing import runs
 from treadle.cli.recsys import recsys
 from treadle.cli.resuming import resume
+from treadle.cli.search import search
 from treadle.cli.training import train
 
 app = typer.Typer(
@@ -43,6 +44,7 @@ def main() -> None:
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)
+app.command("search")(search)
 app.command("runs")(runs)
 app.add_typer(configs, name="config")
 app.command("export")(export)

@@ -1,0 +1,79 @@
+"""Searches on several processes: run by torchrun, each rank writes what it ended in.
+
+Run as `torchrun --nproc-per-node=2 -m tests.nas.programs.searching FOLDER`, or alone with half the batches.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+from tests.nas.small import make, small
+from treadle import nas
+from treadle.callback import TrainerCallback
+
+WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "darts": (nas.DartsTrainer, {}),
+    "unrolled": (nas.DartsTrainer, {"unrolled": True}),
+    "gumbel": (nas.GumbelDartsTrainer, {}),
+    "hard": (nas.GumbelDartsTrainer, {"hard": True}),
+    "proxyless": (nas.ProxylessTrainer, {}),
+    "enas": (nas.EnasTrainer, {}),
+    "spos": (nas.SposTrainer, {}),
+    "bf16": (nas.DartsTrainer, {"precision": "bf16"}),
+}
+GLOBAL_BATCH = 8
+
+
+class Plain(torch.nn.Module):
+    """A space whose losses are means over samples: nothing in it looks at the batch as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        deep = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+        self.layer = nas.LayerChoice(
+            {"deep": deep, "flat": torch.nn.Linear(4, 4), "none": torch.nn.Identity()}, label="layer"
+        )
+        self.skip = nas.InputChoice(2, 1, label="skip")
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return scores."""
+        output: torch.Tensor = self.head(self.skip(self.layer(inputs), inputs))
+        return output
+
+
+class EqualAfterEachStep(TrainerCallback):
+    """Compares what all ranks know of the architecture after each step."""
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Fail where a rank differs."""
+        architecture = trainer.model.architecture
+        if architecture is None or not dist.is_initialized():
+            return
+        own = torch.cat([value.detach().reshape(-1).float() for value in architecture.state_dict().values()])
+        other = own.clone()
+        dist.broadcast(other, src=0)
+        assert torch.equal(own, other), f"rank {trainer.processes.rank} differs at step {trainer.progress.step}"
+
+
+def main() -> None:
+    """Run every search, and write the supernet that each rank ended with."""
+    folder = Path(sys.argv[1])
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    for name, (kind, options) in WAYS.items():
+        model = small(Plain, seed=rank)
+        trainer = make(kind, model, batch_size=GLOBAL_BATCH // size, callbacks=(EqualAfterEachStep,), **options)
+        trainer.fit()
+        state = {key: value.clone().contiguous() for key, value in trainer.supernet.state_dict().items()}
+        save_file(state, folder / f"{name}.{size}.{rank}.safetensors")
+        (folder / f"{name}.{size}.{rank}.txt").write_text(nas.key_of(trainer.export()))
+
+
+if __name__ == "__main__":
+    main()

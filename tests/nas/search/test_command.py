@@ -1,0 +1,251 @@
+"""`treadle search`: hyperparameters of a config, architectures of a space, and any function, by one command."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.project import make_project
+from treadle.cli import app
+
+PARTS = """
+from torch import nn
+from treadle import nas
+
+
+def score(config, offset=0.0):
+    return -(config.x - 1) ** 2 + offset
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.op = nas.LayerChoice({"linear": nn.Linear(2, 2), "skip": nn.Identity()}, label="op")
+        self.width = nas.ValueChoice([2, 4], label="width")
+
+    def forward(self, x):
+        return self.op(x)
+
+
+@nas.register_trainer
+class Judge(nas.BaseTrainer):
+    def __init__(self, model, bonus=0.0):
+        self.model, self.bonus = model, bonus
+
+    def fit(self):
+        nas.report_final_result(sum(p.numel() for p in self.model.parameters()) + self.bonus)
+"""
+
+FUNCTION = """
+from mine.judging import score
+from treadle.config import LazyCall as L
+from treadle import nas
+
+x = nas.uniform(-2, 2)
+objective = L(score)(offset=0.5)
+search = {"trials": 6}
+"""
+
+SPACE = """
+from mine.judging import Judge, Net
+from treadle.config import LazyCall as L
+from treadle import nas
+
+space = L(Net)(width=4)
+trainer = L(Judge)(bonus=nas.one_of(0.0, 0.25))
+search = dict(strategy="grid")
+"""
+
+CHOICES = """
+x: 0.0
+objective: {_target_: mine.judging.score}
+search:
+  trials: 5
+  strategy: grid
+  choices:
+    x: [0.0, 1.0, 2.0]
+"""
+
+Treadle = Callable[..., Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with configs to search, as the working folder."""
+    make_project(tmp_path)
+    (tmp_path / "mine" / "judging.py").write_text(PARTS)
+    for name, text in {"function.py": FUNCTION, "space.py": SPACE, "choices.yaml": CHOICES}.items():
+        (tmp_path / "configs" / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("COLUMNS", "80")
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+    logger = logging.getLogger("treadle")
+    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@pytest.fixture
+def treadle(project: Path) -> Treadle:
+    """A function that runs the command in this process; it must end with the status that is expected."""
+
+    def run(*arguments: str, status: int = 0) -> Any:
+        result = CliRunner().invoke(app, ["search", *arguments], prog_name="treadle")
+        assert result.exit_code == status, result.output
+        return result
+
+    return run
+
+
+def results_in(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+def test_the_help_fits_into_80_columns_and_has_an_example() -> None:
+    result = CliRunner().invoke(app, ["search", "--help"], prog_name="treadle", env={"COLUMNS": "80"})
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert "  treadle search configs/" in result.output.partition("Example:")[2]
+
+
+def test_the_command_loads_neither_torch_nor_optuna_for_its_help() -> None:
+    program = (
+        "import contextlib, io, sys\nfrom treadle.cli import app\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    app(['search', '--help'])\n"
+        "print([name for name in ('torch', 'optuna', 'omegaconf') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_domains_in_a_config_are_searched_by_a_function_of_it(project: Path, treadle: Treadle) -> None:
+    output = treadle("configs/function.py").output
+    results = results_in(project / "runs" / "function-search")
+    assert len(results["trials"]) == 6
+    best = max(trial["values"]["default"] for trial in results["trials"])
+    lines = output.splitlines()
+    assert lines[0].startswith("trial    0  complete  ")
+    assert lines[6] == "runs/function-search: 6 complete"
+    assert lines[7].startswith(f"best: trial {results['best']['number']}  {best:.5g}  x=")
+    assert lines[8] == "the config with these values: runs/function-search/best.yaml"
+    text = (project / "runs" / "function-search" / "best.yaml").read_text()
+    assert text == f"x: {results['best']['parameters']['x']}\n"
+
+
+def test_domains_are_given_on_the_command_line(project: Path, treadle: Treadle) -> None:
+    treadle("configs/function.py", "x=one_of(0,1)", "--strategy", "grid", "-o", "here")
+    assert [trial["parameters"]["x"] for trial in results_in(project / "here")["trials"]] in ([0, 1], [1, 0])
+
+
+def test_domains_are_given_by_key_in_a_yaml_file(project: Path, treadle: Treadle) -> None:
+    treadle("configs/choices.yaml", "-o", "here")
+    results = results_in(project / "here")
+    assert sorted(trial["parameters"]["x"] for trial in results["trials"]) == [0.0, 1.0, 2.0]
+    assert results["best"]["parameters"] == {"x": 1.0}
+
+
+def test_a_space_of_networks_is_searched_with_the_arguments_of_its_trainer(project: Path, treadle: Treadle) -> None:
+    treadle("configs/space.py", "-o", "here")
+    results = results_in(project / "here")
+    assert len(results["trials"]) == 8
+    assert results["best"]["parameters"] == {"op": "linear", "width": 2, "trainer.bonus": 0.25} or results["best"][
+        "values"
+    ] == {"default": 6.25}
+
+
+def test_the_same_command_again_runs_nothing_again(project: Path, treadle: Treadle) -> None:
+    treadle("configs/function.py")
+    before = results_in(project / "runs" / "function-search")
+    output = treadle("configs/function.py").output
+    assert results_in(project / "runs" / "function-search") == before
+    assert not any(line.startswith("trial ") for line in output.splitlines())
+    treadle("configs/function.py", "--trials", "8")
+    assert len(results_in(project / "runs" / "function-search")["trials"]) == 8
+
+
+def test_json_is_all_that_is_printed_where_it_is_asked_for(project: Path, treadle: Treadle) -> None:
+    results = json.loads(treadle("configs/function.py", "--json", "-n", "2").stdout)
+    assert len(results["trials"]) == 2
+
+
+@pytest.mark.slow
+def test_hyperparameters_of_a_training_are_searched(project: Path, treadle: Treadle) -> None:
+    command = ["configs/small.py", "optim.lr=log(1e-4,1e-1)", "model.dropout=one_of(0.0,0.3)", "-m", "Acc@1", "-n", "3"]
+    output = treadle(*command, "--strategy", "tpe").output
+    folder = project / "runs" / "small-search"
+    results = results_in(folder)
+    assert [trial["state"] for trial in results["trials"]] == ["complete"] * 3
+    for trial in results["trials"]:
+        assert list(trial["parameters"]) == ["optim.lr", "model.dropout"] or set(trial["parameters"]) == {
+            "optim.lr",
+            "model.dropout",
+        }
+        assert [step for step, _ in trial["curve"]] == [4, 8]
+        assert (folder / "trials" / f"{trial['number']:04d}" / "config.yaml").exists()
+    assert "Acc@1" in output
+    again = CliRunner().invoke(app, ["config", "show", str(folder / "best.yaml"), "--key", "optim.lr"])
+    assert float(again.stdout) == results["best"]["parameters"]["optim.lr"]
+
+
+@pytest.mark.slow
+def test_a_search_of_trainings_that_is_killed_ends_like_one_that_was_not(project: Path) -> None:
+    command = [sys.executable, "-m", "treadle.cli", "search", "configs/small.py", "optim.lr=log(1e-3,1e-1)"]
+    command += ["-m", "Acc@1", "-n", "3", "dataloader.train.pause=0.002"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "-o", "whole/search"], env=environment, check=True, capture_output=True)
+    for killed in range(2):
+        process = subprocess.Popen([*command, "-o", "cut/search"], env=environment, stdout=subprocess.DEVNULL)
+        wanted = project / "cut" / "search" / "trials" / f"{killed:04d}" / "checkpoints" / "step_00000004"
+        deadline = time.monotonic() + 240
+        while not wanted.exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*command, "-o", "cut/search"], env=environment, check=True, capture_output=True)
+    whole, cut = (results_in(project / name / "search")["trials"] for name in ("whole", "cut"))
+    assert [(trial["parameters"], trial["values"]) for trial in cut] == [
+        (trial["parameters"], trial["values"]) for trial in whole
+    ]
+
+
+MISTAKES = {
+    ("configs/functio.py",): "there is no config file configs/functio.py; did you mean 'function.py'?",
+    ("configs/function.py", "y=one_of(1,2)"): "unknown key 'y' in configs/function.py",
+    ("configs/function.py", "x=log(0,1)"): "'log(0,1)': log_uniform(0.0, 1.0): by logarithm, a range begins above 0",
+    ("configs/function.py", "x=3"): "there is nothing to decide in the config; put nas.one_of(...)",
+    ("configs/function.py", "-s", "evoluton"): "strategy='evoluton' is unknown; did you mean 'evolution'?",
+    ("configs/function.py", "-n", "0"): "trials=0 must be a whole number from 1 up",
+    ("configs/function.py", "+search.trails=3"): "search.trails: a search takes no 'trails'; did you mean 'trials'?",
+    ("configs/space.py", "~trainer"): "the config has a `space`, but no `trainer`; add trainer = LazyCall",
+    ("configs/choices.yaml", "search.choices.x=3"): "search.choices: x is 3; write a domain, such as 'log(1e-4, 1e-2)'",
+    ("configs/choices.yaml", "search.choices=3"): "search.choices is 3; it holds domains by key:",
+    ("configs/choices.yaml", "search=3"): "search in the config is 3; it holds settings of the search, such as trials",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
+def test_a_mistake_is_one_message_without_a_traceback(treadle: Treadle, arguments: tuple[str, ...]) -> None:
+    result = treadle(*arguments, status=1)
+    assert "Traceback" not in result.output
+    told = " ".join(line.strip() for line in result.stderr.splitlines())
+    assert told.startswith(f"treadle search: {MISTAKES[arguments]}")
+
+
+@pytest.mark.slow
+def test_a_training_without_evaluation_cannot_be_searched(project: Path, treadle: Treadle) -> None:
+    result = treadle("configs/small.py", "optim.lr=log(1e-3,1e-1)", "~dataloader.test", "-n", "1", status=0)
+    assert "a search compares what trials evaluate" in result.output

@@ -1,0 +1,56 @@
+"""One trial of a search over a config for `treadle train`."""
+
+from pathlib import Path
+from typing import Any
+
+from treadle.config import LazyConfig
+from treadle.engine import HookBase
+from treadle.engine.building import complete
+from treadle.engine.run_config import trainer_of
+from treadle.errors import ConfigError
+from treadle.events import flatten_results
+from treadle.nas import current_trial, report_final_result, report_intermediate_result
+
+
+class ReportEvaluations(HookBase):
+    """Reports every evaluation but the last to the search, under the number of its iteration."""
+
+    def __init__(self) -> None:
+        self._reported = -1
+
+    def after_step(self) -> None:
+        """Report an evaluation of this iteration."""
+        at = self.trainer.evaluated_at
+        if at != self._reported and at >= 0 and self.trainer._last_eval_results:
+            self._reported = at
+            report_intermediate_result(flatten_results(self.trainer._last_eval_results), step=at)
+
+
+def train_trial(config: Any, folder: str) -> None:
+    """Train what a config describes, in a folder of the trial's own, and report its evaluations.
+
+    A trial that was killed goes on from its last checkpoint.
+
+    Args:
+        config: The config, with a value in the place of everything that is searched.
+        folder: The folder of the search.
+
+    Raises:
+        ConfigError: The config evaluates nothing, so that there is nothing to compare.
+    """
+    made = complete(config)
+    LazyConfig.check(made)
+    own = Path(folder) / "trials" / f"{current_trial() or 0:04d}"
+    made.train.update(output_dir=str(own), resume="auto")
+    trainer = trainer_of(made)(made)
+    if not trainer.test_loader or not made.train.evaluation.enabled:
+        raise ConfigError(
+            "a search compares what trials evaluate, and the config has no dataloader.test, or does not use it"
+        )
+    # Before the writers, and after the evaluation whose numbers it passes on.
+    trainer.register_hooks([ReportEvaluations()])
+    results = trainer.train()
+    if not results:  # the trial was at its end when its search was killed
+        trainer.checkpointer.load(own)
+        results = trainer.test(trainer.cfg, trainer.test_loader, trainer.model)
+    report_final_result(flatten_results(results))

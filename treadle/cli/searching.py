@@ -1,0 +1,156 @@
+"""A search from a config: what it is about, how it is told, what is left in its folder."""
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from treadle.checkpoint.durable import replace_text
+from treadle.cli.listing import duration
+from treadle.cli.searched_config import config_with_domains, opened
+from treadle.cli.sources import load_config
+from treadle.config import ConfigDict, LazyCall, LazyConfig
+from treadle.errors import ConfigError, did_you_mean
+from treadle.nas import Search
+from treadle.nas.search.placing import with_values
+
+TRAINING = "treadle.cli.search_trial.train_trial"
+"""What a trial of a config for `treadle train` calls; by name, for other processes to find it."""
+RESULTS = "results.json"
+BEST = "best.yaml"
+OWN = ("search", "space", "trainer", "objective")
+"""Keys of a config that say what a search is, and are no part of what is trained."""
+
+
+def run_search(
+    source: str,
+    changes: Sequence[str],
+    options: Mapping[str, Any],
+    objectives: Sequence[str],
+    run_dir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run a search, tell about each trial, and leave results in its folder.
+
+    Args:
+        source: The config file.
+        changes: Overrides, and domains by key.
+        options: Arguments of the search that the command line gives.
+        objectives: What to make large or small: names, with `=min` or `=max` behind.
+        run_dir: The folder; None is one in `runs/` with the name of the config.
+        as_json: Whether to print the results as JSON.
+    """
+    if not Path(source).is_file():
+        load_config(source)  # says what is there instead
+    config, settings = config_with_domains(load_config(source), changes)
+    settings.update(options)
+    if objectives:
+        settings["objectives"] = _objectives(objectives)
+    folder = Path(run_dir or settings.pop("run_dir", None) or Path("runs") / f"{Path(source).stem}-search")
+    settings.pop("run_dir", None)
+    search = _search(config, settings, folder, quiet=as_json)
+    results = search.run()
+    replace_text(folder / RESULTS, json.dumps(results, indent=1, allow_nan=False, default=str))
+    if as_json:
+        typer.echo(json.dumps(results, default=str))
+        return
+    _say_best(results, folder, _save_best(config, results, folder))
+
+
+def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet: bool) -> Search:
+    known = list(inspect.signature(Search).parameters)
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"search.{name}: a search takes no {name!r}{did_you_mean(name, known)}")
+    settings = {"run_dir": folder, "on_trial": None if quiet else _Telling(), **settings}
+    if int(settings.get("workers", 1)) > 1:
+        settings.setdefault("launcher", "processes")
+    space, trainer = _subject(config, folder)
+    return Search(space, trainer, **settings)
+
+
+def _subject(config: ConfigDict, folder: Path) -> tuple[Any, Any]:
+    """Return what is searched, and what judges it."""
+    if "space" in config:
+        if "trainer" not in config:
+            raise ConfigError("the config has a `space`, but no `trainer`; add trainer = LazyCall(MyTrainer)(...)")
+        return config.space, config.trainer
+    if "objective" in config:
+        return _without(config, OWN), config.objective
+    return _without(config, ("search",)), LazyCall(TRAINING)(folder=str(folder))
+
+
+def _without(config: ConfigDict, keys: Sequence[str]) -> Any:
+    return opened(config, lambda copied: [copied.pop(key) for key in keys if key in copied])
+
+
+def _objectives(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, _, direction = text.partition("=")
+        found[name] = direction or "max"
+    return found
+
+
+def _save_best(config: ConfigDict, results: dict[str, Any], folder: Path) -> Path | None:
+    """Write the config with the best values, if what was searched are values of it."""
+    best = results["best"]
+    if best is None or "space" in config:
+        return None
+    path = folder / BEST
+    decided = with_values(_without(config, OWN if "objective" in config else ("search",)), best["parameters"])
+    LazyConfig.save(decided, path)
+    return path
+
+
+class _Telling:
+    """Says a line about each trial that has ended."""
+
+    def __call__(self, trial: dict[str, Any]) -> None:
+        told = f"trial {trial['number']:>4}  {trial['state']:<8}  {_numbers(trial)}"
+        note = ""
+        if "replayed_from" in trial:
+            note = f"  (as trial {trial['replayed_from']})"
+        elif "retry_of" in trial:
+            note = f"  (again for trial {trial['retry_of']})"
+        typer.echo(f"{told}  {_values(trial['parameters'])}  {duration(trial.get('seconds', 0))}{note}".rstrip())
+
+
+def _numbers(trial: dict[str, Any]) -> str:
+    if trial["values"] is not None:
+        return " ".join(f"{_name(name)}{value:.5g}" for name, value in trial["values"].items())
+    if trial["state"] == "failed":
+        return f"{trial['error'].get('kind')}: {trial['error'].get('message', '').splitlines()[0][:60]}"
+    return f"{trial['curve'][-1][1]:.5g} at step {trial['curve'][-1][0]}" if trial["curve"] else ""
+
+
+def _name(name: str) -> str:
+    return "" if name == "default" else f"{name} "
+
+
+def _values(parameters: Mapping[str, Any]) -> str:
+    shown = [
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in parameters.items()
+    ]
+    return " ".join(shown)
+
+
+def _say_best(results: dict[str, Any], folder: Path, saved: Path | None) -> None:
+    states = [trial["state"] for trial in results["trials"]]
+    counts = ", ".join(
+        f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed") if state in states
+    )
+    typer.echo(f"{folder}: {counts or 'no trials'}")
+    if len(results["objectives"]) > 1:
+        for number in results["pareto"]:
+            trial = results["trials"][number]
+            typer.echo(f"front: trial {number}  {_numbers(trial)}  {_values(trial['parameters'])}")
+    elif results["best"] is not None:
+        best = results["best"]
+        typer.echo(f"best: trial {best['number']}  {_numbers(best)}  {_values(best['parameters'])}")
+    if saved is not None:
+        typer.echo(f"the config with these values: {saved}")

@@ -1,0 +1,143 @@
+"""Architecture search: spaces, one-shot trainers, trainers of single networks, and search over trials.
+
+What the parts tell each other:
+
+- A **space** is a model with choices in it. `Space(model)` reads it: `space.decisions` has a `Decision` for each label
+  (`candidates`, `default`, `weights`, `options()`, `count`, `contains(value)`, `sample(random.Random)`), in an order
+  in which whatever decides whether another exists comes first. A `Subset` is a decision whose value is a list of
+  positions.
+- An **architecture** is a dict of plain JSON data, label to value; decisions that do not exist, because another branch
+  was taken, have no entry. `space.decide(pick)` asks `pick(decision)` for each decision that exists, in order: the way
+  to let a sampler suggest one. `space.allows(architecture)` looks at the constraints, `space.complete(architecture)`
+  checks everything and returns it normalised; `key_of(architecture)` is the same text for the same architecture.
+- `space.sample(seed)`, `space.enumerate()`, `space.size()`, `space.default()`, `space.mutated(...)` and
+  `space.crossed(...)` make architectures.
+- `freeze(model, architecture)` is the network that is left: a copy, with no search code in it.
+- `Fixed(architecture)` attached by `attach(model, chooser)` lets the space itself go one way, without a copy.
+- A **cost** (`flops_of`, `parameters_of`, `latency_of`) gives a number for any architecture of a space:
+  `cost.of(architecture)`; and its expectation, with gradients, under the weights of a one-shot trainer.
+- A one-shot trainer has `fit()` and `export()`; see `BaseOneShotTrainer`.
+"""
+
+from treadle.nas.attaching import attach
+from treadle.nas.built import Built
+from treadle.nas.cell import Cell
+from treadle.nas.choosing import Chooser, Fixed
+from treadle.nas.classic import BaseTrainer, register_trainer
+from treadle.nas.classic_records import dump_trainer, load_trainer, recorded
+from treadle.nas.constraints import Constraint
+from treadle.nas.costs import Cost, Penalty, flops_of, latency_of, parameters_of
+from treadle.nas.decisions import Architecture, Decision, Subset, key_of
+from treadle.nas.expressions import (
+    Expression,
+    ValueChoice,
+    apply,
+    condition,
+    maximum,
+    minimum,
+    to_float,
+    to_int,
+    value_of,
+)
+from treadle.nas.freezing import freeze
+from treadle.nas.input_choice import InputChoice
+from treadle.nas.layer_choice import LayerChoice
+from treadle.nas.nasbench201_cell import NasBench201Cell
+from treadle.nas.oneshot import (
+    BaseOneShotTrainer,
+    DartsTrainer,
+    EnasTrainer,
+    Found,
+    GumbelDartsTrainer,
+    ProxylessTrainer,
+    SposTrainer,
+)
+from treadle.nas.partial_channels import PartialChannels
+from treadle.nas.repeat import Repeat
+from treadle.nas.replacing import replace_input_choice, replace_layer_choice
+from treadle.nas.reports import PrunedError, ReportError, current_trial, report_final_result, report_intermediate_result
+from treadle.nas.search import (
+    Evolution,
+    Grid,
+    Nsga2,
+    Search,
+    SearchError,
+    Tpe,
+    gradient_norm,
+    integer,
+    log_uniform,
+    one_of,
+    parameter_count,
+    synflow,
+    uniform,
+)
+from treadle.nas.space import Space, enumerate, sample, size
+
+__all__ = [
+    "Architecture",
+    "BaseOneShotTrainer",
+    "BaseTrainer",
+    "Built",
+    "Cell",
+    "Chooser",
+    "Constraint",
+    "Cost",
+    "DartsTrainer",
+    "Decision",
+    "EnasTrainer",
+    "Evolution",
+    "Expression",
+    "Fixed",
+    "Found",
+    "Grid",
+    "GumbelDartsTrainer",
+    "InputChoice",
+    "LayerChoice",
+    "NasBench201Cell",
+    "Nsga2",
+    "PartialChannels",
+    "Penalty",
+    "ProxylessTrainer",
+    "PrunedError",
+    "Repeat",
+    "ReportError",
+    "Search",
+    "SearchError",
+    "Space",
+    "SposTrainer",
+    "Subset",
+    "Tpe",
+    "ValueChoice",
+    "apply",
+    "attach",
+    "condition",
+    "current_trial",
+    "dump_trainer",
+    "enumerate",
+    "flops_of",
+    "freeze",
+    "gradient_norm",
+    "integer",
+    "key_of",
+    "latency_of",
+    "load_trainer",
+    "log_uniform",
+    "maximum",
+    "minimum",
+    "one_of",
+    "parameter_count",
+    "parameters_of",
+    "recorded",
+    "register_trainer",
+    "replace_input_choice",
+    "replace_layer_choice",
+    "report_final_result",
+    "report_intermediate_result",
+    "sample",
+    "size",
+    "synflow",
+    "to_float",
+    "to_int",
+    "uniform",
+    "value_of",
+]

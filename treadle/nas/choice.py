@@ -1,0 +1,93 @@
+"""What every module that leaves something open has in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from treadle.nas.choosing import DEFAULTS, Chooser
+from treadle.nas.decisions import Architecture, Condition, Decision
+from treadle.nas.expressions import FREEZING, Leaf, copied, require_label
+
+Ranked = list[tuple[float, Architecture]]
+"""Parts of architectures with their scores, the best first."""
+
+
+class Choice(nn.Module):
+    """A module that leaves something open.
+
+    As it is it forwards with its default; a trainer puts its own `chooser` in the place of that. Whoever has no label
+    is named after his place in the model.
+
+    Args:
+        label: Its name; choices that share one are decided alike.
+    """
+
+    chooser: Chooser = DEFAULTS
+
+    def __init__(self, label: str | None = None) -> None:
+        super().__init__()
+        self.label = label
+        self._path: str | None = None
+
+    @property
+    def label_now(self) -> str:
+        """The label in force; empty if it has none, and nobody has looked where it is."""
+        return self.label or self._path or ""
+
+    @property
+    def key(self) -> str:
+        """The label in force.
+
+        Raises:
+            ConfigError: It has none, and nobody has looked where it is.
+        """
+        return require_label(self.label_now, type(self).__name__)
+
+    def located(self, path: str) -> None:
+        """Take note of where it is: its label, unless it was given one."""
+        self._path = path
+
+    def decisions(self, place: str) -> list[Decision]:
+        """Return what there is to decide, apart from `values`."""
+        return []
+
+    def values(self) -> list[tuple[str, Leaf]]:
+        """Return the decisions on values that it uses, each with the name of the argument."""
+        return []
+
+    def branches(self) -> Mapping[str, Sequence[Condition]]:
+        """Return, for modules inside of it by their names, the conditions one of which must hold to use them."""
+        return {}
+
+    def frozen(self, architecture: Mapping[str, Any], memo: dict[Any, Any]) -> nn.Module:
+        """Return a copy of what an architecture leaves of it.
+
+        Args:
+            architecture: The values of the decisions.
+            memo: What was copied already, as `copy.deepcopy` has it.
+        """
+        raise NotImplementedError
+
+    # What trainers that weigh every candidate ask ---------------------------------------------------------
+
+    def rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is weighed: for each row its name and what its weights are for, apart from `values`."""
+        return {}
+
+    def ranked(self, scores: Mapping[str, Sequence[float]], most: int) -> list[Ranked]:
+        """Return what can be decided, best first: one list for each part that does not depend on the others.
+
+        Args:
+            scores: The logarithm of each weight, by row.
+            most: How many are enough in each list.
+        """
+        return []
+
+    def why_not_weighed(self) -> str | None:
+        """Return why its candidates cannot be weighed against each other; None if they can."""
+        return None
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        """Return a copy, or what is left of it if the copy is a frozen network."""
+        return self.frozen(memo[FREEZING], memo) if FREEZING in memo else copied(self, memo)

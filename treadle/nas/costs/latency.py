@@ -1,0 +1,118 @@
+"""How long a network takes."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from treadle.nas.choosing import Chooser
+from treadle.nas.costs.cost import Cost
+from treadle.nas.costs.scopes import ALWAYS, Scope
+from treadle.nas.costs.walking import Call, Walk, walking
+
+if TYPE_CHECKING:
+    from treadle.nas.built import Built
+    from treadle.nas.cell import Cell
+    from treadle.nas.layer_choice import LayerChoice
+    from treadle.nas.repeat import Repeat
+
+
+def latency_of(model: nn.Module, *inputs: Any, repeats: int = 10, warm_up: int = 3, **named_inputs: Any) -> Cost:
+    """Return how many milliseconds every network of a space takes here, for inputs like these.
+
+    Each candidate is timed by itself, and the median is taken; what the network takes besides is in every one of them.
+
+    Args:
+        model: The space, on the device to measure.
+        inputs: What it is called with.
+        repeats: How often each candidate is timed.
+        warm_up: How often it is run before that.
+        named_inputs: Inputs by name.
+    """
+    cost = Cost("ms")
+    timing = Timing(cost, repeats, warm_up)
+    with walking(model, timing):
+        timing.run("the network", ALWAYS, lambda: model(*inputs, **named_inputs))
+    return cost
+
+
+class Timing(Walk):
+    """Times every candidate by itself.
+
+    Args:
+        cost: Where times are added.
+        repeats: How often each is timed.
+        warm_up: How often it is run before that.
+    """
+
+    def __init__(self, cost: Cost, repeats: int, warm_up: int) -> None:
+        super().__init__(cost)
+        self._repeats, self._warm_up = repeats, warm_up
+        self._quiet = False
+        self._inside = [0.0]
+        self._times: list[dict[Any, float]] = [{}]
+
+    def begin(self) -> None:
+        """Take the times of another choice."""
+        self._times.append({})
+
+    def end(self, names: Sequence[Any]) -> None:
+        """Leave the time of what the defaults use to the choice: it is not that of what lies around it."""
+        times = self._times.pop()
+        self._inside[-1] += sum(times[name] for name in names)
+
+    def run(self, name: Any, scope: Scope, call: Call) -> Any:
+        """Time `call`, less the choices in it."""
+        self._inside.append(0.0)
+        before, self.scope = self.scope, scope.within(self.scope)
+        try:
+            result = call()
+            taken = self._timed(call)
+            self.cost.add(self.scope, max(0.0, taken - self._inside.pop()))
+        finally:
+            self.scope = before
+        self._times[-1][name] = taken
+        return result
+
+    def _timed(self, call: Call) -> float:
+        self._quiet = True
+        try:
+            times = [milliseconds(call) for _ in range(self._warm_up + self._repeats)]
+        finally:
+            self._quiet = False
+        return statistics.median(times[self._warm_up :])
+
+    # While a whole candidate is timed, choices inside of it take their defaults.
+
+    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Time every candidate, or call the default."""
+        return (Chooser if self._quiet else Walk).layer(self, choice, args, kwargs)
+
+    def repeat(self, choice: "Repeat", state: Any) -> Any:
+        """Time every block, or call those of the default."""
+        return (Chooser if self._quiet else Walk).repeat(self, choice, state)
+
+    def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
+        """Time every operation, or call those of the default."""
+        return (Chooser if self._quiet else Walk).node(self, cell, node, states)
+
+    def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Time every combination of arguments, or call the default."""
+        return (Chooser if self._quiet else Walk).built(self, module, args, kwargs)
+
+
+def milliseconds(call: Call) -> float:
+    """Return how long a call takes, work on a device included."""
+    _wait()
+    began = time.perf_counter()
+    call()
+    _wait()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

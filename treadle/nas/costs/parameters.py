@@ -1,0 +1,37 @@
+"""How many parameters a network has."""
+
+from torch import nn
+
+from treadle.nas.built import Built
+from treadle.nas.choice import Choice
+from treadle.nas.costs.cost import Cost
+from treadle.nas.costs.scopes import ALWAYS, Scope, scopes_in, scopes_of_values
+from treadle.nas.space import Space
+
+
+def parameters_of(model: nn.Module) -> Cost:
+    """Return the number of parameters of every network of a space; one that is used in several places counts once."""
+    space = Space(model)
+    cost = Cost("parameters")
+    _count(space.model, "", ALWAYS, {}, cost, set())
+    return cost
+
+
+def _count(module: nn.Module, path: str, scope: Scope, inner: dict[str, Scope], cost: Cost, seen: set[int]) -> None:
+    if path in inner:
+        scope = inner[path].within(scope)
+    if isinstance(module, Built) and module.sharing is not None:
+        names = dict(module.shared.named_parameters())
+        for arguments, when in scopes_of_values(module.arguments):
+            parts = module.sharing.parts(module.shared, arguments)
+            cost.add(when.within(scope), sum(parts[name].numel() for name in names))
+        return
+    if isinstance(module, Choice):
+        inner = inner | {f"{path}.{name}".lstrip("."): one for name, one in scopes_in(module).items()}
+    for parameter in module._parameters.values():
+        if parameter is not None and id(parameter) not in seen:
+            seen.add(id(parameter))
+            cost.add(scope, parameter.numel())
+    for name, child in module._modules.items():
+        if child is not None:
+            _count(child, f"{path}.{name}".lstrip("."), scope, inner, cost, seen)

@@ -1,0 +1,19 @@
+"""Trainers that train a space and search it at the same time."""
+
+from treadle.nas.oneshot.base import BaseOneShotTrainer
+from treadle.nas.oneshot.darts import DartsTrainer
+from treadle.nas.oneshot.enas import EnasTrainer
+from treadle.nas.oneshot.exporting import Found
+from treadle.nas.oneshot.gumbel import GumbelDartsTrainer
+from treadle.nas.oneshot.proxyless import ProxylessTrainer
+from treadle.nas.oneshot.spos import SposTrainer
+
+__all__ = [
+    "BaseOneShotTrainer",
+    "DartsTrainer",
+    "EnasTrainer",
+    "Found",
+    "GumbelDartsTrainer",
+    "ProxylessTrainer",
+    "SposTrainer",
+]

@@ -1,0 +1,310 @@
+"""The core trainer behind one-shot trainers: two phases, architecture and weights, and verbs only."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from treadle.activation_checkpointing import ActivationCheckpointing
+from treadle.data import Batch, Stream
+from treadle.data.loaders import is_map_style
+from treadle.errors import CheckpointError
+from treadle.execution import Compile
+from treadle.losses import targets_of
+from treadle.nas.oneshot.streams import begin_again, longer_of
+from treadle.nas.oneshot.supernet import Supernet
+from treadle.phase import Phase, held_by
+from treadle.placeholders import replace_placeholders
+from treadle.run_config import TrainerRunConfig
+from treadle.settings import RunSettings
+from treadle.trainer import Trainer
+
+ARCHITECTURE, WEIGHTS = "architecture", "weights"
+INSIDE = "space."
+"""What the names of a user's modules begin with in a supernet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """What a search does besides the training of the weights.
+
+    Args:
+        validation: The data that the architecture learns from.
+        batch_size: Samples in a batch, where the trainer makes the loaders.
+        loader_options: Arguments of the loaders that the trainer makes.
+        warmup_epochs: Epochs in which only the weights are trained.
+        clip_norm: Bounds the norm of the gradient of the weights.
+        architecture_clip_norm: Bounds that of the architecture.
+        metrics: Called with outputs and targets of each batch of the validation data.
+        scheduler: Makes the schedule of the optimizer of the weights.
+        accumulation: Micro-batches in an update.
+    """
+
+    validation: Any
+    batch_size: int
+    loader_options: dict[str, Any]
+    warmup_epochs: int = 0
+    clip_norm: float | None = None
+    architecture_clip_norm: float | None = None
+    metrics: Callable[[Any, Any], Any] | None = None
+    scheduler: Callable[..., Any] | None = None
+    accumulation: int = 1
+
+
+class SearchState:
+    """What a search must find again when it goes on: what its rows stand for, and what its chance depends on.
+
+    Args:
+        rows: The names of what is weighed or decided.
+    """
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        self.rows = list(rows)
+        self.seed = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the names and the seed."""
+        return {"rows": self.rows, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the seed.
+
+        Raises:
+            CheckpointError: The state is of another space, or of one whose choices come in another order.
+        """
+        if state["rows"] != self.rows:
+            pairs = zip(state["rows"], self.rows, strict=False)
+            first = next((pair for pair in pairs if pair[0] != pair[1]), ("more choices", "fewer"))
+            raise CheckpointError(
+                f"the search is of another space: {first[0]!r} in the checkpoint where this one has {first[1]!r}; "
+                "build the space as it was"
+            )
+        self.seed = int(state["seed"])
+
+
+class SearchCore(Trainer):
+    """Trains a supernet: in turns the architecture, on validation data, and the weights.
+
+    Args:
+        supernet: The space with what is learnt about it.
+        loss: Called with outputs and targets.
+        optimizers: That of the "weights", and that of the "architecture" if it is learnt by gradients.
+        plan: What the search does.
+        options: Arguments of the core trainer.
+    """
+
+    model: Supernet
+
+    def __init__(
+        self, supernet: Supernet, loss: Any, optimizers: dict[str, Any], plan: SearchPlan, options: dict[str, Any]
+    ) -> None:
+        self.plan = plan
+        patterns = options.pop("activation_checkpointing", None)
+        compile_how = options.pop("compile", False)
+        super().__init__(supernet, loss, optimizers, compile=_inside(compile_how), **options)
+        self.activation_checkpointing = ActivationCheckpointing(supernet.space, patterns or ())
+        self.search = SearchState(self._names())
+        self._bounded: dict[float | None, RunSettings] = {}
+        self.penalties: list[Any] = []
+
+    def _names(self) -> list[str]:
+        """Return the names of what is learnt or decided, to know the space again by."""
+        return list(self.model.choices.decisions)
+
+    @property
+    def architecture_parameters(self) -> list[nn.Parameter]:
+        """What the optimizer of the architecture trains."""
+        return held_by(self.optimizers()[ARCHITECTURE])
+
+    @property
+    def weight_parameters(self) -> list[nn.Parameter]:
+        """What the optimizer of the weights trains."""
+        return held_by(self.optimizers()[WEIGHTS])
+
+    # Data and phases ----------------------------------------------------------------------------------------
+
+    def _prepare_dataloaders(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        super()._prepare_dataloaders(train_kwargs, eval_kwargs)
+        data, options = self.plan.validation, {}
+        if not is_ready(data):
+            options = self.get_default_train_dl_kwargs(self.plan.batch_size) | self.plan.loader_options
+        self.add_stream("validation", data, **options)
+
+    def _create_run_config(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> TrainerRunConfig:
+        config = super()._create_run_config(train_kwargs, eval_kwargs)
+        if self._settings is None or "validation" not in self.streams:
+            return config
+        weights, every = self.updates_per_epoch()
+        epochs = self.settings.num_epochs
+        limits = [self.settings.max_steps] if self.settings.max_steps is not None else []
+        if epochs is not None and every is not None and weights is not None:
+            limits.append(epochs * every - min(epochs, self.plan.warmup_epochs) * (every - weights))
+        return replace(
+            config,
+            num_update_steps_per_epoch=every,
+            num_local_update_steps_per_epoch=weights,
+            max_num_train_steps=min(limits, default=None),
+        )
+
+    def updates_per_epoch(self) -> tuple[int | None, int | None]:
+        """Return how many updates of the weights an epoch has, and how many in all; None if nobody can know."""
+        length = longer_of(self.streams["train"], self.streams["validation"]).length
+        updates = None if length is None else math.ceil(length / self.plan.accumulation)
+        return updates, None if updates is None else 2 * updates
+
+    def training_run_start(self) -> None:
+        """Say which of both data begins again when it ends."""
+        train, validation = self.streams["train"], self.streams["validation"]
+        if train.length != validation.length and self.uses_both:
+            shorter = "validation" if longer_of(train, validation) is train else "training"
+            self.print(
+                f"an epoch has {train.length} batches to train on and {validation.length} to validate on: the "
+                f"{shorter} data begins again when it ends"
+            )
+
+    uses_both = True
+    """Whether an epoch takes batches of both data in turns."""
+
+    def phases(self, epoch: int) -> Iterable[Phase]:
+        """Yield the architecture and the weights in turns, the architecture first; in a warm-up the weights alone."""
+        train, validation = self.streams["train"], self.streams["validation"]
+        if epoch < self.plan.warmup_epochs:
+            yield self.weights_phase(train)
+            return
+        longer = longer_of(train, validation)
+        architecture, weights = self.architecture_phase(train, validation), self.weights_phase(train, steps=1)
+        while longer.has_next():
+            begin_again(validation)
+            yield architecture
+            begin_again(train)
+            yield weights
+
+    def weights_phase(self, train: Stream, *, steps: int | None = None, reuse: bool = False) -> Phase:
+        """Return the phase that trains the weights."""
+        return Phase(
+            WEIGHTS,
+            train,
+            self.weights_loss,
+            self.optimizers()[WEIGHTS],
+            scheduler=self.scheduler,
+            parameters=self.weight_parameters,
+            accumulation=self.plan.accumulation,
+            steps=steps,
+            reuse=reuse,
+        )
+
+    def architecture_phase(self, train: Stream, validation: Stream) -> Phase:
+        """Return the phase that trains the architecture."""
+        return Phase(
+            ARCHITECTURE,
+            validation,
+            self.architecture_loss,
+            self.optimizers()[ARCHITECTURE],
+            parameters=self.architecture_parameters,
+            accumulation=self.plan.accumulation,
+            steps=1,
+        )
+
+    def create_scheduler(self) -> Any:
+        """Return the schedule of the weights, its placeholders replaced."""
+        if self.plan.scheduler is None:
+            return None
+        factory = replace_placeholders(self.plan.scheduler, self.placeholder_values())
+        return factory(self.optimizers()[WEIGHTS])
+
+    # Losses -------------------------------------------------------------------------------------------------
+
+    def weights_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return the loss that the weights learn from: that of a batch of the training data."""
+        output = self.calculate_train_batch_loss(batch)
+        self.report(f"{WEIGHTS}_loss", output["loss"])
+        return output
+
+    def architecture_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return the loss that the architecture learns from: that of a batch of the validation data, and its price."""
+        output = self.calculate_train_batch_loss(batch)
+        loss = output["loss"]
+        self.report(f"{ARCHITECTURE}_loss", loss)
+        self.report_metrics(output["model_outputs"], batch)
+        if self.penalties:
+            probabilities = self.model.weights.probabilities()
+            for penalty in self.penalties:
+                loss = penalty(loss, probabilities)
+        return {**output, "loss": loss}
+
+    @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
+    def report(self, name: str, value: Tensor) -> None:
+        """Put a number of this step into the storage; it stays on the device."""
+        self.storage.put_scalar(name, value.detach())
+
+    @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
+    def report_metrics(self, outputs: Any, batch: Batch) -> None:
+        """Put the metrics of a batch of the validation data into the storage."""
+        if self.plan.metrics is None:
+            return
+        with torch.no_grad():
+            found = self.plan.metrics(getattr(outputs, "logits", outputs), targets_of(batch))
+        named = found if isinstance(found, dict) else {"metric": found}
+        for name, value in named.items():
+            self.storage.put_scalar(f"validation_{name}", value.detach() if isinstance(value, Tensor) else value)
+
+    # Updates ------------------------------------------------------------------------------------------------
+
+    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
+        self.before_update(phase)
+        super()._attempt(phase, window)
+
+    def before_update(self, phase: Phase) -> None:
+        """Get ready, on the host, for the update of a phase: what is random in it follows from seed and step."""
+
+    def _clip_gradients(self) -> None:
+        """Bound the gradients of each phase as the plan says."""
+        phase, plan, whole = self._phase, self.plan, self.settings
+        limit = plan.clip_norm if phase is None or phase.name == WEIGHTS else plan.architecture_clip_norm
+        if limit is None and not self.track_gradient_norm:
+            # Nobody asked: that of another phase is not this one's.
+            self.gradient_norm = None
+            return
+        self._settings = self._bounded.setdefault(limit, replace(whole, clip_norm=limit))
+        try:
+            super()._clip_gradients()
+        finally:
+            self._settings = whole
+
+    # State --------------------------------------------------------------------------------------------------
+
+    def _track_run(self) -> None:
+        super()._track_run()
+        self._bounded.clear()
+        self.search.seed = self._data_seed
+        self.track(search=self.search)
+
+    def train_epoch_end(self) -> None:
+        """Put the weights of the candidates into the storage, for whoever looks at how they went."""
+        for name, value in self.numbers_of_architecture().items():
+            self.storage.put_scalar(name, value, smoothing_hint=False)
+
+    def numbers_of_architecture(self) -> dict[str, float]:
+        """Return what is learnt about the choices, by name."""
+        return {}
+
+
+def is_ready(data: Any) -> bool:
+    """Whether data is a loader, or batches, already: nobody makes a loader of it."""
+    return isinstance(data, DataLoader) or not (is_map_style(data) or isinstance(data, (Dataset, Mapping)))
+
+
+def _inside(how: Any) -> Any:
+    """Return how to compile, with the names of modules as they are in a supernet."""
+    if not isinstance(how, Compile) or how.modules is None:
+        return how
+    patterns = [how.modules] if isinstance(how.modules, str) else how.modules
+    return replace(how, modules=[f"{INSIDE}{pattern}" for pattern in patterns])

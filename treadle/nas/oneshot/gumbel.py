@@ -1,0 +1,136 @@
+"""GDAS: candidates drawn by their weights, in a way that gradients go through."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from treadle.data import fold_seed
+from treadle.errors import ConfigError
+from treadle.nas.oneshot._core import SearchCore
+from treadle.nas.oneshot._weighing import WeighingCore
+from treadle.nas.oneshot._weighing_face import WeighingTrainer
+from treadle.nas.oneshot.mixed import Mixed
+from treadle.nas.oneshot.supernet import Supernet
+from treadle.nas.oneshot.weights import CandidateWeights
+from treadle.phase import Phase
+
+TEMPERATURES = (1.0, 0.33)
+
+
+class GumbelWeights(CandidateWeights):
+    """Weights of candidates with noise on them: the softmax is near to drawing one, the more so the colder it is.
+
+    Args:
+        rows: The candidates of each row.
+        seed: What the first weights are drawn with.
+        hard: Whether the one that was drawn counts fully, and gradients are those of the softmax.
+    """
+
+    noise: Tensor
+    temperature: Tensor
+
+    def __init__(self, rows: dict[str, tuple[Any, ...]], seed: int | None = None, *, hard: bool = False) -> None:
+        super().__init__(rows, seed)
+        self.hard = hard
+        self.register_buffer("noise", torch.zeros_like(self.alpha), persistent=False)
+        self.register_buffer("temperature", torch.ones(()), persistent=False)
+
+    def draw(self, seed: int) -> None:
+        """Draw the noise of the passes that follow; the same on every device and every process."""
+        uniform = torch.rand(self.noise.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        noise = -(-uniform.clamp_min(1e-12).log()).log()
+        self.noise.copy_(noise.to(self.noise.dtype))
+
+    def picked(self) -> list[int]:
+        """Return which candidate of each row was drawn; this waits for the device."""
+        places: list[int] = (self._logits().detach() + self.noise).argmax(-1).tolist()
+        return places
+
+    def mixing(self) -> Tensor:
+        """Return the weights of this pass: with noise while training, and without where nobody learns."""
+        if not self.training:
+            return super().mixing()
+        soft = ((self._logits().log_softmax(-1) + self.noise) / self.temperature).softmax(-1)
+        if self.hard:
+            drawn = torch.zeros_like(soft).scatter_(-1, soft.argmax(-1, keepdim=True), 1.0)
+            soft = drawn + soft - soft.detach()
+        return soft if self.learning else soft.detach()
+
+
+class GumbelCore(WeighingCore):
+    """Draws noise for every update, and cools down from epoch to epoch."""
+
+    temperatures = TEMPERATURES
+
+    def before_update(self, phase: Phase) -> None:
+        """Draw the noise of this step."""
+        super().before_update(phase)
+        weights, chooser = self.model.weights, self.model.chooser
+        assert isinstance(weights, GumbelWeights)
+        assert isinstance(chooser, Mixed)
+        weights.draw(fold_seed(self.search.seed, "gumbel", self.progress.step))
+        if weights.hard and self._graphs is None:
+            chooser.picked = weights.picked()
+
+    def train_epoch_start(self) -> None:
+        """Set the temperature of the epoch: from the first to the last, in equal steps."""
+        super().train_epoch_start()
+        weights = self.model.weights
+        assert isinstance(weights, GumbelWeights)
+        weights.temperature.fill_(self.temperature_of(self.progress.epoch))
+
+    def temperature_of(self, epoch: int) -> float:
+        """Return the temperature of an epoch."""
+        first, last = self.temperatures
+        epochs = self.settings.num_epochs or 1
+        return first + (last - first) * min(1.0, epoch / max(epochs - 1, 1))
+
+    def eval_epoch_start(self) -> None:
+        """Evaluate the mixture itself, of all candidates and without noise."""
+        super().eval_epoch_start()
+        chooser = self.model.chooser
+        assert isinstance(chooser, Mixed)
+        chooser.picked = None
+
+    def numbers_of_architecture(self) -> dict[str, float]:
+        """Return the weight of every candidate, and the temperature."""
+        weights = self.model.weights
+        assert isinstance(weights, GumbelWeights)
+        return {**super().numbers_of_architecture(), "temperature": self.temperature_of(self.progress.epoch)}
+
+
+class GumbelDartsTrainer(WeighingTrainer):
+    """Sums candidates by weights with Gumbel noise, which cools down until one of them has nearly all (GDAS).
+
+    Choices that share a label share their noise. What is random depends on the seed and the number of the step alone,
+    so it is the same on every device and process and in a search that was interrupted.
+
+    Args:
+        args: As for every one-shot trainer: model, loss, metrics, optimizer, num_epochs, dataset.
+        temperature: That of the first epoch and of the last.
+        hard: Whether only the candidate that was drawn is called, and counts fully. It takes the time and memory of one
+            candidate; the host waits for the device once a step, unless the step is recorded, where all are called.
+        kwargs: As for every one-shot trainer; and `arc_learning_rate` and `arc_optimizer` for the weights of
+            candidates.
+    """
+
+    def __init__(
+        self, *args: Any, temperature: tuple[float, float] = TEMPERATURES, hard: bool = False, **kwargs: Any
+    ) -> None:
+        if not min(temperature) > 0:
+            raise ConfigError(f"GumbelDartsTrainer: temperature={temperature} must be two numbers above 0")
+        self.temperature, self.hard = temperature, hard
+        super().__init__(*args, **kwargs)
+
+    def _make_weights(self, rows: dict[str, tuple[Any, ...]]) -> CandidateWeights:
+        seed = None if self._seed is None else fold_seed("alpha", self._seed)
+        return GumbelWeights(rows, seed, hard=self.hard)
+
+    def _make_core(
+        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
+    ) -> SearchCore:
+        core = GumbelCore(supernet, loss, optimizers, self._plan, options)
+        core.temperatures = self.temperature
+        return core

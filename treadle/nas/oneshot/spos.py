@@ -1,0 +1,232 @@
+"""SPOS: weights trained on random paths, then a ranked search among the networks that share them."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from treadle.data import Batch, Stream, fold_seed, size_of
+from treadle.errors import ConfigError
+from treadle.losses import model_inputs, targets_of
+from treadle.nas.choosing import Fixed
+from treadle.nas.decisions import Architecture
+from treadle.nas.oneshot._core import SearchCore, is_ready
+from treadle.nas.oneshot._face import OneShotTrainer
+from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
+from treadle.nas.oneshot.evolution import Evolution
+from treadle.nas.oneshot.exporting import Found
+from treadle.nas.oneshot.numbers import number_of
+from treadle.nas.oneshot.recalibration import recalibrated
+from treadle.nas.oneshot.supernet import Supernet
+from treadle.nas.space import Space
+from treadle.phase import Phase
+
+EVOLUTION = "evolution"
+ATTEMPTS = 1000
+
+
+class SposCore(SearchCore):
+    """Trains a random path in every step; in a last epoch every step judges one architecture."""
+
+    uses_both = False
+    training_epochs = 0
+    evolution: Evolution
+    accept: Callable[[Architecture], bool] | None = None
+    recalibration_batches = 20
+    objective: str | None = None
+
+    def updates_per_epoch(self) -> tuple[int | None, int | None]:
+        """Return how many updates an epoch of training has."""
+        length = self.streams["train"].length
+        updates = None if length is None else -(-length // self.plan.accumulation)
+        return updates, updates
+
+    def phases(self, epoch: int) -> Iterable[Phase]:
+        """Yield the weights; after the last epoch of training the search."""
+        train = self.streams["train"]
+        if epoch < self.training_epochs:
+            yield self.weights_phase(train)
+        else:
+            phase = self.weights_phase(train, steps=self.evolution.total)
+            phase.name, phase.draws, phase.scheduler = EVOLUTION, False, None
+            yield phase
+
+    def _track_run(self) -> None:
+        super()._track_run()
+        self.evolution.seed = self._data_seed
+        self.evolution.judged.clear()
+        self.track(evolution=self.evolution)
+        self._kept: list[Batch] | None = None
+
+    def before_update(self, phase: Phase) -> None:
+        """Draw the path of this step."""
+        if phase.name != EVOLUTION:
+            chance = random.Random(fold_seed(self.search.seed, "path", self.progress.step))
+            self._go(self._draw(chance))
+
+    def _draw(self, chance: random.Random) -> Architecture:
+        space = self.model.choices
+        for _ in range(ATTEMPTS):
+            architecture = space.sample(chance)
+            if self.accept is None or self.accept(architecture):
+                return architecture
+        raise ConfigError(f"accept= refused {ATTEMPTS} random architectures; make it wider")
+
+    def _go(self, architecture: Architecture) -> None:
+        chooser = self.model.chooser
+        assert isinstance(chooser, Fixed)
+        chooser.architecture = architecture
+
+    def update(self, phase: Phase, window: list[Batch]) -> None:
+        """Make an update of the weights, or judge an architecture."""
+        if phase.name != EVOLUTION:
+            super().update(phase, window)
+            return
+        self._phase, self._updated, self._window_samples = phase, True, 0
+        architecture = self.evolution.propose()
+        if architecture is None:
+            return
+        score = self.judge(architecture)
+        self.evolution.tell(architecture, score)
+        self.storage.put_scalar("architecture_score", score, smoothing_hint=False)
+
+    # Judging ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def judge(self, architecture: Architecture) -> float:
+        """Return how good a network of the space is on the validation data, with batch norms of its own."""
+        space = self.model.space
+        self._go(architecture)
+        with self._looking(), recalibrated(space, self._passes()):
+            self.processes.share_buffers(space)
+            total = count = 0.0
+            stream = self._judging_stream()
+            for batch in stream:
+                size = size_of(batch)
+                total += size * float(self._value(batch))
+                count += size
+            total, count = self.processes.reduce([total, count])
+        return total / count
+
+    def _passes(self) -> Iterator[None]:
+        for batch in self._recalibration():
+            self._outputs(batch)
+            yield
+
+    def _outputs(self, batch: Batch) -> Any:
+        args, kwargs = model_inputs(batch)
+        with self.precision.autocast("judging"):
+            return self.model(*args, **kwargs)
+
+    def _value(self, batch: Batch) -> Any:
+        outputs = self._outputs(batch)
+        plain, targets = getattr(outputs, "logits", outputs), targets_of(batch)
+        if self.plan.metrics is not None:
+            return number_of(self.plan.metrics(plain, targets), self.device, self.objective)
+        return -number_of(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
+
+    def _recalibration(self) -> list[Batch]:
+        """Return some batches of the training data, always the same."""
+        if self._kept is None:
+            options = {} if is_ready(self.train_dataset) else self._loading()
+            stream = self._stream(
+                self._loader(self.train_dataset, True, options, self.collate_fn), name="recalibration"
+            )
+            stream.reseed(self.search.seed)
+            stream.begin(0)
+            self._kept = list(islice(stream, self.recalibration_batches))
+            stream.close()
+        return self._kept
+
+    def _loading(self) -> dict[str, Any]:
+        options = {"batch_size": self.plan.batch_size, **self.plan.loader_options, "num_workers": 0}
+        return {name: value for name, value in options.items() if name not in ("shuffle", "persistent_workers")}
+
+    def _judging_stream(self) -> Stream:
+        data = self.plan.validation
+        options = {} if is_ready(data) else self._loading()
+        stream = self._stream(self._loader(data, False, options, None), evaluation=True, name="judging")
+        stream.begin(0)
+        return stream
+
+
+class SposTrainer(OneShotTrainer):
+    """Trains a random path through the space in every step, then ranks its networks by an evolutionary search (SPOS).
+
+    The search judges each network with the weights they share, on the validation data, after its batch norms were given
+    statistics of their own on some batches of the training data. It is a last epoch of the run, in which every step
+    judges one network, so it is saved and resumed like the rest.
+
+    Args:
+        args: As for every one-shot trainer: model, loss, metrics, optimizer, num_epochs, dataset. `metrics` is what
+            networks are ranked by, the larger the better; without it the loss, negated.
+        population: Networks in a generation of the search.
+        generations: How many generations there are.
+        parents: How many of the best have children.
+        mutation_probability: How likely each decision of a mutant is drawn again.
+        recalibration_batches: How many batches the statistics of batch norms are taken from.
+        accept: Says which architectures are trained and judged, such as those whose cost is below a limit.
+        objective: Which of several metrics networks are ranked by; by default the first.
+        kwargs: As for every one-shot trainer.
+    """
+
+    core: SposCore
+
+    def __init__(
+        self,
+        *args: Any,
+        population: int = 50,
+        generations: int = 20,
+        parents: int = 10,
+        mutation_probability: float = 0.1,
+        recalibration_batches: int = 20,
+        accept: Callable[[Architecture], bool] | None = None,
+        objective: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        refuse_recording(type(self).__name__, kwargs)
+        super().__init__(*args, **kwargs)
+        if self.penalties:
+            raise ConfigError("SposTrainer has no gradients that a penalty could be a part of; use accept= for a limit")
+        if self._evaluates:
+            raise ConfigError("SposTrainer ranks networks by a function; pass metrics=f(outputs, targets)")
+        core = self.core
+        core.training_epochs, core.accept, core.objective = self.num_epochs, accept, objective
+        core.recalibration_batches = recalibration_batches
+        core.evolution = Evolution(
+            self._space,
+            population=population,
+            generations=generations,
+            parents=parents,
+            mutation_probability=mutation_probability,
+            accept=accept,
+        )
+
+    def _make_supernet(self, space: Space) -> Supernet:
+        if not space.decisions:
+            raise ConfigError("SposTrainer: the model has no choices; put a LayerChoice or an InputChoice into it")
+        return Supernet(space, Fixed(space.default()))
+
+    def _make_core(
+        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
+    ) -> SearchCore:
+        return SposCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
+
+    def _epochs(self) -> int:
+        return self.num_epochs + 1
+
+    def _ranked(self, most: int) -> list[Found]:
+        judged = self.core.evolution.ranked()
+        if self.core.progress.epoch < self._epochs() or not judged:
+            raise ConfigError(
+                f"SposTrainer has judged {len(judged)} networks and not come to the end of its search; call fit() first"
+            )
+        return [Found(dict(architecture), score) for architecture, score in judged[:most]]
+
+    def _finished(self) -> None:
+        ranked = self.core.evolution.ranked()
+        if ranked:
+            self.core._go(ranked[0][0])

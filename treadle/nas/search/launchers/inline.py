@@ -1,0 +1,26 @@
+"""Trials in the process itself, one after the other: nothing to serialise, and a debugger stops in them."""
+
+from treadle.nas.search.launchers.base import Launcher, perform
+from treadle.nas.search.session import Session
+from treadle.nas.search.tasks import Task
+
+
+class Inline(Launcher):
+    """Runs each trial to its end when it is started."""
+
+    needs_encoding = False
+
+    @property
+    def running(self) -> int:
+        """How many trials are running: none, once `start` has returned."""
+        return 0
+
+    def start(self, task: Task, session: Session) -> None:
+        """Run a trial."""
+        self.ended(session, perform(task, session))
+
+    def wait(self, seconds: float) -> None:
+        """Return at once: nothing is running."""
+
+    def close(self) -> None:
+        """Return at once: nothing is open."""

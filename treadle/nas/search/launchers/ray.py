@@ -1,0 +1,76 @@
+"""Workers on the machines of a Ray cluster, which decides where there is room.
+
+Ray carries only the address of the search and the module path; tasks and reports go over the same line as those of
+worker processes. All machines must see the same files, and reach this one.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+from treadle.errors import MissingDependencyError
+from treadle.nas.search.launchers.base import Ended
+from treadle.nas.search.launchers.exchange import Exchange
+from treadle.nas.search.launchers.processes import Processes
+from treadle.nas.search.launchers.spawning import Spawned
+from treadle.nas.search.launchers.wire import ADDRESS
+from treadle.nas.search.worker import PATH, main
+
+
+class Ray(Processes):
+    """Keeps up to `workers` workers in the cluster.
+
+    Args:
+        workers: How many.
+        ended: Called with each trial that has ended.
+        timeout: Seconds that a trial may take; None is any number.
+        resources: What Ray is to reserve for each worker, such as `{"num_gpus": 1}`.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+
+    def __init__(
+        self, workers: int, ended: Ended, *, timeout: float | None = None, resources: dict[str, Any] | None = None
+    ) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingDependencyError("launcher='ray' needs ray; pip install 'treadle[ray]'") from error
+        self._ray: Any = ray
+        self._resources = dict(resources or {})
+        if not ray.is_initialized():
+            ray.init()
+        super().__init__(workers, ended, timeout=timeout)
+
+    def listen(self) -> Exchange:
+        """Return where workers call, at an address that the cluster reaches."""
+        return Exchange(self._ray.util.get_node_ip_address())
+
+    def spawn(self, name: str) -> Spawned:
+        """Have Ray start a worker."""
+        path = [os.path.abspath(entry) for entry in sys.path]
+        remote = self._ray.remote(_serve).options(max_retries=0, **self._resources)
+        return _RayWorker(self._ray, remote.remote(self.exchange.address(name), path))
+
+
+def _serve(address: str, path: list[str]) -> None:
+    os.environ[ADDRESS], os.environ[PATH] = address, json.dumps(path)
+    main()
+
+
+class _RayWorker:
+    """A worker that Ray has started, as if it were a process."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray, self._reference = ray, reference
+
+    def poll(self) -> int | None:
+        """Return 0 once it has ended; None while it runs or waits for room."""
+        done, _ = self._ray.wait([self._reference], timeout=0)
+        return 0 if done else None
+
+    def kill(self) -> None:
+        """End it."""
+        self._ray.cancel(self._reference, force=True)

@@ -1,0 +1,94 @@
+"""What is searched: what there is to decide, and what a trial is given once it is decided."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.nas.decisions import Architecture, key_of
+from treadle.nas.search.dimensions import Dimension
+
+ATTEMPTS = 1000
+"""How often something is drawn again that a constraint refuses."""
+
+
+class Searched(ABC):
+    """What there is to decide, by label; what others depend on comes first."""
+
+    dimensions: dict[str, Dimension]
+
+    def exists(self, label: str, taken: Mapping[str, Any]) -> bool:
+        """Whether a decision is to be made, given those before it."""
+        return True
+
+    def allows(self, taken: Architecture) -> bool:
+        """Whether all constraints are satisfied."""
+        return True
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some combinations of values are not to be had."""
+        return False
+
+    @abstractmethod
+    def task(self, taken: Architecture) -> Any:
+        """Return what a trial needs to build what was decided."""
+
+    def decide(self, pick: Callable[[Dimension], Any]) -> Architecture:
+        """Return what comes of asking `pick` for every decision that exists, in order, whatever constraints say."""
+        taken: Architecture = {}
+        for label, dimension in self.dimensions.items():
+            if self.exists(label, taken):
+                taken[label] = pick(dimension)
+        return taken
+
+    def sample(self, chance: random.Random) -> Architecture:
+        """Draw values for all decisions, again where a constraint says no.
+
+        Raises:
+            ConfigError: The constraints refuse everything.
+        """
+        for _ in range(ATTEMPTS):
+            taken = self.decide(lambda dimension: dimension.sample(chance))
+            if self.allows(taken):
+                return taken
+        raise ConfigError(f"none of {ATTEMPTS} draws satisfied the constraints of the space; make them wider")
+
+    def enumerate(self) -> Iterator[Architecture]:
+        """Yield every combination that a grid visits, once."""
+        labels = list(self.dimensions)
+
+        def go_on(at: int, taken: Architecture) -> Iterator[Architecture]:
+            if at == len(labels):
+                if self.allows(taken):
+                    yield dict(taken)
+            elif not self.exists(labels[at], taken):
+                yield from go_on(at + 1, taken)
+            else:
+                for option in self.dimensions[labels[at]].options():
+                    yield from go_on(at + 1, {**taken, labels[at]: option})
+
+        yield from go_on(0, {})
+
+    def stored(self, taken: Architecture) -> dict[str, Any]:
+        """Return values as Optuna holds them."""
+        return {label: self.dimensions[label].stored(value) for label, value in taken.items()}
+
+    def restored(self, parameters: Mapping[str, Any]) -> Architecture:
+        """Return the values that Optuna holds, in the order of the decisions."""
+        known = [label for label in self.dimensions if label in parameters]
+        return {label: self.dimensions[label].restored(parameters[label]) for label in known}
+
+    def described(self) -> dict[str, Any]:
+        """Return what there is to decide as plain data."""
+        return {label: dimension.described() for label, dimension in self.dimensions.items()}
+
+
+def identity(taken: Mapping[str, Any]) -> str:
+    """Return a text that is the same for the same values of the same decisions.
+
+    >>> identity({"a": 1, "b": [0, 2]}) == identity({"b": (0, 2), "a": 1})
+    True
+    """
+    return key_of(dict(taken))
