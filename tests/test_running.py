@@ -90,7 +90,12 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(tmp_path: 
 def test_the_configuration_is_what_the_run_resolved_its_settings_to(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer.train(samples(), 2, samples(8), gradient_clip_value=1e-05, train_dataloader_kwargs={"drop_last": True})
-    assert yaml.safe_load((tmp_path / "config.yaml").read_text()) == trainer.run_config.to_dict()
+    config = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    trained = {name: config.pop(name) for name in ("model", "optimizers", "scheduler")}
+    assert config == trainer.run_config.to_dict()
+    optimizer = trained["optimizers"]["optimizer"]
+    assert (trained["model"], trained["scheduler"]) == (type(trainer.model).__name__, None)
+    assert (optimizer["class"], optimizer["lr"]) == (type(trainer.optimizer).__name__, trainer.optimizer.defaults["lr"])
 
 
 def test_the_manifest_says_where_and_with_what_the_run_was_made(tmp_path: Path) -> None:

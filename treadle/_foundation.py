@@ -211,6 +211,11 @@ class Foundation:
         self._tracked.add(**objects)
         return self
 
+    @property
+    def replays(self) -> bool:
+        """Whether updates may be replayed from a recording, so that their verbs are not called."""
+        return self._graphs is not None
+
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
         self._accelerator.print(*args, **kwargs)

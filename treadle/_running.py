@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -48,6 +48,7 @@ class Running(SetUp):
         self._judged = 0
         self._started_at: int | None = None
         self._metrics_file: MetricsFile | None = None
+        self._afterwards: list[Callable[[], None]] = []
         self.storage.on_flush = None
         self._tracked.remove("metrics_file")
         if self.run_dir is None:
@@ -82,7 +83,7 @@ class Running(SetUp):
     def _write_config(self, folder: RunFolder) -> None:
         """Write what the run was asked to do into its folder."""
         assert self.run_config is not None
-        folder.write_config(self.run_config.to_dict())
+        folder.write_config({**self.run_config.to_dict(), **self._described()})
 
     def _step_to_resume(self, store: CheckpointStore) -> int | None:
         """Return the step to go on from, the same on every rank; None starts afresh.
@@ -163,6 +164,15 @@ class Running(SetUp):
     def _is_scheduled(self) -> bool:
         """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
         return self.scheduler is not None
+
+    def _described(self) -> dict[str, Any]:
+        """Return what is trained and how, for people who compare runs."""
+        optimizers = {
+            name: {"class": type(optimizer).__name__, **_plain_values(optimizer.defaults)}
+            for name, optimizer in self.optimizers().items()
+        }
+        scheduler = None if self.scheduler is None else type(self.scheduler).__name__
+        return {"model": type(self.model).__name__, "optimizers": optimizers, "scheduler": scheduler}
 
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
@@ -363,6 +373,13 @@ class Running(SetUp):
             self.storage.flush()
             self._metrics_file.close()
         self.storage.on_flush = None
+        actions, self._afterwards = self._afterwards, []
+        for action in actions:
+            action()
+
+    def afterwards(self, action: Callable[[], None]) -> None:
+        """Have `action` called once the files of this run are complete and closed, however the run ends."""
+        self._afterwards.append(action)
 
     # Loops of the user's ----------------------------------------------------------------------------------
 
@@ -455,3 +472,14 @@ def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:
         if own is not None and other is not None:
             return own > other
     return now != then
+
+
+def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the values that are numbers, words or tuples of them."""
+    plain = (bool, int, float, str, type(None))
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
+    }

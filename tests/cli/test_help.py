@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from treadle.cli import app
 
-COMMANDS = ["train", "resume", "eval", "runs", "export", "config", "config show", "config diff", "recsys"]
+COMMANDS = ["train", "resume", "eval", "runs", "report", "export", "config", "config show", "config diff", "recsys"]
 
 LOADED = """
 import contextlib, io, json, sys
@@ -65,7 +65,7 @@ def test_shells_can_complete_commands() -> None:
     environment = {**os.environ, "_TREADLE_COMPLETE": "complete_bash", "COMP_WORDS": "treadle r", "COMP_CWORD": "1"}
     program = "from treadle.cli import app; app(prog_name='treadle')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert sorted(done.stdout.split()) == ["recsys", "resume", "runs"]
+    assert sorted(done.stdout.split()) == ["recsys", "report", "resume", "runs"]
 
 
 def options_of(command: Any) -> set[str]:

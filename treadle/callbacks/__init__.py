@@ -17,6 +17,7 @@ from treadle.callbacks.progress_bar import ProgressBarCallback
 from treadle.callbacks.save_best_model import SaveBestModelCallback
 from treadle.callbacks.save_training_state import SaveTrainingStateCallback
 from treadle.callbacks.step_based_evaluation import StepBasedEvaluationCallback
+from treadle.callbacks.step_timer import StepTimer
 from treadle.callbacks.terminate_on_nan import TerminateOnNaNCallback
 from treadle.callbacks.throughput_monitor import ThroughputMonitor
 from treadle.callbacks.watching import WatchesMetric
@@ -41,6 +42,7 @@ __all__ = [
     "SaveBestModelCallback",
     "SaveTrainingStateCallback",
     "StepBasedEvaluationCallback",
+    "StepTimer",
     "TerminateOnNaNCallback",
     "ThroughputMonitor",
     "TrainerCallback",

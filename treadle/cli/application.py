@@ -10,6 +10,7 @@ from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
 from treadle.cli.listing import runs
 from treadle.cli.recsys import recsys
+from treadle.cli.report import report
 from treadle.cli.resuming import resume
 from treadle.cli.search import search
 from treadle.cli.training import train
@@ -46,6 +47,7 @@ app.command("resume")(resume)
 app.command("eval")(evaluate)
 app.command("search")(search)
 app.command("runs")(runs)
+app.command("report")(report)
 app.add_typer(configs, name="config")
 app.command("export")(export)
 app.add_typer(recsys, name="recsys")

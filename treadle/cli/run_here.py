@@ -10,6 +10,7 @@ import typer
 
 from treadle.cli import worker
 from treadle.cli.differences import differences
+from treadle.cli.report import write_page
 from treadle.cli.sources import CONFIG_FILE
 from treadle.config import ConfigDict
 from treadle.config.saving import plain
@@ -44,6 +45,8 @@ def run_here(config: ConfigDict, folder: Path, *, keep_resume: bool = False) -> 
     results = trainer.train()
     reached = "finished" if trainer.iter >= end else "stopped"
     say(f"{folder}: {reached} after {trainer.iter} of {end} iterations{_shown(results)}")
+    if worker.is_first():
+        write_page(folder)
 
 
 def run_fast(config: ConfigDict, folder: Path) -> None:

@@ -1,0 +1,85 @@
+"""The page in a browser: it is drawn, and what can be clicked works."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import make_run, rows_of
+from treadle.report import write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the path, which draws the page"),
+]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+CLICKS = """<script>
+(async () => {
+  const report = {};
+  while (document.body.dataset.ready !== "yes") await new Promise((done) => setTimeout(done, 20));
+  const curves = () => document.querySelector(".plot").data.filter((trace) => trace.x[0] !== null);
+  const plot = () => document.querySelector(".plot");
+  report.titles = [...document.querySelectorAll("h3")].map((one) => one.textContent);
+  report.before = curves().map((trace) => trace.name);
+  document.querySelectorAll("#runs input")[0].click();
+  report.toggled = curves().map((trace) => trace.name);
+  report.off = document.querySelectorAll(".run.off").length;
+  document.querySelectorAll("#runs input")[0].click();
+  report.again = curves().length;
+  const slider = document.getElementById("smoothing");
+  slider.value = "0.5"; slider.dispatchEvent(new Event("input"));
+  report.smooth = curves().filter((trace) => trace.opacity === undefined)[0].y;
+  document.getElementById("axis").value = "seconds"; document.getElementById("axis").dispatchEvent(new Event("change"));
+  report.axis = plot().layout.xaxis.title.text;
+  document.getElementById("logarithmic").click();
+  report.scale = plot().layout.yaxis.type;
+  const theme = document.documentElement.dataset.theme;
+  document.getElementById("theme").click();
+  report.themed = document.documentElement.dataset.theme !== theme;
+  report.restarts = plot().layout.shapes.length;
+  report.wide = document.documentElement.scrollWidth <= document.documentElement.clientWidth;
+  const told = document.createElement("output");
+  told.id = "told"; told.textContent = JSON.stringify(report);
+  document.body.append(told);
+})();
+</script>"""
+
+
+def test_runs_are_toggled_curves_smoothed_axes_and_theme_switched(tmp_path: Path) -> None:
+    folders = [
+        make_run(tmp_path / "first", rows_of([4.0, 2.0, 1.0]), starts=2),
+        make_run(tmp_path / "second", rows_of([8.0, 6.0]), config="lr: 0.2\n"),
+    ]
+    target = write_report(folders, tmp_path / "both.html")
+    target.write_text(target.read_text(encoding="utf-8").replace("</body>", CLICKS + "</body>"), encoding="utf-8")
+    told = told_by(target, tmp_path)
+    assert told == {
+        "titles": ["Loss"],
+        "before": ["first", "second"],
+        "toggled": ["second"],
+        "off": 1,
+        "again": 2,
+        # Debiased: 4, (0.5 * 2 + 0.25 * 4) / 0.75, (0.5 * 1 + 0.25 * 2 + 0.125 * 4) / 0.875
+        "smooth": pytest.approx([4.0, 8 / 3, 12 / 7]),
+        "axis": "training time, seconds",
+        "scale": "log",
+        "themed": True,
+        "restarts": 0,
+        "wide": True,
+    }
+
+
+def told_by(page: Path, folder: Path) -> object:
+    """Open a page and return what its clicks reported."""
+    import json
+    from html import unescape
+
+    assert BROWSER is not None
+    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'browser'}", "--virtual-time-budget=20000", "--dump-dom"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<output id="told">(.*?)</output>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr
+    return json.loads(unescape(found[1]))

@@ -1,0 +1,92 @@
+"""The numbers on a page are those of the runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import make_run, rows_of
+from treadle.report.charts import charts_of
+from treadle.report.payload import payload_of
+from treadle.report.series import Point, series_of, thinned, training_seconds
+from treadle.run_reading import Run, Start, read_run
+
+
+def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "first", rows_of([2.0, 1.0], lr=0.1)))
+    assert series_of(run) == {
+        "lr": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.1, 0.1]},
+        "train_loss": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [2.0, 1.0]},
+    }
+
+
+def test_what_is_not_finite_is_a_gap_and_what_is_no_number_is_no_curve(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "first", rows_of([2.0, "nan", "inf", 1.0], note="words", many=[1, 2])))
+    assert series_of(run) == {
+        "train_loss": {"step": [1, 2, 3, 4], "seconds": [1.0, 2.0, 3.0, 4.0], "value": [2.0, None, None, 1.0]}
+    }
+
+
+def test_the_time_between_two_starts_is_not_training() -> None:
+    rows = [{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}, {"step": 3, "time": 1010.0}]
+    starts = [Start(0, 0.0), Start(2, 1000.0)]
+    assert training_seconds(rows, starts) == [10.0, 20.0, 30.0]
+
+
+def test_without_a_manifest_time_counts_from_the_first_row() -> None:
+    assert training_seconds([{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}], []) == [0.0, 10.0]
+
+
+@pytest.mark.parametrize("most", [2, 10, 101, 1000])
+def test_a_thinned_curve_keeps_its_ends_and_its_extremes(most: int) -> None:
+    points = [Point(step, float(step), float((step * 7919) % 1009)) for step in range(1500)]
+    kept = thinned(points, most)
+    values = [point.value for point in points]
+    assert len(kept) <= max(most, 4)
+    assert kept == sorted(set(kept))
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert {point.value for point in kept} >= {min(values), max(values)}  # type: ignore[type-var]
+
+
+def test_a_short_curve_is_kept_as_it_is_and_gaps_survive_thinning() -> None:
+    points = [Point(step, 0.0, None) for step in range(100)]
+    assert thinned(points[:10], 10) == points[:10]
+    assert all(point.value is None for point in thinned(points, 10))
+
+
+def test_metrics_are_put_into_the_pictures_they_belong_to() -> None:
+    metrics = ["step_time/data", "step_time/forward", "eval_loss_epoch", "train_loss", "valid_ndcg@10", "train_f1"]
+    metrics += ["eval_f1", "lr/0", "lr/1", "gradient_norm", "samples_per_second", "eta_seconds", "peak_memory_mib"]
+    found = {chart.title: (chart.section, chart.metrics, chart.stacked) for chart in charts_of(metrics)}
+    assert found == {
+        "Loss": ("Curves", ("train_loss", "eval_loss_epoch"), False),
+        "f1": ("Curves", ("train_f1", "eval_f1"), False),
+        "ndcg@10": ("Curves", ("valid_ndcg@10",), False),
+        "Learning rate": ("Curves", ("lr/0", "lr/1"), False),
+        "Gradient norm": ("Curves", ("gradient_norm",), False),
+        "Where the time of a step goes, milliseconds": ("Machine", ("step_time/data", "step_time/forward"), True),
+        "Samples per second": ("Machine", ("samples_per_second",), False),
+        "Peak memory, MiB": ("Machine", ("peak_memory_mib",), False),
+    }
+
+
+def test_the_table_of_evaluations_has_the_last_lowest_and_highest_value_of_their_metrics_only() -> None:
+    rows = [
+        {"step": 1, "train_loss": 3.0, "lr": 0.1},
+        {"step": 2, "eval_loss_epoch": 2.0, "accuracy": 0.5, "train_loss": 2.0, "lr": 0.1, "time": 3.0},
+        {"step": 4, "eval_loss_epoch": 1.0, "accuracy": 0.75, "steps_per_second": 9.0},
+        {"step": 6, "eval_loss_epoch": 1.5, "accuracy": "nan"},
+    ]
+    payload = payload_of([Run("a", Path("a"), rows=rows), Run("b", Path("b"))])
+    assert payload["evaluations"] == {
+        "accuracy": [{"last": 0.75, "lowest": 0.5, "highest": 0.75}, None],
+        "eval_loss_epoch": [{"last": 1.5, "lowest": 1.0, "highest": 2.0}, None],
+    }
+
+
+def test_only_keys_that_differ_between_configs_are_listed_and_a_missing_one_differs() -> None:
+    first = Run("a", Path("a"), config={"optim": {"lr": 0.1, "name": "sgd"}, "seed": 0})
+    second = Run("b", Path("b"), config={"optim": {"lr": 0.2, "name": "sgd"}})
+    assert payload_of([first, second])["differences"] == [
+        {"key": "optim.lr", "values": ["0.1", "0.2"]},
+        {"key": "seed", "values": ["0", None]},
+    ]

@@ -1,0 +1,71 @@
+"""Runs are shown live, to this machine only."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.report.runs import make_run, rows_of
+from treadle.errors import ConfigError
+from treadle.report.serving import ReportServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ReportServer]:
+    make_run(tmp_path / "runs" / "first", rows_of([2.0, 1.0]))
+    with ReportServer([tmp_path / "runs"]) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def ask(server: ReportServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(*server.server_address[:2])
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def test_the_page_asks_for_what_is_new(server: ReportServer) -> None:
+    status, headers, body = ask(server, "/")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"const LIVE = 2.0;" in body
+    assert b'"name":"first"' in body
+
+
+def test_only_what_is_new_is_sent_and_new_runs_and_rows_are_seen(server: ReportServer, tmp_path: Path) -> None:
+    _, headers, body = ask(server, "/data.json")
+    assert [run["name"] for run in json.loads(body)["runs"]] == ["first"]
+    assert ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})[0] == 304
+    make_run(tmp_path / "runs" / "second", rows_of([3.0]))
+    status, later, body = ask(server, "/data.json", **{"If-None-Match": headers["ETag"]})
+    assert (status, [run["name"] for run in json.loads(body)["runs"]]) == (200, ["first", "second"])
+    with (tmp_path / "runs" / "second" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(rows_of([3.0, 2.5])[1]) + "\n")
+    body = ask(server, "/data.json", **{"If-None-Match": later["ETag"]})[2]
+    assert json.loads(body)["runs"][1]["series"]["train_loss"]["value"] == [3.0, 2.5]
+
+
+def test_it_listens_on_loopback_and_answers_to_no_other_name(server: ReportServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    assert ask(server, "/", Host="evil.example:80")[0] == 403
+    assert ask(server, "/data.json", Host="evil.example")[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/../first/log.txt", "/etc/passwd", "/runs/first/log.txt", "/index.html"])
+def test_no_file_is_served(server: ReportServer, path: str) -> None:
+    assert ask(server, path)[0] == 404
+
+
+def test_a_taken_port_and_a_missing_folder_are_refused(server: ReportServer, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on port \d+: .*; give another one with --port"):
+        ReportServer([tmp_path], port=server.server_address[1])
+    with pytest.raises(ConfigError, match="there is no folder"):
+        ReportServer([tmp_path / "none"])

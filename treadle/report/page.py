@@ -1,0 +1,96 @@
+"""The page: its data, its program and its looks in one file."""
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from treadle.checkpoint.durable import replace_text
+from treadle.errors import CheckpointError, MissingDependencyError
+from treadle.report.payload import names_of, payload_of
+from treadle.run_reading import Run, read_run
+
+NAME = "report.html"
+
+
+def write_report(runs: Sequence[Path], output: Path | None = None) -> Path:
+    """Write the page of one or several runs.
+
+    Args:
+        runs: Their folders.
+        output: The file to write; by default `report.html` in the folder of the first run.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: One of the folders is not that of a run.
+        MissingDependencyError: Plotly, which draws the curves, is not installed.
+        CheckpointError: The file cannot be written.
+    """
+    target = runs[0] / NAME if output is None else output
+    page = page_of([read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)])
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(target, page)
+    except OSError as error:
+        raise CheckpointError(f"cannot write the page {target}: {error}") from error
+    return target
+
+
+def page_of(runs: Iterable[Run], *, live: float = 0.0) -> str:
+    """Return the page of some runs as HTML.
+
+    Args:
+        runs: The runs.
+        live: How often the page asks its server for what is new, in seconds; 0 for a page without a server.
+    """
+    found = list(runs)
+    title = found[0].name if len(found) == 1 else f"{len(found)} runs"
+    return _filled(
+        _asset("page.html"),
+        title=escape(title),
+        style=_asset("page.css"),
+        plotly=plotly_source(),
+        data=embedded(payload_of(found)),
+        live=json.dumps(live),
+        program=_asset("page.js"),
+    )
+
+
+def embedded(value: Any) -> str:
+    """Return plain data as JSON that can stand inside of a page: nothing in it ends a script.
+
+    >>> embedded("</script>")
+    '"\\\\u003c/script>"'
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _filled(template: str, **parts: str) -> str:
+    """Return a template with its parts put in, each looked for in the template only."""
+    pieces = template.split("@@")
+    return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+
+
+def _asset(name: str) -> str:
+    return (files("treadle.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def plotly_source() -> str:
+    """Return the program that draws, packed, as text; a browser unpacks it.
+
+    Raises:
+        MissingDependencyError: Plotly is not installed.
+    """
+    if find_spec("plotly") is None:
+        raise MissingDependencyError("a report needs plotly; pip install 'treadle[report]'")
+    source = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(source, 6, mtime=0)).decode()

@@ -1,0 +1,83 @@
+"""The curves of a run: one for each metric, thinned to what a screen can show."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from treadle.run_reading import Run, Start
+
+MOST_POINTS = 1000
+"""Points of one curve on a page: more than its pixels; all of them are in metrics.jsonl."""
+POSITION = ("step", "epoch", "time")
+"""What a line of metrics says of where it stands."""
+
+
+class Point(NamedTuple):
+    """A value on a curve; one that is no finite number is None, and leaves a gap."""
+
+    step: int
+    seconds: float
+    value: float | None
+
+
+def series_of(run: Run, most: int = MOST_POINTS) -> dict[str, dict[str, list[Any]]]:
+    """Return the curves of a run by the name of their metric, each as lists of steps, seconds and values."""
+    curves: dict[str, list[Point]] = {}
+    for row, seconds in zip(run.rows, training_seconds(run.rows, run.starts), strict=True):
+        for name, value in row.items():
+            if name not in POSITION and (isinstance(value, (int, float)) or value in ("nan", "inf", "-inf")):
+                number = float(value)
+                curves.setdefault(name, []).append(
+                    Point(int(row.get("step", 0)), seconds, number if math.isfinite(number) else None)
+                )
+    return {name: _columns(thinned(points, most)) for name, points in sorted(curves.items())}
+
+
+def _columns(points: list[Point]) -> dict[str, list[Any]]:
+    return {
+        "step": [point.step for point in points],
+        "seconds": [round(point.seconds, 3) for point in points],
+        "value": [None if point.value is None else float(f"{point.value:.6g}") for point in points],
+    }
+
+
+def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> list[float]:
+    """Return when each row was written, in seconds of training: the time between two starts does not count.
+
+    >>> rows = [{"step": 1, "time": 10.0}, {"step": 2, "time": 110.0}]
+    >>> training_seconds(rows, [Start(0, 5.0), Start(1, 100.0)])
+    [5.0, 15.0]
+    """
+    pending = [start for start in starts if start.time is not None]
+    begun = pending.pop(0).time if pending else None
+    origin = float(rows[0].get("time", 0.0)) if begun is None and rows else begun or 0.0
+    idle, before, found = 0.0, origin, []
+    for row in rows:
+        time = float(row.get("time", before))
+        while pending and pending[0].step < row.get("step", 0) and (pending[0].time or 0.0) <= time:
+            idle += max(0.0, (pending[0].time or 0.0) - before)
+            before = max(before, pending.pop(0).time or 0.0)
+        before = max(before, time)
+        found.append(max(0.0, time - origin - idle))
+    return found
+
+
+def thinned(points: list[Point], most: int) -> list[Point]:
+    """Return at most `most` of the points: the first, the last, and the lowest and highest of each stretch.
+
+    >>> [point.step for point in thinned([Point(step, 0.0, -abs(step - 50)) for step in range(100)], 8)]
+    [0, 1, 32, 33, 50, 66, 98, 99]
+    """
+    if len(points) <= most:
+        return points
+    stretches = max(1, (most - 2) // 2)
+    kept = {0, len(points) - 1}
+    inner = len(points) - 2
+    for part in range(stretches):
+        stretch = range(1 + part * inner // stretches, 1 + (part + 1) * inner // stretches)
+        finite = [(points[place].value, place) for place in stretch if points[place].value is not None]
+        if finite:
+            kept |= {min(finite)[1], max(finite)[1]}
+        elif len(stretch):
+            kept.add(stretch[0])
+    return [points[place] for place in sorted(kept)]

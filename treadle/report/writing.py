@@ -1,0 +1,37 @@
+"""The page of a run, written when the run ends."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from treadle.callback import TrainerCallback
+from treadle.errors import ConfigError, TreadleError
+from treadle.report.page import NAME, plotly_source, write_report
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class ReportCallback(TrainerCallback):
+    """Writes `report.html` into the folder of the run when the run ends, on the first process.
+
+    Raises:
+        MissingDependencyError: Plotly is not installed.
+    """
+
+    def __init__(self) -> None:
+        plotly_source()
+
+    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Have the page written once the metrics are complete."""
+        if trainer.run_dir is None:
+            raise ConfigError(f"ReportCallback writes {NAME} into the folder of the run; give the trainer a run_dir=")
+        if trainer.processes.is_main:
+            trainer.afterwards(partial(self._write, trainer))
+
+    def _write(self, trainer: "Trainer") -> None:
+        assert trainer.run_dir is not None
+        try:
+            write_report([trainer.run_dir])
+        except TreadleError as error:
+            # The run itself is complete: a full disk must not turn it into a failure.
+            trainer.print(str(error))

@@ -1,0 +1,234 @@
+"""What the folder of a run holds, read without torch; what is not there or cannot be read is left out."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.run_status import FINISHED, STATUS, read_status
+
+CHECKPOINTS = "checkpoints"
+PANELS = "panels"
+"""The folder in a run's own that holds what a door has to show: pictures (SVG) and tables (JSON)."""
+UNFINISHED = "unfinished"
+LONGEST_LOG = 20_000
+"""Characters of the log that a page shows: its end."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint of a run.
+
+    Attributes:
+        step: The step it was saved at.
+        size: The bytes of its files.
+        names: What points to it: "last", "best".
+    """
+
+    step: int
+    size: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of a run: the first one, and each one after an interruption.
+
+    Attributes:
+        step: The step it went on from.
+        time: When, in seconds since 1970; None if the manifest does not say.
+    """
+
+    step: int
+    time: float | None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Something that a door shows of a run: a picture, or a table.
+
+    Attributes:
+        title: What is written over it.
+        svg: The picture.
+        columns: The heads of the table.
+        rows: Its cells, row by row.
+    """
+
+    title: str
+    svg: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run.
+
+    Attributes:
+        name: What it is called on a page.
+        path: Its folder.
+        state: What it is doing, or how it ended.
+        message: Why it ended, in words.
+        rows: The lines of its metrics.
+        config: Its resolved settings.
+        manifest: Where and with what it was made.
+        starts: Its starts, in order.
+        checkpoints: The checkpoints that are there, in order.
+        panels: What its door shows of it.
+        log: The end of what the console showed.
+    """
+
+    name: str
+    path: Path
+    state: str = UNFINISHED
+    message: str = ""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    starts: tuple[Start, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    log: str = ""
+
+
+def find_runs(folder: Path) -> Iterator[Path]:
+    """Yield the folders of runs in a folder and those below it; the folder itself may be one."""
+    for place, folders, files in os.walk(folder):
+        if CHECKPOINTS in folders or STATUS in files:
+            yield Path(place)
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def read_run(path: Path, name: str | None = None) -> Run:
+    """Return what the folder of a run holds.
+
+    Raises:
+        ConfigError: `path` is not the folder of a run.
+    """
+    if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file():
+        what = "is not the folder of a run" if path.is_dir() else "is not there"
+        raise ConfigError(f"{path} {what}; the folder of a run holds {CHECKPOINTS}/ and metrics.jsonl")
+    manifest, status = read_json(path / "manifest.json"), read_status(path)
+    return Run(
+        name=name or path.resolve().name,
+        path=path,
+        state=state_of(path, read_json(newest_of(path) / "manifest.json")),
+        message="" if status is None else status.message,
+        rows=read_lines(path / "metrics.jsonl"),
+        config=read_config(path),
+        manifest=manifest,
+        starts=tuple(_starts(manifest)),
+        checkpoints=tuple(_checkpoints(path)),
+        panels=tuple(_panels(path / PANELS)),
+        log=_read_text(path / "log.txt")[-LONGEST_LOG:],
+    )
+
+
+def state_of(run: Path, manifest: dict[str, Any]) -> str:
+    """Return what a run is doing, or how it ended; `manifest` is that of its newest checkpoint."""
+    status = read_status(run)
+    if status is not None:
+        return status.state
+    finished = manifest.get("finished") or pointed(run, "complete") == pointed(run, "last") is not None
+    return FINISHED if finished else UNFINISHED
+
+
+def newest_of(run: Path) -> Path:
+    """Return the folder of the newest checkpoint of a run; one that does not exist if there is none."""
+    return run / CHECKPOINTS / (pointed(run, "last") or "none")
+
+
+def pointed(run: Path, name: str) -> str | None:
+    """Return the checkpoint that a pointer of a run, such as "last", names."""
+    return _read_text(run / CHECKPOINTS / name).strip() or None
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of JSON in a file that are whole."""
+    return [line for line in map(_parsed, _read_text(path).splitlines()) if line]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is none."""
+    return _parsed(_read_text(path))
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Return the settings of a run as plain data; no code is looked up for what a tag names."""
+    import yaml  # type: ignore[import-untyped]
+
+    class Plain(yaml.SafeLoader):  # type: ignore[misc]
+        """Reads what carries a tag as the data under it."""
+
+    Plain.add_multi_constructor("!", _untagged)
+    try:
+        content = yaml.load(_read_text(run / "config.yaml"), Loader=Plain)
+    except yaml.YAMLError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _untagged(loader: Any, suffix: str, node: Any) -> Any:
+    """Return the data of a node whose tag is not looked at."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node)
+
+
+def _starts(manifest: dict[str, Any]) -> Iterator[Start]:
+    found = manifest.get("starts")
+    for start in found if isinstance(found, list) else []:
+        if isinstance(start, dict) and isinstance(start.get("step"), int):
+            yield Start(start["step"], _seconds(start.get("time")))
+
+
+def _seconds(text: Any) -> float | None:
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+def _checkpoints(run: Path) -> Iterator[Checkpoint]:
+    names = {name: pointed(run, name) for name in ("last", "best")}
+    for folder in sorted((run / CHECKPOINTS).glob("step_*")):
+        manifest = read_json(folder / "manifest.json")
+        if isinstance(manifest.get("step"), int):
+            pointers = tuple(name for name, target in names.items() if target == folder.name)
+            yield Checkpoint(manifest["step"], sum(file.stat().st_size for file in folder.iterdir()), pointers)
+
+
+def _panels(folder: Path) -> Iterator[Panel]:
+    for path in sorted(folder.glob("*")):
+        title = path.stem.replace("_", " ")
+        if path.suffix == ".svg":
+            yield Panel(title, svg=_read_text(path))
+        elif path.suffix == ".json":
+            table = read_json(path)
+            columns, rows = table.get("columns"), table.get("rows")
+            if isinstance(columns, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows):
+                yield Panel(title, columns=tuple(map(str, columns)), rows=tuple(map(tuple, rows)))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
