@@ -1,0 +1,27 @@
+"""Losses are means over the tokens of a micro-batch, of which some have many more than others."""
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from tests.doctor.parts import Network, adam, points
+from treadle import Trainer
+
+FAULT = "accumulation"
+
+inputs, labels = points().tensors
+tokens = labels[:, None].repeat(1, 8)
+lengths = torch.arange(len(labels)) % 8 + 1
+tokens[torch.arange(8)[None, :] >= lengths[:, None]] = -100
+
+
+class Tokens(Network):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs)[:, :, None].expand(-1, -1, 8)
+
+
+torch.manual_seed(0)
+model = Tokens()
+Trainer(model, nn.CrossEntropyLoss(ignore_index=-100), adam(model), callbacks=(), seed=0).train(
+    TensorDataset(inputs, tokens), 2, per_device_batch_size=4, gradient_accumulation_steps=4
+)
