@@ -13,7 +13,19 @@ from typer.testing import CliRunner
 
 from treadle.cli import app
 
-COMMANDS = ["train", "resume", "eval", "runs", "report", "export", "config", "config show", "config diff", "recsys"]
+COMMANDS = [
+    "train",
+    "resume",
+    "eval",
+    "runs",
+    "report",
+    "doctor",
+    "export",
+    "config",
+    "config show",
+    "config diff",
+    "recsys",
+]
 
 LOADED = """
 import contextlib, io, json, sys

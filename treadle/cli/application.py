@@ -6,6 +6,7 @@ import sys
 import typer
 
 from treadle.cli.configs import configs
+from treadle.cli.doctor import doctor
 from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
 from treadle.cli.listing import runs
@@ -48,6 +49,7 @@ app.command("eval")(evaluate)
 app.command("search")(search)
 app.command("runs")(runs)
 app.command("report")(report)
+app.command("doctor")(doctor)
 app.add_typer(configs, name="config")
 app.command("export")(export)
 app.add_typer(recsys, name="recsys")

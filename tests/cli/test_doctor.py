@@ -1,0 +1,26 @@
+"""`treadle doctor`: what is wrong with a program, in a shell."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Treadle
+
+PROGRAMS = Path(__file__).parents[1] / "doctor"
+
+
+@pytest.mark.slow
+def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_told_so(treadle: Treadle) -> None:
+    fault = PROGRAMS / "faults" / "a_branch_on_a_value.py"
+    told = treadle("doctor", str(fault), status=1).stdout
+    assert "a_branch_on_a_value.py:12: blocks_device: asks for the value of a tensor" in told
+    assert "in 12 steps" in told.splitlines()[-1]
+    lines = treadle("doctor", str(fault), "--json", status=1).stdout.splitlines()
+    assert "blocks_device" in [json.loads(line)["kind"] for line in lines]
+    clean = treadle("doctor", str(PROGRAMS / "clean" / "plain.py"), "--steps", "8")
+    assert clean.stdout == "nothing wrong was found in 8 steps\n"
+
+
+def test_a_missing_program_is_one_message(treadle: Treadle) -> None:
+    assert "there is no program none.py" in treadle("doctor", "none.py", status=1).stderr

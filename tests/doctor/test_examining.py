@@ -1,0 +1,101 @@
+"""The doctor finds the planted faults, points to their lines, and says nothing of programs without a fault."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from treadle.doctor import Examination, examine
+from treadle.doctor.detectors.schedule import end_of
+from treadle.doctor.repeating import differences, examine_apart, loaded, saved
+from treadle.errors import ConfigError
+
+HERE = Path(__file__).parent
+FAULTS = sorted((HERE / "faults").glob("*.py"))
+CLEAN = sorted((HERE / "clean").glob("*.py"))
+
+
+def kind_of(program: Path) -> str:
+    (line,) = [line for line in program.read_text().splitlines() if line.startswith("FAULT = ")]
+    return line.split('"')[1]
+
+
+APART = [program for program in FAULTS if kind_of(program) == "not_repeatable"]
+"""Faults that show only in two processes."""
+
+
+def look(program: Path) -> Examination:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return examine(program)
+
+
+@pytest.mark.parametrize("program", [one for one in FAULTS if one not in APART], ids=lambda path: path.stem)
+def test_a_planted_fault_is_found(program: Path) -> None:
+    found = [finding for finding in look(program).findings if finding.kind == kind_of(program)]
+    assert found, "not found"
+    planted = [number for number, line in enumerate(program.read_text().splitlines(), 1) if "# planted" in line]
+    if planted and kind_of(program) == "blocks_device":
+        assert [(Path(finding.file).name, finding.line) for finding in found] == [(program.name, planted[0])]
+
+
+@pytest.mark.parametrize("program", CLEAN, ids=lambda path: path.stem)
+def test_a_program_without_a_fault_is_left_in_peace(program: Path) -> None:
+    first = look(program)
+    assert first.findings == []
+    assert first.steps == 12
+    assert differences(first, look(program)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", APART, ids=lambda path: path.stem)
+def test_what_cannot_be_repeated_shows_in_two_processes(program: Path) -> None:
+    assert [finding.kind for finding in examine_apart(program).findings] == ["not_repeatable"]
+
+
+def test_a_program_that_trains_nothing_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "idle.py"
+    program.write_text("print('hello')\n")
+    with pytest.raises(ConfigError, match=r"idle\.py neither trains when it is run, nor is it a config"):
+        examine(program)
+    with pytest.raises(ConfigError, match="there is no program"):
+        examine(tmp_path / "none.py")
+
+
+def test_a_program_that_fails_says_so(tmp_path: Path) -> None:
+    program = tmp_path / "failing.py"
+    clean = (HERE / "clean" / "plain.py").read_text()
+    program.write_text(clean.replace("nn.CrossEntropyLoss()", "nn.MSELoss()"))
+    (finding,) = [finding for finding in look(program).findings if finding.kind == "fails"]
+    assert finding.message.startswith("RuntimeError: ")
+
+
+def test_the_folder_of_a_run_is_not_touched(tmp_path: Path) -> None:
+    program = tmp_path / "saving.py"
+    clean = (HERE / "clean" / "plain.py").read_text()
+    program.write_text(clean.replace("seed=0)", f"seed=0, run_dir={str(tmp_path / 'run')!r})"))
+    assert look(program).findings == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_is_examined_too() -> None:
+    assert look(HERE.parents[1] / "examples" / "engine" / "rings.py").findings == []
+
+
+@pytest.mark.parametrize(
+    ("rates", "end"),
+    [
+        ([1.0] * 10, 0),
+        ([0.9**step for step in range(50)], None),
+        ([1.0, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001], 5),
+    ],
+    ids=["constant", "falls for ever", "in steps"],
+)
+def test_the_end_of_a_schedule_is_where_it_is_lowest(rates: list[float], end: int | None) -> None:
+    assert end_of(rates) == end
+
+
+def test_an_examination_survives_its_file() -> None:
+    found = look(HERE / "faults" / "a_head_that_nothing_uses.py")
+    assert found.findings
+    assert loaded(saved(found)) == found

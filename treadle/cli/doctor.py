@@ -1,0 +1,51 @@
+"""`treadle doctor`: what is wrong with a program, found in a few of its steps."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treadle.cli.reporting import fitted, reported
+
+if TYPE_CHECKING:
+    from treadle.doctor import Examination
+
+
+def doctor(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A Python program that trains, or a config.")],
+    steps: Annotated[int, typer.Option("--steps", min=6, help="How many updates to look at.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each finding as one line of JSON.")] = False,
+) -> None:
+    """Run a few steps of a program and say what is wrong with it.
+
+    The program is run twice, in processes of its own, until it has trained for
+    some steps; nothing is written into the folder of its run. Exits with status
+    1 if something was found.
+
+    \b
+    Example:
+      treadle doctor train.py
+      treadle doctor configs/gpt.py --steps 30
+    """
+    with reported("doctor"):
+        from treadle.doctor.repeating import examine_apart
+
+        found = examine_apart(program, steps)
+        for line in _lines(found, as_json):
+            typer.echo(line)
+        if found.findings:
+            raise typer.Exit(1)
+
+
+def _lines(found: "Examination", as_json: bool) -> list[str]:
+    if as_json:
+        return [json.dumps(asdict(finding)) for finding in found.findings]
+    lines = [
+        fitted(f"{finding.place + ': ' if finding.place else ''}{finding.kind}: {finding.message}", is_terminal=True)
+        for finding in found.findings
+    ]
+    count = len(found.findings)
+    said = "nothing wrong was found" if not count else f"{count} finding{'s' if count > 1 else ''}"
+    return [*lines, f"{said} in {found.steps} steps"]

@@ -1,0 +1,134 @@
+"""A program is run for a few steps, with everybody looking."""
+
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from treadle.doctor.detectors import DETECTORS
+from treadle.doctor.finding import Finding
+from treadle.doctor.probe import Probe
+from treadle.errors import ConfigError, NonFiniteError
+from treadle.progress import Cadence
+from treadle.trainer import Trainer
+
+STEPS = 12
+SCRATCH = "treadle-doctor-"
+"""What the name of a folder begins with that is made for an examination, and may be written into."""
+
+
+@dataclass
+class Examination:
+    """What a few steps of a program showed.
+
+    Attributes:
+        findings: What is wrong.
+        losses: The losses of the steps, to compare two runs by.
+        weights: A number for the weights before the first step.
+        seeded: Whether the run is meant to be the same each time.
+        steps: How many steps were looked at.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    weights: float = 0.0
+    seeded: bool = False
+    steps: int = 0
+
+
+class _Examined(BaseException):
+    """Ends the program once its first training has been looked at; a program's own `except` does not see it."""
+
+
+def examine(program: Path, steps: int = STEPS) -> Examination:
+    """Run a program until it has trained for some steps, and return what is wrong with it.
+
+    Nothing is written into the folder of its run, and the program ends there.
+
+    Raises:
+        ConfigError: The program is not there, or trains nothing.
+    """
+    if not program.is_file():
+        raise ConfigError(f"there is no program {program}")
+    found = Examination()
+    with _watching(found, steps), patch.object(sys, "argv", [str(program)]):
+        try:
+            if program.suffix == ".py":
+                runpy.run_path(str(program), run_name="__main__")
+            # A config trains nothing when it is run.
+            _train_config(program)
+        except _Examined:
+            return found
+    raise ConfigError(f"{program} ended without training by a trainer of Treadle")
+
+
+def _train_config(path: Path) -> None:
+    """Begin the run that a config describes, in a folder that is then removed."""
+    from treadle.cli.sources import load_for_run
+    from treadle.engine.run_config import trainer_of
+
+    try:
+        config = load_for_run(str(path), [])
+    except ConfigError as error:
+        raise ConfigError(f"{path} neither trains when it is run, nor is it a config: {error}") from error
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
+        config.train.update(output_dir=folder, resume=False)
+        trainer_of(config)(config).train()
+
+
+@contextmanager
+def _watching(found: Examination, steps: int) -> Iterator[None]:
+    """Have the next training in this process looked at."""
+    train = Trainer._run_training
+
+    def run_training(trainer: Trainer) -> Any:
+        with patch.object(Trainer, "_run_training", train):
+            _shorten(trainer, steps)
+            _look(trainer, found, _program_of(sys._getframe()))
+        raise _Examined
+
+    with patch.object(Trainer, "_run_training", run_training):
+        yield
+
+
+def _program_of(frame: Any) -> dict[str, Any]:
+    """Return the variables of the program that is running: those of its outermost lines."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__" and "__file__" in frame.f_globals:
+            return dict(frame.f_globals)
+        frame = frame.f_back
+    return {}
+
+
+def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None:
+    detectors = [kind(trainer, program) for kind in DETECTORS]
+    found.seeded = trainer.seed is not None
+    found.weights = float(sum(one.detach().double().abs().sum() for one in trainer.model.parameters()))
+    probe = Probe(trainer, detectors, found.losses)
+    trainer.callback_handler.add_callback(probe)
+    try:
+        with probe.attached():
+            trainer._run_training()
+    except NonFiniteError as error:
+        found.findings.append(Finding("not_finite", str(error)))
+    except Exception as error:
+        found.findings.append(Finding("fails", f"{type(error).__name__}: {error}"))
+    found.steps = trainer.progress.step
+    found.findings += [finding for detector in detectors for finding in detector.findings()]
+
+
+def _shorten(trainer: Trainer, steps: int) -> None:
+    """Have a run that is set up end after some steps, evaluate once, and write nothing."""
+    settings = trainer.settings
+    last = min(steps, settings.max_steps or steps)
+    evaluates = Cadence(last, "steps") if settings.eval_every and trainer._eval_dataloader is not None else None
+    trainer._settings = replace(settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates)
+    if SCRATCH not in str(trainer.run_dir):
+        trainer.run_dir = None
+    trainer._last_step, trainer._save_steps = last, 0
+    trainer._eval_steps = 0 if evaluates is None else last
