@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -348,6 +349,67 @@ def test_a_source_with_a_state_is_brought_to_its_place_by_it(peek: bool) -> None
     other = stream_of(Stateful())
     other.load_state_dict(stream.state_dict())
     assert drawn(other) == [[3], [4], [5]]
+
+
+class Reordered(Stateful, IterableDataset[Any]):
+    """Five samples in an order that depends on how often they were gone through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for sample in super().__iter__():
+            yield sample + 10 * self.passes
+        self.passes += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.passes = state["passes"]
+
+
+RESTARTING: dict[str, Callable[[], Any]] = {
+    "ready batches": Reordered,
+    "a loader with a short last batch": lambda: DataLoader(Reordered(), batch_size=2),
+    "a loader with whole batches": lambda: DataLoader(Reordered(), batch_size=5),
+    "a loader without its short last batch": lambda: DataLoader(Reordered(), batch_size=2, drop_last=True),
+    "a loader that makes no batches": lambda: DataLoader(Reordered(), batch_size=None),
+}
+
+
+def two_epochs(stream: Stream, size: int) -> Iterator[tuple[int, list[int]]]:
+    """Draw windows up to the end of the second epoch; the first may have begun."""
+    while stream.epoch < 2:
+        while stream.has_next():
+            yield stream.epoch, torch.cat(stream.window(size)).flatten().tolist()
+        stream.begin(stream.epoch + 1)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", list(RESTARTING))
+def test_a_source_that_begins_anew_at_its_end_is_not_read_twice_by_a_resumed_run(name: str, size: int) -> None:
+    whole = list(two_epochs(stream_of(RESTARTING[name]()), size))
+    for cut in range(len(whole)):
+        stream, other = stream_of(RESTARTING[name]()), stream_of(RESTARTING[name]())
+        before = list(islice(two_epochs(stream, size), cut))
+        other.load_state_dict(stream.state_dict())
+        assert before + list(two_epochs(other, size)) == whole
+
+
+@pytest.mark.parametrize("name", list(RESTARTING))
+def test_an_endless_stream_over_a_source_with_a_state_counts_its_epochs_after_a_resume(name: str) -> None:
+    def draw(stream: Stream, count: int) -> list[Any]:
+        return [(torch.cat(stream.window(2)).flatten().tolist(), stream.epoch, stream.drawn) for _ in range(count)]
+
+    whole = draw(stream_of(RESTARTING[name](), endless=True), 8)
+    for cut in range(8):
+        stream, other = (stream_of(RESTARTING[name](), endless=True) for _ in range(2))
+        before = draw(stream, cut)
+        other.load_state_dict(stream.state_dict())
+        assert before + draw(other, 8 - cut) == whole
 
 
 # Making loaders -----------------------------------------------------------------------------------------------

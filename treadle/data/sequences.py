@@ -18,6 +18,11 @@ def opened_aside(source: Any) -> Iterator[Batch]:
     return batches
 
 
+def is_read_out(batches: Any) -> bool:
+    """Whether torch's loader knows that the batch it gave was the last: a short one, which no other follows."""
+    return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))
+
+
 def with_own_randomness(source: Any, seed: int) -> Iterator[Batch]:
     """Read a source with generators of its own, so that reading it again gives the same, whoever else draws."""
     own = OwnGenerators(seed)

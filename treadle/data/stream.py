@@ -17,7 +17,7 @@ from treadle.data.per_sample import SeededSamples, draws_nothing
 from treadle.data.prefetching import DevicePrefetcher, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
-from treadle.data.sequences import Repeated, every_nth, opened_aside, with_own_randomness
+from treadle.data.sequences import Repeated, every_nth, is_read_out, opened_aside, with_own_randomness
 from treadle.data.waiting import Waiting
 from treadle.errors import DataError
 
@@ -92,6 +92,8 @@ class Stream:
         self._seed = seed
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
+        self._opened: Any = None
+        self._read_out = False
         # With workers, it is their copies of the data set that move: the one here knows no place.
         in_workers = getattr(source, "num_workers", 0) > 0
         dataset = None if in_workers else getattr(source, "dataset", None)
@@ -171,11 +173,15 @@ class Stream:
         """Go to the place after `drawn` batches of `epoch`."""
         if epoch != self.epoch and isinstance(self._order, SamplerOrder):
             self._order.finish()
+        if self._source_state is not None:
+            # Of a run that was saved between two epochs: there was nothing to read that would have loaded it.
+            self._stateful.load_state_dict(self._source_state)
         self.epoch, self.drawn = epoch, drawn
         self._peeked = []
         self._iterator = None
         self._end = None if self.sampler is None else self.length
-        self._source_state = None
+        self._source_state = self._opened = None
+        self._read_out = False
 
     @property
     def _order(self) -> Order | None:
@@ -202,10 +208,11 @@ class Stream:
         """Begin a source that can only be read from its start, and go forward to the place in it."""
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(self.epoch)
+        batches: Iterator[Batch]
         if hasattr(self._stateful, "state_dict"):
             if self._source_state is not None:
                 self._stateful.load_state_dict(self._source_state)
-            batches: Iterator[Batch] = opened_aside(self.source)
+            batches = self._opened = opened_aside(self.source)
         else:
             batches = with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
         if self._size > 1:
@@ -309,6 +316,8 @@ class Stream:
     def last_window(self) -> list[Batch]:
         """Return the window that was drawn last; after a resume it is drawn from the data again."""
         if not self._last and self._last_size:
+            # Its state is that after the window: the source is read from the start of the epoch instead.
+            self._source_state = None
             self.begin(self.epoch, self.drawn - self._last_size)
             return self.window(self._last_size)
         return self._last
@@ -329,10 +338,14 @@ class Stream:
         return batches
 
     def _read(self, count: int) -> list[Batch]:
+        if self._read_out:
+            return []
         iterator = self._iterator
         if iterator is None:
             iterator = self._iterator = self._open()
-        return list(islice(iterator, count))
+        batches = list(islice(iterator, count))
+        self._read_out = len(batches) < count
+        return batches
 
     def __iter__(self) -> Iterator[Batch]:
         while self.has_next():
@@ -367,16 +380,20 @@ class Stream:
             state["order"] = self._order.state_dict()
         if self.sampler is None and hasattr(self._stateful, "state_dict"):
             state["source"] = self._before_peek if self._peeked else self._stateful.state_dict()
+            # A source that has come to its end may stand at its start again, and would be read once more.
+            state["read_out"] = not self._peeked and (self._read_out or is_read_out(self._opened))
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place in `state`."""
         self.reseed(int(state["seed"]))
+        self._source_state = None
         self.begin(int(state["epoch"]), int(state["drawn"]))
         self._last, self._last_size = [], int(state["last"])
         if isinstance(self._order, SamplerOrder):
             self._order.load_state_dict(state["order"])
         self._source_state = state.get("source")
+        self._read_out = bool(state.get("read_out"))
 
     def reseed(self, seed: int) -> None:
         """Take the seed of the run that is continued."""
