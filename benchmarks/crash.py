@@ -3,11 +3,14 @@
 The run is that of `tests/crash`: a network with dropout and batch norm, random augmentation, accumulation, a moving
 average, a one-cycle schedule, early stopping and bf16, over several kinds of data. Each attempt is a process that is
 killed with SIGKILL, at a random moment or while a checkpoint is being written, and started again until the run is
-finished. Weights, optimizer, schedule, average, generators, history and every line of metrics are compared.
+finished. Of two processes under torchrun one is killed, either of them, after a random step or within an operation on a
+checkpoint, and both are started again by torchrun. Weights, optimizer, schedule, average, generators, history and every
+line of metrics are compared.
 """
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -17,6 +20,7 @@ from time import monotonic
 from benchmarks.provenance import provenance
 from benchmarks.results import write_section
 from tests.crash.attempts import differing, finish, kill_until_finished, outcome
+from tests.crash.groups import Group, finish_group
 from tests.crash.program import Options
 
 VARIANTS = (
@@ -27,6 +31,10 @@ VARIANTS = (
     {"data": "placed sequence", "workers": 0},
     {"data": "sequence", "workers": 2, "save_every": "3 steps"},
 )
+STEPS_OF_TWO = 12
+"""Updates of the run of two processes."""
+OPERATIONS = 60
+"""At most so many times it opens, renames or removes something of a checkpoint before the chosen one dies there."""
 
 
 @dataclass
@@ -44,9 +52,10 @@ def main() -> None:
     options = parse_options()
     with tempfile.TemporaryDirectory() as folder:
         tally = soak(Path(folder), options)
-    section = as_markdown(tally, options)
+        tally_of_two = soak_two(Path(folder), options)
+    section = as_markdown({"one": tally, "two, by torchrun": tally_of_two}, options)
     print(section)
-    if tally.different:
+    if tally.different or tally_of_two.different:
         sys.exit("VERDICT: different")
     if options.no_write:
         print("RESULTS.md left as it is (--no-write).")
@@ -57,13 +66,15 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crash", description=__doc__)
-    parser.add_argument("--kills", type=int, default=500, help="how often to kill")
+    parser.add_argument("--kills", type=int, default=500, help="how often to kill a single process")
+    parser.add_argument("--kills-of-two", type=int, default=50, help="how often to kill one of two processes")
     parser.add_argument("--longest", type=float, default=1.0, help="seconds that an attempt lives at most")
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--no-write", action="store_true", help="print, but leave RESULTS.md as it is")
     options = parser.parse_args()
-    if options.kills < 1 or options.longest <= 0:
-        parser.error(f"--kills {options.kills} --longest {options.longest}: both must be above 0")
+    if min(options.kills, options.kills_of_two) < 0 or options.longest <= 0:
+        given = f"--kills {options.kills} --kills-of-two {options.kills_of_two} --longest {options.longest}"
+        parser.error(f"{given}: kills are 0 or more, and an attempt lives longer than 0 seconds")
     return options
 
 
@@ -77,14 +88,38 @@ def soak(folder: Path, options: argparse.Namespace) -> Tally:
         undisturbed = plain[tally.runs % len(plain)]
         killed = replace(undisturbed, folder=folder / f"killed_{tally.runs}")
         tally.kills += kill_until_finished(killed, options.kills - tally.kills, chance, options.longest)
-        tally.resumes += count_resumes(killed.folder)
-        tally.runs += 1
-        places = differing(outcome(undisturbed.folder), outcome(killed.folder))
-        tally.different += bool(places)
-        for place in places[:5]:
-            print(f"run {tally.runs}, {killed.data}: {place}", file=sys.stderr)
+        compare(tally, killed.folder, undisturbed.folder, killed.data)
         print(f"{tally.kills} kills, {tally.runs} runs, {monotonic() - began:.0f} s", file=sys.stderr)
     return tally
+
+
+def soak_two(folder: Path, options: argparse.Namespace) -> Tally:
+    """Kill one of two processes, at four steps and in one operation of each run, until there were enough kills."""
+    chance, tally, began = random.Random(options.seed), Tally(), monotonic()
+    undisturbed = folder / "two_undisturbed"
+    if options.kills_of_two:
+        finish_group(Group(undisturbed))
+    while tally.kills < options.kills_of_two:
+        killed = folder / f"two_killed_{tally.runs}"
+        steps = sorted(chance.sample(range(1, STEPS_OF_TWO + 1), 4))
+        operation = ["--kill-rank", str(chance.randrange(2)), "--kill-at-operation", str(chance.randint(1, OPERATIONS))]
+        where = [*operation, "--kill-at-steps", *map(str, steps)]
+        finish_group(Group(killed, "--save-every", "1 step", *where, restarts=len(steps) + 1))
+        tally.kills += len(list(killed.glob("killed_at_*")))
+        compare(tally, killed, undisturbed, f"two processes, {' '.join(where)}")
+        print(f"two processes: {tally.kills} kills, {tally.runs} runs, {monotonic() - began:.0f} s", file=sys.stderr)
+    return tally
+
+
+def compare(tally: Tally, killed: Path, undisturbed: Path, what: str) -> None:
+    """Count a finished run, and whether it ended differently; its folder is no longer needed."""
+    tally.resumes += count_resumes(killed)
+    tally.runs += 1
+    places = differing(outcome(undisturbed), outcome(killed))
+    tally.different += bool(places)
+    for place in places[:5]:
+        print(f"run {tally.runs}, {what}: {place}", file=sys.stderr)
+    shutil.rmtree(killed)
 
 
 def count_resumes(folder: Path) -> int:
@@ -93,15 +128,18 @@ def count_resumes(folder: Path) -> int:
     return log.read_text(encoding="utf-8").count("going on from step") if log.exists() else 0
 
 
-def as_markdown(tally: Tally, options: argparse.Namespace) -> str:
+def as_markdown(tallies: dict[str, Tally], options: argparse.Namespace) -> str:
     """Return the section: where the figures come from and the verdict."""
-    verdict = f"{tally.different} of {tally.runs} runs DIFFERENT" if tally.different else "all bit-identical"
     facts = provenance("crash", ("treadle", "torch", "numpy", "safetensors"), seed=options.seed)
-    table = (
-        "| kills | resumes from a checkpoint | finished runs | compared with the undisturbed run |\n"
-        "|--:|--:|--:|---|\n"
-        f"| {tally.kills} | {tally.resumes} | {tally.runs} | {verdict} |"
-    )
+    lines = [
+        "| processes | kills | resumes from a checkpoint | finished runs | compared with the undisturbed run |",
+        "|---|--:|--:|--:|---|",
+    ]
+    for processes, tally in tallies.items():
+        verdict = f"{tally.different} of {tally.runs} runs DIFFERENT" if tally.different else "all bit-identical"
+        if tally.runs:
+            lines.append(f"| {processes} | {tally.kills} | {tally.resumes} | {tally.runs} | {verdict} |")
+    table = "\n".join(lines)
     return f"## Killed and resumed\n\n{facts}\n\n{__doc__.partition(chr(10) * 2)[2].strip()}\n\n{table}"
 
 
