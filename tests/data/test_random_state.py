@@ -102,3 +102,13 @@ def test_an_error_in_a_block_brings_the_other_generators_back_too() -> None:
     with pytest.raises(KeyError), own:
         raise KeyError(uniform())
     assert [*drawn, uniform()] == outer
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_generator_of_the_accelerator_goes_on_too() -> None:
+    state = RandomState().state_dict()
+    drawn = torch.rand(4, device="cuda")
+    RandomState().load_state_dict(state)
+    assert torch.equal(torch.rand(4, device="cuda"), drawn)
+    assert "cuda" not in RandomState(cuda=False).state_dict()

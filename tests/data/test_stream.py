@@ -318,6 +318,44 @@ def test_the_last_window_can_be_taken_again_even_after_a_resume(name: str) -> No
     assert drawn(other) == FOURS[2:]
 
 
+# Entered far from its start -----------------------------------------------------------------------------------
+
+
+class Counting(Dataset[Any]):
+    """As many samples as one likes; says which were asked for."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        return index
+
+
+def test_a_map_style_epoch_that_is_entered_far_in_fetches_only_what_is_drawn() -> None:
+    data = Counting(3_000_000)
+    stream = stream_of(make_loader(data, shuffle=True, batch_size=2), seed=5)
+    stream.begin(0, drawn=1_000_000)
+    batch = stream.window(1)[0]
+    assert len(data.asked) == 2
+    assert batch.tolist() == data.asked
+    assert (stream.drawn, stream.epoch) == (1_000_001, 0)
+
+
+def test_a_source_without_a_state_is_read_again_up_to_its_place_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    stream = stream_of(Ready())
+    stream.window(2)
+    other = stream_of(Ready())
+    other.load_state_dict(stream.state_dict())
+    with caplog.at_level("INFO", logger="treadle"):
+        assert drawn(other) == FOURS[2:]
+    assert caplog.messages == ["the train data cannot be entered in the middle: 2 batches are read again"]
+
+
 # Sources with a state of their own ----------------------------------------------------------------------------
 
 

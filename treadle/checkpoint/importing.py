@@ -22,6 +22,8 @@ def import_torch(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: The file cannot be read, or holds something that would have to run code.
     """
     target = Path(path)
+    if not target.is_file():
+        raise CheckpointError(f"there is no file {target} to import weights from")
     try:
         state = torch.load(target, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
