@@ -79,13 +79,13 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in CLOCKS} for line in lines]
 
 
-def assert_same_end(run: Path, other: Path, *, left: bool = False) -> None:
+def assert_same_end(run: Path, other: Path, *, left: int = 0) -> None:
     """Compare where two runs ended: weights, optimizer, random numbers, places in the data, hooks and metrics.
 
     Args:
         run: The run that was interrupted.
         other: The one that was not.
-        left: Whether `run` was asked to leave: its writers then wrote once more than they would have.
+        left: How often `run` was asked to leave: its writers then wrote once more than they would have.
     """
     stores = [CheckpointStore(folder / "checkpoints", Policy()) for folder in (run, other)]
     step = stores[0].newest_good()

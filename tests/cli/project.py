@@ -82,15 +82,23 @@ class Greeting(DefaultTrainer):
 
 
 class Mortal(DefaultTrainer):
-    """A trainer of which one process is killed in the middle, once."""
+    """A trainer that waits for a signal where a file says so, and of which a second process is killed, once."""
 
     def build_hooks(self):
-        return [*super().build_hooks(), hooks.CallbackHook(after_step=die_once)]
+        return [*super().build_hooks(), *(hooks.CallbackHook(after_step=act) for act in (wait_for_signal, die_once))]
+
+
+def wait_for_signal(trainer):
+    wish = Path(f"wait_at_{trainer.iter}")
+    if os.environ.get("RANK", "0") == "0" and wish.exists():
+        wish.rename(f"waits_at_{trainer.iter}")
+        while not trainer._core._leave_request:
+            time.sleep(0.005)
 
 
 def die_once(trainer):
     mark = Path(trainer.cfg.train.output_dir) / "died"
-    if trainer.iter == 9 and os.environ["RANK"] == "1" and not mark.exists():
+    if trainer.iter == 9 and os.environ.get("RANK") == "1" and not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 '''

@@ -1,10 +1,14 @@
 """Real processes: killed or asked to leave, and started again by the same command, they end as if never stopped."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,9 +19,8 @@ from treadle.run_status import is_occupied, read_status
 
 pytestmark = pytest.mark.slow
 
-# 40 iterations of at least 32 ms: there is time to be interrupted.
-TRAIN = ("train", "configs/small.py", "train.train_iter=40", "+dataloader.train.pause=0.004")
-TWO = (*TRAIN, "--nproc", "2", "+trainer=mine.parts.Mortal")
+TRAIN = ("train", "configs/small.py", "train.train_iter=32", "+trainer=mine.parts.Mortal")
+TWO = (*TRAIN, "--nproc", "2")
 RUN = Path("runs", "small")
 
 
@@ -50,35 +53,85 @@ def spare(folder: Path) -> Path:
     return folder
 
 
+def signalled(folder: Path, number: signal.Signals, *arguments: str, after: int) -> Command:
+    """Start a command that waits in the iteration after a checkpoint, and send it a signal there."""
+    waiting = folder / f"wait_at_{after + 1}"
+    waiting.touch()
+    command = Command(folder, *arguments)
+    saved, waits = has_saved(folder / RUN, after), (folder / f"waits_at_{after + 1}").exists
+    command.signal_when(number, lambda: waits() and saved())
+    return command
+
+
 def state_of(run: Path) -> str | None:
     status = read_status(run)
     return None if status is None else status.state
 
 
-def test_a_run_that_was_killed_and_started_again_by_the_same_command_line_ends_as_if_never_killed(
-    folder: Path, whole: Path
-) -> None:
-    for step in (8, 24):
-        command = Command(folder, *TRAIN)
-        command.signal_when(signal.SIGKILL, has_saved(folder / RUN, step))
-        command.wait(-signal.SIGKILL)
-        assert state_of(folder / RUN) == "killed"
-    assert "runs/small: going on from iteration" in Command(folder, *TRAIN).wait(0)
-    assert_same_end(folder / RUN, whole)
-    assert (folder / RUN / "config.yaml").read_text().replace("start_iter: 24", "start_iter: 0") == (
-        whole / "config.yaml"
-    ).read_text()
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that was stopped in different ways, each time started again by the same command, and came to its end.
+
+    Attributes:
+        run: Its folder.
+        printed: What each start printed, by how it was stopped.
+        states: What the folder said of the run after each stop.
+    """
+
+    run: Path
+    printed: dict[str, str]
+    states: dict[str, str | None]
 
 
-def test_a_run_that_was_asked_to_leave_exits_with_75_and_the_same_command_ends_as_if_never_asked(
-    folder: Path, whole: Path
+def interrupt(folder: Path, command: Sequence[str], stops: dict[str, tuple[signal.Signals, int, int]]) -> Interrupted:
+    """Start a command, stop it by each signal after each checkpoint, with each status, and let it finish."""
+    printed, states = {}, {}
+    for name, (number, after, status) in stops.items():
+        printed[name] = signalled(folder, number, *command, after=after).wait(status)
+        states[name] = state_of(folder / RUN)
+    printed["finished"] = Command(folder, *command).wait(0)
+    return Interrupted(folder / RUN, printed, states)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    """A run of one process that was killed, asked to leave, and interrupted."""
+    folder = make_project(tmp_path_factory.mktemp("alone") / "project")
+    killed, asked = (signal.SIGKILL, 8, -signal.SIGKILL), (signal.SIGTERM, 16, 75)
+    return interrupt(folder, TRAIN, {"killed": killed, "asked": asked, "interrupted": (signal.SIGINT, 24, 130)})
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    """A run of two processes, of which one died, whose launcher was killed, and which was asked to leave."""
+    folder = make_project(tmp_path_factory.mktemp("on_two") / "project")
+    # The second process dies in the tenth iteration of the first start.
+    killed, asked = (signal.SIGKILL, 16, -signal.SIGKILL), (signal.SIGTERM, 24, 75)
+    return interrupt(folder, TWO, {"killed": killed, "asked": asked})
+
+
+def test_a_run_that_is_stopped_in_any_way_and_started_by_the_same_command_ends_as_if_never_stopped(
+    alone: Interrupted, whole: Path
 ) -> None:
-    command = Command(folder, *TRAIN)
-    command.signal_when(signal.SIGTERM, has_saved(folder / RUN, 8))
-    assert "; start the same command to go on" in command.wait(75)
-    assert state_of(folder / RUN) == "stopped"
-    Command(folder, *TRAIN).wait(0)
-    assert_same_end(folder / RUN, whole, left=True)
+    for name in ("asked", "interrupted", "finished"):
+        assert "runs/small: going on from iteration" in alone.printed[name]
+    assert_same_end(alone.run, whole, left=2)
+    config, expected = ((run / "config.yaml").read_text() for run in (alone.run, whole))
+    assert re.sub(r"start_iter: \d+", "start_iter: 0", config) == expected
+
+
+def test_a_run_that_was_killed_is_known_as_killed(alone: Interrupted) -> None:
+    assert alone.states["killed"] == "killed"
+
+
+def test_a_run_that_was_asked_to_leave_says_how_to_go_on(alone: Interrupted) -> None:
+    assert "; start the same command to go on" in alone.printed["asked"]
+    assert alone.states["asked"] == "stopped"
+
+
+def test_an_interrupted_run_saves_itself_and_shows_no_traceback(alone: Interrupted) -> None:
+    assert "treadle train: saved step" in alone.printed["interrupted"]
+    assert "Traceback" not in alone.printed["interrupted"]
 
 
 def test_a_signal_before_training_begins_exits_with_75_too(folder: Path) -> None:
@@ -91,67 +144,57 @@ def test_a_signal_before_training_begins_exits_with_75_too(folder: Path) -> None
     assert "asked to leave while nothing was under way; start the same command to go on" in said
 
 
-def test_an_interrupt_saves_and_exits_with_130(folder: Path, whole: Path) -> None:
-    command = Command(folder, *TRAIN)
-    command.signal_when(signal.SIGINT, has_saved(folder / RUN, 8))
-    output = command.wait(130)
-    assert "treadle train: saved step" in output
-    assert "Traceback" not in output
-    Command(folder, *TRAIN).wait(0)
-    assert_same_end(folder / RUN, whole, left=True)
-
-
-def test_two_processes_whose_launcher_is_killed_die_with_it_and_the_same_command_ends_as_if_never_killed(
-    folder: Path, whole_on_two: Path
+def test_two_processes_that_are_stopped_in_any_way_end_as_if_never_stopped(
+    on_two: Interrupted, whole_on_two: Path
 ) -> None:
-    command = Command(spare(folder), *TWO)
-    command.signal_when(signal.SIGKILL, has_saved(folder / RUN, 8))
-    command.wait(-signal.SIGKILL)
-    output = Command(folder, *TWO).wait(0)
-    assert "runs/small: going on from iteration" in output
-    assert_same_end(folder / RUN, whole_on_two)
-    assert not is_occupied(folder / RUN)
+    for name in ("asked", "finished"):
+        assert "runs/small: going on from iteration" in on_two.printed[name]
+    assert_same_end(on_two.run, whole_on_two, left=1)
 
 
-def test_two_processes_that_are_asked_to_leave_save_together_and_exit_with_75(folder: Path, whole_on_two: Path) -> None:
-    command = Command(spare(folder), *TWO)
-    command.signal_when(signal.SIGTERM, has_saved(folder / RUN, 8))
-    output = command.wait(75)
-    assert output.count("treadle train: saved step") == 1
-    Command(folder, *TWO).wait(0)
-    assert_same_end(folder / RUN, whole_on_two, left=True)
+def test_two_processes_whose_launcher_is_killed_die_with_it(on_two: Interrupted) -> None:
+    # Else the next start would have been refused.
+    assert "runs/small: going on from iteration" in on_two.printed["asked"]
+    assert not is_occupied(on_two.run)
 
 
-def test_a_process_that_dies_has_all_started_again_and_the_run_ends_as_if_none_had_died(
-    folder: Path, whole_on_two: Path
-) -> None:
-    output = Command(folder, *TWO).wait(0)
-    assert (folder / RUN / "died").exists()
+def test_two_processes_that_are_asked_to_leave_save_together(on_two: Interrupted) -> None:
+    assert on_two.printed["asked"].count("treadle train: saved step") == 1
+
+
+def test_a_process_that_dies_has_all_started_again(on_two: Interrupted) -> None:
+    assert (on_two.run / "died").exists()
     told = "process 1 was killed by SIGKILL; starting all processes again (3 of 3 restarts are left)"
-    assert told in output
-    assert "Traceback" not in output
-    assert_same_end(folder / RUN, whole_on_two)
+    assert told in on_two.printed["killed"]
+    assert "Traceback" not in on_two.printed["killed"]
 
 
 def test_a_process_that_is_ended_because_another_one_died_does_not_count_as_having_left(folder: Path) -> None:
     command = Command(
-        folder, *TRAIN[:2], "train.train_iter=4", "dataloader.train._target_=mine.parts.Unlucky", *TWO[4:6]
+        folder, *TRAIN[:2], "train.train_iter=4", "dataloader.train._target_=mine.parts.Unlucky", "--nproc", "2"
     )
     output = command.wait(0)
     assert "process 1 was killed by SIGKILL; starting all processes again" in output
     assert "runs/small: finished after 4 of 4 iterations" in output
 
 
+def unused_port() -> int:
+    """Return a port that nobody listens at, below those that the system gives to others meanwhile."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_768):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("localhost", port))
+            return port
+    raise AssertionError("every port is taken")
+
+
 def test_machines_meet_at_an_endpoint(folder: Path, whole_on_two: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     (folder / "other").mkdir()
-    options = (*TRAIN, TWO[-1], "--nnodes", "2", "--rdzv-endpoint", f"localhost:{port}")
+    options = (*TRAIN, "--nnodes", "2", "--rdzv-endpoint", f"localhost:{port}")
     first = Command(spare(folder), *options)
     second = Command(folder, *options, output="other/output.txt")
     assert sorted([*first.wait(0).splitlines()[-1:], *second.wait(0).splitlines()[-1:]])[-1].startswith(
-        "runs/small: finished after 40 of 40 iterations"
+        "runs/small: finished after 32 of 32 iterations"
     )
     assert_same_end(folder / RUN, whole_on_two)
 
@@ -174,8 +217,8 @@ def test_an_error_in_a_program_is_shown_once_for_each_start(folder: Path) -> Non
 def test_two_processes_evaluate_and_go_on_as_the_run_was(folder: Path, whole_on_two: Path) -> None:
     (folder / "runs").mkdir()
     subprocess.run(["cp", "-r", str(whole_on_two), str(folder / RUN)], check=True)
-    output = Command(folder, "resume", "runs/small", "train.train_iter=42").wait(0)
-    assert "runs/small: finished after 42 of 42 iterations" in output
+    output = Command(folder, "resume", "runs/small", "train.train_iter=34").wait(0)
+    assert "runs/small: finished after 34 of 34 iterations" in output
     status = read_status(folder / RUN)
     assert status is not None
     assert status.processes == 2
@@ -185,9 +228,9 @@ def test_two_processes_evaluate_and_go_on_as_the_run_was(folder: Path, whole_on_
 
 def test_a_command_works_under_torchrun(folder: Path, whole_on_two: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, "-m", "treadle.cli", *TRAIN, TWO[-1]]
+    command = [*launcher, "-m", "treadle.cli", *TRAIN]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=spare(folder), env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("runs/small: finished after 40 of 40 iterations") == 1
+    assert done.stdout.count("runs/small: finished after 32 of 32 iterations") == 1
     assert_same_end(folder / RUN, whole_on_two)

@@ -3,13 +3,18 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import typer
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from treadle.cli import worker
+from treadle.cli.group import Group
 from treadle.cli.launch import Launch, parse_launch
 from treadle.leaving import PreemptedExit
 
@@ -75,3 +80,21 @@ def test_a_signal_outside_of_training_leaves_and_the_handlers_come_back() -> Non
     with pytest.raises(PreemptedExit, match="asked to leave while nothing was under way"), worker.ready():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_is_passed_on_to_processes_that_run_and_to_no_number_of_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The agent and its context want processes to start; here two were started already.
+    group, context = object.__new__(Group), object.__new__(SubprocessContext)
+    with subprocess.Popen(["sleep", "600"]) as running, subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        handlers: Any = {rank: SimpleNamespace(proc=process) for rank, process in enumerate((running, ended))}
+        context.subprocess_handlers = handlers
+        group._pcontext = context
+        signalled = []
+        monkeypatch.setattr(os, "kill", lambda process, number: signalled.append((process, number)))
+        group._pass_on(signal.SIGTERM)
+        monkeypatch.undo()
+        running.kill()
+    assert signalled == [(running.pid, signal.SIGTERM)]

@@ -1,7 +1,6 @@
 """torchrun's agent, as the command line wants it: a signal is passed on, and what is final is not tried again."""
 
 import logging
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -137,11 +137,10 @@ class Group(LocalElasticAgent):
         self._pass_on(signal.SIGTERM)
 
     def _pass_on(self, number: signal.Signals) -> None:
-        for process in [] if self._pcontext is None else self._pcontext.pids().values():
-            try:
-                os.kill(process, number)
-            except ProcessLookupError:
-                continue
+        if isinstance(self._pcontext, SubprocessContext):
+            for handler in self._pcontext.subprocess_handlers.values():
+                # By its handle: the number of a process that has ended may be that of a stranger by now.
+                handler.proc.send_signal(number)
 
 
 def _killed(result: RunResult) -> str:
