@@ -156,7 +156,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, step: int, until: threading.Event
     def failing(store: CheckpointStore, part: Path, structure: Any, tensors: dict[str, torch.Tensor]) -> None:
         if due and part.name.endswith(f"{due[0]:08d}"):
             due.clear()
-            assert until is None or until.wait(10)
+            assert until is None or until.wait(60)
             raise OSError(28, "No space left on device")
         write(store, part, structure, tensors)
 

@@ -1,4 +1,4 @@
-"""Files of `torch.save` are imported when asked for: weights, the layout of pytorch-accelerated, and nothing that runs."""
+"""Files of `torch.save` are imported on request: weights, the layout of pytorch-accelerated, nothing that runs."""
 
 from pathlib import Path
 from typing import Any

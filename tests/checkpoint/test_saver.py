@@ -24,7 +24,7 @@ class SlowStore(CheckpointStore):
         self.threads: list[str] = []
 
     def write(self, *arguments: Any) -> None:
-        assert self.may_write.wait(10)
+        assert self.may_write.wait(60)
         self.threads.append(threading.current_thread().name)
         if self.failure is not None:
             raise self.failure
@@ -187,6 +187,21 @@ def test_a_copy_has_the_values_and_lies_in_memory_of_its_own(tensor: torch.Tenso
     assert tensor.numel() == 0 or copied.data_ptr() != tensor.data_ptr()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_copies_from_a_device_are_complete_before_the_next_step_may_change_it() -> None:
+    staging = Staging()
+    sources = {str(place): torch.full((1 << 20,), float(place), device="cuda") for place in range(20)}
+    sources["on the host"] = torch.ones(3)
+    for _ in range(3):
+        copies = staging.copy(sources)
+        values = {name: copy.clone() for name, copy in copies.items()}
+        for tensor in sources.values():
+            tensor.add_(1)
+        assert all((values[name] + 1 == tensor.cpu()).all() for name, tensor in sources.items())
+        assert copies["0"].is_pinned()
+
+
 # In a run -------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +245,7 @@ def test_a_run_that_dies_of_something_else_still_completes_its_checkpoint(
 
     def slow(self: CheckpointStore, step: int, *arguments: Any) -> None:
         if step == 3:
-            assert dying.wait(10)
+            assert dying.wait(60)
         write(self, step, *arguments)
 
     class Dies(TrainerCallback):

@@ -25,7 +25,10 @@ class Staging:
         self._buffers = buffers
         targets, sources = list(buffers.values()), list(tensors.values())
         if targets:
-            torch._foreach_copy_(targets, sources)
+            # Into pinned memory all copies are under way at once; one that waits for each would stop hundreds of times.
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        for device in {tensor.device for tensor in sources if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         return buffers
 
     def _buffer(self, name: str, tensor: Tensor) -> Tensor:
