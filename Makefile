@@ -9,10 +9,10 @@ demo: .venv/demo.stamp
 	$(BIN)/python examples/digits.py
 
 test: lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -20,7 +20,8 @@ from time import monotonic
 from benchmarks.provenance import provenance
 from benchmarks.results import write_section
 from tests.crash.attempts import differing, finish, kill_until_finished, outcome
-from tests.crash.groups import Group, finish_group
+from tests.crash.groups import Group
+from tests.crash.groups import finish as finish_group
 from tests.crash.program import Options
 
 VARIANTS = (
@@ -111,8 +112,8 @@ def soak_two(folder: Path, options: argparse.Namespace) -> Tally:
     while tally.kills < options.kills_of_two:
         killed = folder / f"two_killed_{tally.runs}"
         steps = sorted(chance.sample(range(1, STEPS_OF_TWO + 1), 4))
-        operation = ["--kill-rank", str(chance.randrange(2)), "--kill-at-operation", str(chance.randint(1, OPERATIONS))]
-        where = [*operation, "--kill-at-steps", *map(str, steps)]
+        operation = f"{chance.randrange(2)}:{chance.randint(1, OPERATIONS)}"
+        where = ["--kill-ranks-at", operation, "--kill-at-steps", *map(str, steps)]
         finish_group(Group(killed, "--save-every", "1 step", *where, restarts=len(steps) + 1))
         tally.kills += len(list(killed.glob("killed_at_*")))
         compare(tally, killed, undisturbed, f"two processes, {' '.join(where)}")

@@ -39,6 +39,9 @@ class Attempt:
     def send(self, number: signal.Signals, *, group: bool = False) -> None:
         """Send a signal to the process, or to its workers too; one that has ended takes no notice."""
         assert self._process.pid is not None
+        if not self.running():
+            # Its number may be that of a stranger by now.
+            return
         try:
             (os.killpg if group else os.kill)(self._process.pid, number)
         except ProcessLookupError:

@@ -71,7 +71,7 @@ class Group:
         return "".join(file.read_text() for file in ranks) + self.launcher_printed
 
 
-def finish_group(group: Group) -> Group:
+def finish(group: Group) -> Group:
     """Wait for the end, which must be a good one."""
     assert group.wait() == 0, group.printed[-SHOWN:]
     return group

@@ -47,7 +47,7 @@ class Options:
         patience: Evaluations without an improvement that end the run.
         wait_at: The step at whose end it says that it is there, and waits until it is asked to leave; 0 is none.
         kill_at_operation: Which of the process's operations on the checkpoint folder kills it; 0 is none.
-        kill_rank: Which of several ranks is killed there, once; -1 if there is but one process.
+        kill_ranks_at: Which of several ranks are killed at which operation, as "rank:operation"; one in each start.
         kill_after_finish: Whether it is killed when the finished run was saved, before it could say so.
         kill_at_steps: At which steps it is killed, once each; of several ranks, the one that is the step modulo
             their number.
@@ -63,8 +63,8 @@ class Options:
     patience: int = 50
     wait_at: int = 0
     kill_at_operation: int = 0
-    kill_rank: int = -1
     kill_after_finish: bool = False
+    kill_ranks_at: list[str] = field(default_factory=list)
     kill_at_steps: list[int] = field(default_factory=list)
 
 
@@ -123,6 +123,8 @@ def train(options: Options) -> None:
     """Train until the end, from wherever the run in the folder is, and write the outcome."""
     torch.set_num_threads(1)
     if options.kill_at_operation:
+        die_at_operation(options.folder / "checkpoints", options.kill_at_operation)
+    if options.kill_ranks_at:
         prepare_to_die(options)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -166,11 +168,13 @@ def train(options: Options) -> None:
 
 
 def prepare_to_die(options: Options) -> None:
-    """Have this process killed at an operation on its checkpoints; of several ranks, the chosen one, and only once."""
-    rank = int(os.environ.get("RANK", "-1"))
-    mark = None if rank < 0 else options.folder / f"killed_at_operation_{options.kill_at_operation}"
-    if rank == options.kill_rank and not (mark is not None and mark.exists()):
-        die_at_operation(options.folder / "checkpoints", options.kill_at_operation, mark)
+    """Have this process killed at an operation on its checkpoints, if it is the next of the ranks to be killed."""
+    places = [place.partition(":") for place in options.kill_ranks_at]
+    marks = [options.folder / f"killed_at_operation_{operation}_of_rank_{rank}" for rank, _, operation in places]
+    left = [(place, mark) for place, mark in zip(places, marks, strict=True) if not mark.exists()]
+    if left and left[0][0][0] == os.environ["RANK"]:
+        (_, _, operation), mark = left[0]
+        die_at_operation(options.folder / "checkpoints", int(operation), mark)
 
 
 def die_at_operation(folder: Path, number: int, mark: Path | None = None) -> None:
@@ -199,8 +203,8 @@ def parse_options(arguments: list[str]) -> Options:
         name = "--" + option.name.replace("_", "-")
         if option.type is bool:
             parser.add_argument(name, action=argparse.BooleanOptionalAction, default=option.default)
-        elif option.name == "kill_at_steps":
-            parser.add_argument(name, type=int, nargs="*", default=[])
+        elif option.name in ("kill_at_steps", "kill_ranks_at"):
+            parser.add_argument(name, type=int if option.name == "kill_at_steps" else str, nargs="*", default=[])
         else:
             parser.add_argument(name, type=type(option.default), default=option.default)
     return Options(**vars(parser.parse_args(arguments)))

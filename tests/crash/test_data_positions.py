@@ -13,8 +13,8 @@ from tests.crash.program import Options
 
 pytestmark = pytest.mark.slow
 
-KILLS = [3, 8, 12]
-"""In the first epoch of seven updates, in the second, and there before a step was saved: at the end of the first."""
+KILLS = [8, 11]
+"""Right after the first epoch of seven updates, whose last step is then gone on from, and in the second."""
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,9 @@ def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
     for _ in KILLS:
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)
-    assert_same_outcome(tmp_path, uninterrupted(data=data, workers=workers, epochs=2))
+    # Without a sampler it depends on the number of workers who gets which sample.
+    of_one = 0 if "sequence" not in data else workers
+    assert_same_outcome(tmp_path, uninterrupted(data=data, workers=of_one, epochs=2))
 
 
 def test_the_number_of_workers_may_change_with_every_start(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
