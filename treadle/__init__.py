@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from treadle.freezing import ModelFreezer
     from treadle.fused_loss import linear_cross_entropy
     from treadle.lr_finder import find_learning_rate
+    from treadle.lr_scaling import LRScaling
     from treadle.optimizers import layerwise_decay, parameter_groups
     from treadle.parallel.launching import notebook_launcher
     from treadle.phase import Phase, alternate
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_CALLBACKS",
     "Compile",
+    "LRScaling",
     "ModelFreezer",
     "Phase",
     "RunHistory",
@@ -56,6 +58,7 @@ __all__ = [
 _HOMES = {
     "DEFAULT_CALLBACKS": "callbacks",
     "Compile": "execution",
+    "LRScaling": "lr_scaling",
     "ModelFreezer": "freezing",
     "Phase": "phase",
     "RunHistory": "events",

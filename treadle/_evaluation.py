@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from treadle._saving import Saving
 from treadle.data import Batch, RandomState, Stream, size_of
-from treadle.data.loaders import as_loader, loader_arguments
+from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
 from treadle.errors import ConfigError, DataError
 from treadle.events import LossTracker
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
@@ -40,6 +40,7 @@ class Evaluation(Saving):
         data = self.eval_dataset if dataset is None else dataset
         if data is None:
             raise ConfigError("evaluate() has no data; pass a dataset")
+        refuse_idle_collate(collate_fn, data)
         kept = (self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config)
         self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
         try:
@@ -74,6 +75,7 @@ class Evaluation(Saving):
 
         Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
+        refuse_idle_collate(collate_fn, dataset)
         self.model.to(self.device)
         defaults = {"batch_size": per_device_batch_size}
         kwargs = loader_arguments(dataset, defaults, dataloader_kwargs, "dataloader_kwargs")

@@ -174,6 +174,7 @@ class Foundation:
         self._offloaded: list[OffloadedState] = []
         self._splits = MicroBatchSplits()
         self._scheduled_by_step = True
+        self._rate_factor = 1.0
         self._graphs: GraphExecution | None = None
         self._modes: tuple[list[tuple[int, bool]], list[int]] = ([], [])
         self._verbs: CompiledVerbs | None = None

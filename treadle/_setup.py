@@ -17,12 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
-from treadle.data.loaders import loader_arguments, needs_no_workers
+from treadle.data.loaders import loader_arguments, needs_no_workers, refuse_idle_collate
 from treadle.data.seeds import draw_seed
 from treadle.errors import ConfigError, DataError
 from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
 from treadle.gradients import WindowScale
+from treadle.lr_scaling import scale_rates
 from treadle.memory import forget_peak
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
@@ -56,6 +57,7 @@ class SetUp(Evaluation):
             # A run that was stopped may have left gradients behind.
             optimizer.zero_grad()
         self.run_config = self._create_run_config(train_kwargs, eval_kwargs)
+        self._scale_rates()
         self.scheduler = self.create_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self._resolve_cadences()
@@ -67,6 +69,18 @@ class SetUp(Evaluation):
         self._scale = WindowScale(
             self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
         )
+
+    def _scale_rates(self) -> None:
+        """Have the learning rates follow the batch, whatever an earlier run of this trainer made of them."""
+        assert self.run_config is not None
+        scaling, batch = self.settings.lr_scaling, self.run_config.train_total_batch_size
+        factor = scaling.factor(batch)
+        if factor != self._rate_factor:
+            for optimizer in self._optimizers:
+                scale_rates(optimizer, factor / self._rate_factor)
+            self._rate_factor = factor
+        if scaling.rule != "none":
+            self.print(scaling.describe(batch))
 
     def _choose_execution(self) -> None:
         """Prepare what compiles and what records the steps of this run."""
@@ -134,6 +148,8 @@ class SetUp(Evaluation):
         """Return the loader for training; `train_dl_kwargs` win over the defaults."""
         defaults = self.get_default_train_dl_kwargs(batch_size)
         kwargs = loader_arguments(self.train_dataset, defaults, train_dl_kwargs, "train_dataloader_kwargs")
+        sources = [self.train_dataset] if self.eval_dataset is None else [self.train_dataset, self.eval_dataset]
+        refuse_idle_collate(self.collate_fn, *sources)
         return self._loader(self.train_dataset, bool(kwargs.pop("shuffle", True)), kwargs, self.collate_fn)
 
     def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
@@ -260,6 +276,7 @@ class SetUp(Evaluation):
             log_every="" if settings is None else str(settings.log_every),
             save_every=None if settings is None or settings.save_every is None else str(settings.save_every),
             run_dir=None if self.run_dir is None else str(self.run_dir),
+            lr_scaling=None if settings is None or settings.lr_scaling.rule == "none" else asdict(settings.lr_scaling),
         )
 
     def placeholder_values(self) -> dict[str, int | None]:

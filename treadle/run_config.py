@@ -46,6 +46,7 @@ class TrainerRunConfig:
     log_every: str
     save_every: str | None
     run_dir: str | None
+    lr_scaling: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain data; loader arguments that are objects are given by their names."""

@@ -1,12 +1,13 @@
 """The arguments of `Trainer.train`, checked together before anything is built."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.errors import ConfigError
+from treadle.lr_scaling import LRScaling
 from treadle.progress import Cadence
 
 Interval = Literal["step", "epoch"]
@@ -28,6 +29,7 @@ class RunSettings:
     log_every: Cadence
     save_every: Cadence | None
     resume_from: Path | None
+    lr_scaling: LRScaling = field(default_factory=LRScaling)
     resume: str | None = None
     extend: str | None = None
 
@@ -44,6 +46,8 @@ class RunSettings:
             raise ConfigError(f"resume={self.resume!r} is unknown; use 'auto' to go on with the run in run_dir")
         if self.extend not in (None, "stretch", "hold"):
             raise ConfigError(f"extend={self.extend!r} is unknown; use 'stretch' or 'hold'")
+        if not isinstance(self.lr_scaling, LRScaling):
+            raise ConfigError(f"lr_scaling={self.lr_scaling!r}; pass LRScaling('linear', reference_batch_size=256)")
         if self.scheduler_interval not in (None, "step", "epoch"):
             raise ConfigError(f"scheduler_interval={self.scheduler_interval!r} is unknown; use 'step' or 'epoch'")
 

@@ -18,6 +18,7 @@ from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingE
 from treadle.execution import GraphExecution
 from treadle.foreign import ForeignUpdates
 from treadle.losses import describe_batch, name_of
+from treadle.lr_scaling import LRScaling
 from treadle.micro_batches import BeforeAttempt
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.phase import Phase
@@ -70,6 +71,7 @@ class Trainer(Updating):
         save_every: int | str | None = None,
         resume: Literal["auto"] | None = None,
         extend: Extend | None = None,
+        lr_scaling: LRScaling | None = None,
     ) -> TrainResult:
         """Train on `train_dataset` and return how it went.
 
@@ -98,6 +100,7 @@ class Trainer(Updating):
             resume: "auto" goes on with the run in `run_dir` if there is one; None refuses to touch it.
             extend: What a schedule made for a shorter run does when the run is continued with a larger limit:
                 "stretch" to the new length, or "hold" its last rate.
+            lr_scaling: How the learning rates follow the samples of an update, which are those of all processes.
         """
         if save_every is None and self.run_dir is not None:
             save_every = "1 epoch"
@@ -116,6 +119,7 @@ class Trainer(Updating):
             resume_from=None if resume_from is None else Path(resume_from),
             resume=resume,
             extend=extend,
+            lr_scaling=LRScaling() if lr_scaling is None else lr_scaling,
         )
         if self.run_dir is None and (save_every is not None or resume is not None):
             asked = f"save_every={save_every!r}" if save_every is not None else f"resume={resume!r}"

@@ -115,7 +115,7 @@ def test_a_run_that_is_stopped_in_any_way_and_started_by_the_same_command_ends_a
 ) -> None:
     for name in ("asked", "interrupted", "finished"):
         assert "runs/small: going on from iteration" in alone.printed[name]
-    assert_same_end(alone.run, whole, left=2)
+    assert_same_end(alone.run, whole)
     config, expected = ((run / "config.yaml").read_text() for run in (alone.run, whole))
     assert re.sub(r"start_iter: \d+", "start_iter: 0", config) == expected
 
@@ -149,7 +149,7 @@ def test_two_processes_that_are_stopped_in_any_way_end_as_if_never_stopped(
 ) -> None:
     for name in ("asked", "finished"):
         assert "runs/small: going on from iteration" in on_two.printed[name]
-    assert_same_end(on_two.run, whole_on_two, left=1)
+    assert_same_end(on_two.run, whole_on_two)
 
 
 def test_two_processes_whose_launcher_is_killed_die_with_it(on_two: Interrupted) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from tests.interrupting import make_trainer, samples
 from treadle.data.loaders import as_loader, loader_arguments
@@ -73,6 +73,42 @@ def test_loader_arguments_beside_a_ready_loader_are_refused_by_name(name: str, k
         f"{name} has ['batch_size', 'shuffle'], but the data is {kind} already, which they cannot change; set them "
         "where it is made, or pass its data set"
     )
+
+
+def first(rows: list[Any]) -> Any:
+    """Join samples by leaving out all but the first."""
+    return rows[0]
+
+
+IDLE = {
+    "train": lambda trainer, data: trainer.train(data, 1, collate_fn=first),
+    "train and evaluate": lambda trainer, data: trainer.train(data, 1, eval_dataset=data, collate_fn=first),
+    "evaluate": lambda trainer, data: trainer.evaluate(data, collate_fn=first),
+    "predict": lambda trainer, data: trainer.predict(data, collate_fn=first),
+}
+
+
+@pytest.mark.parametrize("verb", list(IDLE))
+@pytest.mark.parametrize(("kind", "source"), [("a DataLoader", DataLoader(samples())), ("ready batches", Ready())])
+def test_a_collate_function_beside_a_ready_loader_is_refused(verb: str, kind: str, source: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        IDLE[verb](make_trainer(None), source)
+    assert str(caught.value) == (
+        f"collate_fn=first joins samples into batches, but the data is {kind} already; give it to the DataLoader, or "
+        "pass the data set"
+    )
+
+
+def test_a_collate_function_is_taken_if_only_the_training_data_is_a_ready_loader() -> None:
+    sizes: list[int] = []
+
+    def noted(rows: list[Any]) -> Any:
+        sizes.append(len(rows))
+        return default_collate(rows)
+
+    loader = DataLoader(samples(), batch_size=4)
+    make_trainer(None).train(loader, 1, eval_dataset=samples(), per_device_batch_size=6, collate_fn=noted)
+    assert sizes == [6, 6, 6, 6]
 
 
 @pytest.mark.parametrize("given", [None, {}])

@@ -62,8 +62,11 @@ def interrupted(folder: Path) -> dict[str, Any]:
 
 def resumed(folder: Path) -> dict[str, Any]:
     trainer = DefaultTrainer(config(folder, processes=dist.get_world_size(), resume=True))
+    consumed: list[tuple[int, int]] = []
+    note = hooks.CallbackHook(after_step=lambda own: consumed.append((own.iter, own.storage.samples)))
+    trainer.register_hooks([note])
     trainer.train()
-    return report_of(trainer)
+    return report_of(trainer) | {"consumed": consumed}
 
 
 def own_step(folder: Path) -> dict[str, Any]:

@@ -287,6 +287,48 @@ def layers_compute_in_the_format(folder: Path) -> None:
     assert formats(enabled=True, dtype="fp16") == {torch.float16}
 
 
+@effect_of("train.amp.loss_scaling")
+def the_loss_is_scaled_as_it_says(folder: Path) -> None:
+    amp = {"enabled": True, "dtype": "fp16", "loss_scaling": {"initial": 8.0, "growth_interval": 2}}
+    # Doubled after two and after four updates.
+    assert trained_with(folder, amp=amp).storage.history("loss_scale").latest() == 32.0
+
+
+@effect_of("train.matmul_precision", "train.convolution_precision")
+def products_are_rounded_as_they_say_while_it_trains(folder: Path) -> None:
+    seen: list[tuple[str, str]] = []
+    for matmul, convolution in ((None, None), ("medium", "high")):
+        trainer = made_with(folder / str(matmul), matmul_precision=matmul, convolution_precision=convolution)
+        note = hooks.CallbackHook(
+            before_train=lambda own: seen.append(
+                (torch.get_float32_matmul_precision(), str(own.core.single_precision.convolution))
+            )
+        )
+        trainer.register_hooks([note])
+        trainer.train()
+    assert seen == [("highest", "None"), ("medium", "high")]
+
+
+@effect_of("train.offload_optimizer")
+def the_state_of_the_optimizer_is_kept_on_the_host(folder: Path) -> None:
+    assert len(trained_with(folder / "a", offload_optimizer=True).core._offloaded) == 1
+    assert trained_with(folder / "b").core._offloaded == []
+
+
+@effect_of("train.lr_scaling.rule", "train.lr_scaling.reference_batch_size")
+def the_rates_follow_the_batch(folder: Path) -> None:
+    def first(**scaling: Any) -> float:
+        trainer = made_with(folder / str(sorted(scaling.items())), num_accumulation_steps=4, lr_scaling=scaling)
+        assert trainer.cfg.optim.lr == 0.1, "what is saved would be scaled again"
+        return float(trainer.optimizer.param_groups[0]["lr"])
+
+    assert first(rule="none") == 0.1
+    assert first(rule="linear", reference_batch_size=8) == pytest.approx(0.4)
+    assert first(rule="sqrt", reference_batch_size=8) == pytest.approx(0.2)
+    with pytest.raises(ConfigError, match=r"lr_scaling: rule='linear' needs reference_batch_size="):
+        first(rule="linear")
+
+
 @effect_of("train.activation_checkpoint.enabled", "train.activation_checkpoint.modules")
 def the_blocks_that_match_are_computed_again(folder: Path) -> None:
     def recomputed(**settings: Any) -> bool:
@@ -485,6 +527,22 @@ def test_each_key_has_an_effect_or_fails_clearly(effect: Effect, tmp_path: Path,
 def test_an_execution_that_there_is_not_is_refused(tmp_path: Path, chosen: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message.replace('?', '[?]')}"):
         made_with(tmp_path, execution=chosen)
+
+
+@pytest.mark.parametrize(
+    ("amp", "message"),
+    [
+        ({"loss_scaling": {"initial": 8.0}}, "train.amp.loss_scaling is set, but only fp16 scales the loss"),
+        (
+            {"enabled": True, "dtype": "fp16", "loss_scaling": {"inital": 8.0}},
+            "train.amp.loss_scaling has no 'inital'; did you mean 'initial'?",
+        ),
+    ],
+)
+def test_a_scaling_of_the_loss_that_cannot_be_is_refused(tmp_path: Path, amp: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made_with(tmp_path, amp=amp)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,14 @@
 """Which samples a run sees: every one in every epoch, and the same ones whatever the number of processes."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 
-from tests.engine.parts import Points
+from tests.engine.parts import Points, make_config
 from treadle.data import Stream, make_loader
+from treadle.engine import DefaultTrainer
 
 
 def stream(rank: int, size: int, *, micro: int = 4, shuffle: bool = True) -> Stream:
@@ -58,3 +60,22 @@ def test_b45_the_same_samples_make_a_step_however_many_processes_share_it() -> N
         for size in (1, 2, 4)
     ]
     assert together[0] == together[1] == together[2]
+
+
+def test_consumed_samples_are_the_same_however_many_processes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = DefaultTrainer(make_config(tmp_path, train_iter=2))
+    trainer.train()
+    core = trainer.core
+    tracked = {
+        "stream_train": {"epoch": 0, "drawn": 12, "last": 0},
+        "progress": {**core.progress.state_dict(), "samples": 95},
+    }
+    # Two processes with 95 samples each, since the last batch of an epoch was short, and four that go on.
+    monkeypatch.setattr(core.processes, "size", 4)
+    state = core._split_anew({"processes": 2, "batch_size": 16, "tracked": tracked})
+    core.progress.load_state_dict(state["tracked"]["progress"])
+    assert (core.progress.samples, core.consumed_samples) == (47, 190)
+    # What is not shared out evenly is saved with the run.
+    assert core._odd_samples == 2

@@ -100,7 +100,7 @@ def loader_arguments(data: Any, defaults: dict[str, Any], given: dict[str, Any] 
     Raises:
         ConfigError: Something was given, and the data is a loader or ready batches already.
     """
-    if given and (isinstance(data, DataLoader) or not (is_map_style(data) or isinstance(data, (Dataset, Mapping)))):
+    if given and is_ready(data):
         kind = "a DataLoader" if isinstance(data, DataLoader) else "ready batches"
         raise ConfigError(
             f"{name} has {sorted(given)}, but the data is {kind} already, which they cannot change; set them where it "
@@ -113,6 +113,26 @@ def loader_arguments(data: Any, defaults: dict[str, Any], given: dict[str, Any] 
         return arguments
     # Torch refuses these where there are no workers.
     return {key: value for key, value in arguments.items() if key not in ("persistent_workers", "prefetch_factor")}
+
+
+def is_ready(data: Any) -> bool:
+    """Whether data comes in batches already, so that no loader is made for it."""
+    return isinstance(data, DataLoader) or not (is_map_style(data) or isinstance(data, (Dataset, Mapping)))
+
+
+def refuse_idle_collate(collate_fn: Any, *sources: Any) -> None:
+    """Refuse a function that joins samples where no source has any to join.
+
+    Raises:
+        ConfigError: All sources come in batches already.
+    """
+    if collate_fn is None or not all(map(is_ready, sources)):
+        return
+    kind = "a DataLoader" if isinstance(sources[0], DataLoader) else "ready batches"
+    raise ConfigError(
+        f"collate_fn={getattr(collate_fn, '__name__', collate_fn)} joins samples into batches, but the data is {kind} "
+        "already; give it to the DataLoader, or pass the data set"
+    )
 
 
 def needs_no_workers(data: Any, collate_fn: Any) -> bool:

@@ -24,6 +24,7 @@ from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule
 from treadle.phase import Phase
+from treadle.precision import LossScaling
 from treadle.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class CoreOptions:
     run_dir: str | None = None
     seed: int | None = None
     precision: str = "fp32"
+    loss_scaling: LossScaling | None = None
+    matmul_precision: str | None = None
+    convolution_precision: str | None = None
+    offload_optimizer: bool = False
     device: str | None = None
     clip_norm: float | None = None
     on_nonfinite: str = "raise"
@@ -112,6 +117,10 @@ class EngineCore(Splitting):
             seed=options.seed,
             run_dir=options.run_dir,
             precision=options.precision,
+            loss_scaling=options.loss_scaling,
+            matmul_precision=options.matmul_precision,
+            convolution_precision=options.convolution_precision,
+            offload_optimizer=options.offload_optimizer,
             device=options.device,
             checkpoints=policy,
             on_nonfinite=options.on_nonfinite,
@@ -143,7 +152,8 @@ class EngineCore(Splitting):
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""
         self._tracked.remove("metrics_file")
-        return {"processes": self.processes.size, "tracked": self._tracked.state_dict()}
+        tracked = self._tracked.state_dict()
+        return {"processes": self.processes.size, "odd_samples": self._odd_samples, "tracked": tracked}
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Log what the core says."""

@@ -37,7 +37,7 @@ class HookEvents(TrainerCallback):
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
         """Look whether the numbers are finite, then call `after_step`."""
-        trainer.storage.samples = trainer.progress.samples * trainer.processes.size
+        trainer.storage.samples = trainer.consumed_samples
         trainer.check_numbers_if_due()
         self._face.after_step()
 
@@ -68,6 +68,7 @@ class HookEvents(TrainerCallback):
         unfinished = self._face.hook_list.unfinished
         if unfinished:
             self._go_to(trainer.progress.step - 1, trainer)
+            trainer.storage.samples = trainer.consumed_samples
             self._face.hook_list.after_step(self._face._stop_for_good, only=list(unfinished))
 
     def _go_to(self, iteration: int, trainer: Any) -> None:

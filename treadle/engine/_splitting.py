@@ -16,6 +16,13 @@ logger = logging.getLogger(__name__)
 class Splitting(Trainer):
     """A core trainer whose checkpoints fit any number of processes: samples position the data, not batches."""
 
+    _odd_samples = 0
+
+    @property
+    def consumed_samples(self) -> int:
+        """How many samples all processes together were trained on, in all starts of the run."""
+        return self.progress.samples * self.processes.size + self._odd_samples
+
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on; how a batch is split over processes need not be."""
         identity = super()._identity()
@@ -26,7 +33,8 @@ class Splitting(Trainer):
 
     def _state(self) -> dict[str, Any]:
         assert self.run_config is not None
-        return {**super()._state(), "batch_size": self.run_config.train_per_device_batch_size}
+        own = {"batch_size": self.run_config.train_per_device_batch_size, "odd_samples": self._odd_samples}
+        return {**super()._state(), **own}
 
     def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
         if shared["processes"] == self.processes.size:
@@ -36,6 +44,7 @@ class Splitting(Trainer):
         return shared
 
     def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
+        self._odd_samples = int(shared.get("odd_samples", 0))
         if self._is_split_as_now(shared):
             super()._load_state(shared, own, partly=partly)
             return
@@ -67,5 +76,9 @@ class Splitting(Trainer):
                 f"{self.processes.size} processes; use {state['processes']} with batches of {state['batch_size']}"
             )
         place |= {"drawn": seen // at_once, "last": 0}
-        tracked = {**state["tracked"], "stream_train": place}
+        progress = dict(state["tracked"]["progress"])
+        consumed = progress["samples"] * state["processes"] + self._odd_samples
+        # What cannot be shared out evenly among the processes of now is counted apart.
+        progress["samples"], self._odd_samples = divmod(consumed, self.processes.size)
+        tracked = {**state["tracked"], "stream_train": place, "progress": progress}
         return {**state, "processes": self.processes.size, "tracked": tracked}

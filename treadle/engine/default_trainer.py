@@ -27,11 +27,19 @@ from treadle.engine.graph import BUDGET, Graph
 from treadle.engine.graph_trainer import GraphTrainer
 from treadle.engine.hook_base import HookBase
 from treadle.engine.logs import setup_logger
-from treadle.engine.options import check_supported, core_options, device_of, execution_of, precision_of
+from treadle.engine.options import (
+    check_supported,
+    core_options,
+    device_of,
+    execution_of,
+    lr_scaling_of,
+    precision_of,
+)
 from treadle.engine.saved_config import saved_form
 from treadle.engine.seeding import seed_all
 from treadle.engine.trainer_base import TrainerBase
 from treadle.errors import CheckpointError, ConfigError
+from treadle.lr_scaling import scale_rates
 from treadle.parallel import Processes
 from treadle.precision import Precision
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
@@ -70,6 +78,7 @@ class DefaultTrainer(TrainerBase):
         self._build_data(cfg)
         self.model = self._ready(self.build_model(cfg))
         self.optimizer = self.build_optimizer(cfg, self.model)
+        self._scale_rates(cfg)
         self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
         self.graph_eval: Graph | None = None
         self._trainer = self._build_inner()
@@ -116,6 +125,13 @@ class DefaultTrainer(TrainerBase):
             names = set_activation_checkpoint(model, None if patterns is None else list(patterns))
             logger.info("activations are computed again in %s", names or "the blocks that the model chose")
         return model
+
+    def _scale_rates(self, cfg: Any) -> None:
+        """Have the learning rates follow the batch, before a schedule is built on them."""
+        scaling, batch = lr_scaling_of(cfg), cfg.train.global_batch_size
+        if scaling.rule != "none":
+            scale_rates(self.optimizer, scaling.factor(batch))
+            logger.info(scaling.describe(batch))
 
     def _build_inner(self) -> EagerTrainer:
         cfg = self.cfg

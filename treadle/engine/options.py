@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution import EXECUTIONS
+from treadle.lr_scaling import LRScaling
+from treadle.precision import LossScaling
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,8 @@ def check_supported(cfg: Any) -> None:
             "train.nccl_fusion_threshold_mb"
         )
     execution_of(cfg)
+    loss_scaling_of(cfg)
+    lr_scaling_of(cfg)
     _check_world(cfg)
 
 
@@ -120,6 +125,34 @@ def precision_of(cfg: Any) -> str:
     return PRECISIONS[dtype]
 
 
+def loss_scaling_of(cfg: Any) -> LossScaling | None:
+    """Return how `train.amp.loss_scaling` wants the loss scaled in fp16; None chooses.
+
+    Raises:
+        ConfigError: It has an argument that there is not, or amp is not in fp16, where nothing is scaled.
+    """
+    given = try_get_key(cfg, "train.amp.loss_scaling", default=None)
+    if given is None:
+        return None
+    if precision_of(cfg) != "fp16":
+        raise ConfigError(
+            "train.amp.loss_scaling is set, but only fp16 scales the loss; set train.amp.enabled=True and "
+            "train.amp.dtype='fp16', or leave it out"
+        )
+    known = [field.name for field in fields(LossScaling)]
+    for name in given:
+        if name not in known:
+            near = did_you_mean(str(name), known) or f"; use some of {known}"
+            raise ConfigError(f"train.amp.loss_scaling has no {name!r}{near}")
+    return LossScaling(**given)
+
+
+def lr_scaling_of(cfg: Any) -> LRScaling:
+    """Return how `train.lr_scaling` wants the rates to follow the batch."""
+    rule = try_get_key(cfg, "train.lr_scaling.rule", default=None) or "none"
+    return LRScaling(rule, try_get_key(cfg, "train.lr_scaling.reference_batch_size", default=None))
+
+
 def device_of(cfg: Any) -> str | None:
     """Return the device that `train.dist.device_type` asks for; None takes that of the process."""
     kind = try_get_key(cfg, "train.dist.device_type", default="cuda")
@@ -160,6 +193,10 @@ def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> 
         run_dir=os.fspath(cfg.train.output_dir),
         seed=cfg.train.seed,
         precision=precision_of(cfg),
+        loss_scaling=loss_scaling_of(cfg),
+        matmul_precision=try_get_key(cfg, "train.matmul_precision", default=None),
+        convolution_precision=try_get_key(cfg, "train.convolution_precision", default=None),
+        offload_optimizer=bool(try_get_key(cfg, "train.offload_optimizer", default=False)),
         device=device_of(cfg),
         clip_norm=clip_norm_of(optimizer),
         on_nonfinite=policy,

@@ -59,11 +59,21 @@ class RowFile:
         self._form = make_form()
         self.written: dict[str, int] = {}
 
-    def begin(self, last: int) -> None:
+    @property
+    def last(self) -> int:
+        """The iteration of the last row; -1 if there is none."""
+        return self._iterations[-1] if self._iterations else -1
+
+    def begin(self, last: int, written: int | None = None) -> None:
         """Find the rows of the file, made if it is not there, and cut off those after the iteration `last`.
 
         A row that a crash cut through is left out. If no iteration is kept, a file that is there is another run's,
         and gets another name.
+
+        Args:
+            last: The last iteration of the run that goes on here; below 0 if none does.
+            written: The last row that the run had written when it was saved, if that is known: what came after was
+                written because a process ended, and not because it was due.
 
         Raises:
             ConfigError: Another line than the last is no row, or rows are out of order.
@@ -73,7 +83,7 @@ class RowFile:
             self._move_aside()
         self._path.touch()
         self._scan()
-        position = bisect_right(self._iterations, last)
+        position = bisect_right(self._iterations, last if written is None else min(last, written))
         end = self._offsets[position] if position < len(self._offsets) else self._end
         os.truncate(self._path, end)
         self._scan()

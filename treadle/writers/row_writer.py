@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from treadle.events import get_event_storage
 from treadle.writers.event_writer import EventWriter
@@ -33,6 +34,7 @@ class RowWriter(EventWriter):
         self._unwritten = Unwritten(window_size)
         self._waiting: Rows = {}
         self._begun = False
+        self._saved_last: int | None = None
 
     def write(self) -> None:
         """Write a row for each iteration with new values."""
@@ -40,8 +42,8 @@ class RowWriter(EventWriter):
         life = self._unwritten.new_life(storage)
         if life is not None:
             self._waiting = {}
-            self._file.begin(life.kept)
-            self._begun = True
+            self._file.begin(life.kept, self._saved_last)
+            self._begun, self._saved_last = True, None
         for iteration, values in self._unwritten.take(storage, self._file.written).items():
             self._waiting[iteration] = self._waiting.get(iteration, {}) | values
         self._put_waiting()
@@ -53,6 +55,16 @@ class RowWriter(EventWriter):
             if self._waiting:
                 logger.warning("%s lacks the rows of the iterations %s", self._path, sorted(self._waiting))
             self._file.sync()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which row is the last that was written."""
+        if self._begun:
+            return {"last": self._file.last}
+        return {"last": -1 if self._saved_last is None else self._saved_last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the rows cut off that were written after the run was saved, such as the last one of a run that left."""
+        self._saved_last = int(state["last"])
 
     def _put_waiting(self) -> None:
         try:

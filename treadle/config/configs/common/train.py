@@ -13,6 +13,8 @@ train = {
     "train_iter": 10000,
     "train_epoch": 0,
     "warmup_ratio": 0,
+    # "linear" or "sqrt" multiplies the rates of the optimizer by that of global_batch_size / reference_batch_size.
+    "lr_scaling": {"rule": "none", "reference_batch_size": None},
     "start_iter": 0,
     "resume": False,
     "load_weight": "",
@@ -20,7 +22,13 @@ train = {
     "log_period": 20,
     # "eager", "compile", "graph" or "auto"; None: as graph.enabled says, and without a `graph` eager.
     "execution": None,
-    "amp": {"enabled": False, "dtype": "bf16"},
+    # loss_scaling: arguments of treadle.precision.LossScaling, for fp16; None chooses.
+    "amp": {"enabled": False, "dtype": "bf16", "loss_scaling": None},
+    # "highest", "high" (TF32) or "medium"; None leaves torch as it is.
+    "matmul_precision": None,
+    "convolution_precision": None,
+    # Keep the state of the optimizer in the memory of the host.
+    "offload_optimizer": False,
     # None: transformer layers, "*Block", or what the model chooses itself.
     "activation_checkpoint": {"enabled": False, "modules": None},
     "on_nonfinite": "raise",
