@@ -13,18 +13,20 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.parallel.meeting import meet, store_outlives_processes
+from treadle.slurm import adopt_task
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 TIMEOUT = timedelta(minutes=30)
 
 
 class Processes:
-    """This process among those that `torchrun` started; alone, it talks to nobody.
+    """This process among those that `torchrun` or `srun` started; alone, it talks to nobody.
 
     What is agreed on the host travels over a gloo group of its own, so that it never waits for a device.
     """
 
     def __init__(self, device: torch.device | str | None = None) -> None:
+        adopt_task()
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
