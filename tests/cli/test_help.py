@@ -25,6 +25,7 @@ COMMANDS = [
     "config show",
     "config diff",
     "recsys",
+    "slurm",
 ]
 
 LOADED = """

@@ -14,6 +14,7 @@ from treadle.cli.recsys import recsys
 from treadle.cli.report import report
 from treadle.cli.resuming import resume
 from treadle.cli.search import search
+from treadle.cli.slurm import slurm
 from treadle.cli.training import train
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)
 app.command("search")(search)
+app.command("slurm")(slurm)
 app.command("runs")(runs)
 app.command("report")(report)
 app.command("doctor")(doctor)

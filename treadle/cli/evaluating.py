@@ -41,7 +41,7 @@ def evaluate(
     """
     with reported("eval"), worker.ready():
         config_of_run(run)
-        launch = parse_launch(nproc, "1", None, "", None)
+        launch = parse_launch(nproc)
         changes = overrides or []
         if launch.is_needed:
             load_saved(run, changes)

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from treadle.cli import worker
-from treadle.cli.launch import DEFAULT_RESTARTS, Launch
+from treadle.cli.launch import DEFAULT_RESTARTS, MEETING_SECONDS, Launch
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 HERE = "127.0.0.1"
@@ -33,6 +33,7 @@ def make_group(command: Sequence[str], launch: Launch, name: str, folder: Path) 
     """
     alone = launch.most_machines == 1 and not launch.endpoint
     numbered = {} if launch.machine is None else {"rank": launch.machine}
+    hosted = {} if launch.is_meeting_place is None else {"is_host": launch.is_meeting_place}
     meeting = RendezvousParameters(
         backend="static" if numbered else "c10d",
         endpoint=launch.endpoint or "localhost:0",
@@ -40,8 +41,9 @@ def make_group(command: Sequence[str], launch: Launch, name: str, folder: Path) 
         min_nodes=launch.least_machines,
         max_nodes=launch.most_machines,
         local_addr=HERE if alone else None,
-        timeout=900,
+        timeout=MEETING_SECONDS,
         **numbered,
+        **hosted,
     )
     host, _, port = launch.endpoint.rpartition(":") if numbered else ("", "", "")
     spec = WorkerSpec(

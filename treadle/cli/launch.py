@@ -1,4 +1,4 @@
-"""On how many processes a command runs, from its options."""
+"""On how many processes a command runs, from its options and from where it was started."""
 
 import os
 import re
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import typer
 
 from treadle.cli import worker
+from treadle.slurm import SlurmTask, adopt_task, slurm_task
 
 DEFAULT_RESTARTS = 3
+PROCESSES, RAY = "processes", "ray"
+MEETING_SECONDS = 900
 
 
 @dataclass(frozen=True)
@@ -16,12 +19,15 @@ class Launch:
     """How many processes a command runs on, and where they meet.
 
     Attributes:
-        processes: How many on this machine.
+        processes: How many on this machine; on Ray, how many in all.
         least_machines: How many machines there must be.
         most_machines: How many there may be.
         machine: The number of this machine; None has the machines find their numbers themselves.
         endpoint: Where machines meet, as `host:port`; empty for one machine.
         restarts: How often all processes are started again when one has died.
+        name: A name that the launchers on all machines agree on; empty for that of the run.
+        is_meeting_place: Whether the endpoint is on this machine; None finds it out from its name.
+        launcher: Who starts the processes: this command, as torchrun does, or Ray.
     """
 
     processes: int = 1
@@ -30,11 +36,14 @@ class Launch:
     machine: int | None = None
     endpoint: str = ""
     restarts: int | None = None
+    name: str = ""
+    is_meeting_place: bool | None = None
+    launcher: str = PROCESSES
 
     @property
     def is_needed(self) -> bool:
         """Whether other processes have to be started at all; one of several is never a launcher."""
-        several = self.processes > 1 or self.most_machines > 1 or self.restarts is not None
+        several = self.processes > 1 or self.most_machines > 1 or self.restarts is not None or self.launcher == RAY
         return several and not worker.is_one_of_several()
 
     @property
@@ -44,26 +53,102 @@ class Launch:
 
 
 def parse_launch(
-    nproc: str | None, nnodes: str, node_rank: int | None, rdzv_endpoint: str, max_restarts: int | None
+    nproc: str | None,
+    nnodes: str = "1",
+    node_rank: int | None = None,
+    rdzv_endpoint: str = "",
+    max_restarts: int | None = None,
+    *,
+    rdzv_id: str = "",
+    master_addr: str = "",
+    master_port: int | None = None,
+    launcher: str = PROCESSES,
 ) -> Launch:
-    """Return how to launch, from the options of a command line.
+    """Return how to launch, from the options of a command line and, in a job of SLURM, from its environment.
 
     Raises:
         typer.BadParameter: Options that cannot be meant.
+        ConfigError: An environment of SLURM that is not whole.
     """
+    endpoint = _endpoint(rdzv_endpoint, master_addr, master_port)
     least, most = _machines(nnodes)
-    if most > 1 and not rdzv_endpoint:
-        raise typer.BadParameter(f"--nnodes {nnodes} needs --rdzv-endpoint HOST:PORT, where the machines meet")
-    if node_rank is not None and not rdzv_endpoint:
-        raise typer.BadParameter("--node-rank needs --rdzv-endpoint HOST:PORT, where the machines meet")
     if max_restarts is not None and max_restarts < 0:
         raise typer.BadParameter(f"--max-restarts {max_restarts} must be 0 or more")
-    launch = Launch(_processes(nproc), least, most, node_rank, rdzv_endpoint, max_restarts)
+    if launcher == RAY:
+        _check_ray(most, node_rank, endpoint)
+        return Launch(_processes(nproc), restarts=max_restarts, launcher=RAY)
+    if most == 1 and not endpoint:
+        by_slurm = _launch_in_step(nproc, max_restarts)
+        if by_slurm is not None:
+            return by_slurm
+    if most > 1 and not endpoint:
+        raise typer.BadParameter(f"--nnodes {nnodes} needs --rdzv-endpoint HOST:PORT, where the machines meet")
+    if node_rank is not None and not endpoint:
+        raise typer.BadParameter("--node-rank needs --rdzv-endpoint HOST:PORT, where the machines meet")
+    if node_rank is not None and not 0 <= node_rank < most:
+        raise typer.BadParameter(f"--node-rank {node_rank} must be from 0 to {most - 1}, for --nnodes {nnodes}")
+    launch = Launch(_processes(nproc), least, most, node_rank, endpoint, max_restarts, rdzv_id)
     if launch.processes > 1 and worker.is_one_of_several() and not worker.is_worker():
         raise typer.BadParameter(
             f"--nproc {nproc}, but this process is already one of {os.environ['WORLD_SIZE']}; leave it out there"
         )
     return launch
+
+
+def _endpoint(endpoint: str, address: str, port: int | None) -> str:
+    """Return where machines meet, in one of its two spellings."""
+    if (address or port is not None) and endpoint:
+        raise typer.BadParameter(
+            f"--rdzv-endpoint {endpoint} and --master-addr or --master-port say the same; give one of them"
+        )
+    if bool(address) != (port is not None):
+        raise typer.BadParameter("--master-addr HOST and --master-port PORT go together; give both")
+    found = f"{address}:{port}" if address else endpoint
+    if found and not re.fullmatch(r".+:\d{1,5}", found):
+        raise typer.BadParameter(f"--rdzv-endpoint {found!r} must be HOST:PORT, such as node0:29500")
+    return found
+
+
+def _check_ray(machines: int, node_rank: int | None, endpoint: str) -> None:
+    if machines > 1 or node_rank is not None or endpoint:
+        raise typer.BadParameter(
+            "--launch ray places the processes itself; leave --nnodes, --node-rank and where machines meet out, and "
+            "give the number of all processes as --nproc"
+        )
+
+
+def _launch_in_step(nproc: str | None, max_restarts: int | None) -> Launch | None:
+    """Return how to launch as the task of a step that srun started on each machine; None if this is no such task.
+
+    Tasks that are to be the processes themselves take their numbers from SLURM here.
+    """
+    if worker.is_one_of_several():
+        return None
+    if nproc is None and max_restarts is None:
+        adopt_task()
+        return None
+    task = slurm_task()
+    if task is None or task.size == 1:
+        return None
+    _check_one_each(task, nproc)
+    return Launch(
+        _processes(nproc),
+        task.machines,
+        task.machines,
+        endpoint=f"{task.host}:{task.port}",
+        restarts=max_restarts,
+        name=task.name,
+        is_meeting_place=task.machine == 0,
+    )
+
+
+def _check_one_each(task: SlurmTask, nproc: str | None) -> None:
+    if task.size != task.machines:
+        asked = "--max-restarts" if nproc is None else f"--nproc {nproc}"
+        raise typer.BadParameter(
+            f"{asked} has this command start the processes, but srun started {task.size} commands on {task.machines} "
+            "machines; start one on each (--ntasks-per-node=1), or leave the option out"
+        )
 
 
 def _machines(nnodes: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.cli import worker
-from treadle.cli.launch import Launch
+from treadle.cli.launch import RAY, Launch
 from treadle.cli.reporting import INTERRUPTED, complain
 from treadle.leaving import EXIT_CODE
 
@@ -18,15 +18,30 @@ if TYPE_CHECKING:
     from treadle.cli.group import Group
 
 
-def run_group(command: str, arguments: Sequence[str], launch: Launch, name: str) -> int:
+def run_group(
+    command: str,
+    arguments: Sequence[str],
+    launch: Launch,
+    name: str,
+    *,
+    run: Path | None = None,
+    on_gpus: bool = True,
+) -> int:
     """Run a command of this application on several processes, and return its exit status.
 
     Args:
         command: The command, for messages.
         arguments: The whole command line of each process, behind `treadle`.
         launch: How many, and where they meet.
-        name: A name that the launchers on all machines agree on.
+        name: A name that the launchers on all machines agree on, unless the launch has one.
+        run: The folder of the run, which all machines see; Ray needs it.
+        on_gpus: Whether the processes take GPUs where a cluster has them.
     """
+    if launch.launcher == RAY:
+        from treadle.cli.ray_group import run_on_ray
+
+        assert run is not None
+        return run_on_ray(command, arguments, launch, run, on_gpus=on_gpus)
     from treadle.cli.group import make_group
 
     with tempfile.TemporaryDirectory(prefix="treadle-launch-", ignore_cleanup_errors=True) as folder:
@@ -34,7 +49,10 @@ def run_group(command: str, arguments: Sequence[str], launch: Launch, name: str)
         # Unless somebody chose otherwise, the processes share the cores instead of fighting for them.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // launch.processes)))
         group = make_group(
-            [sys.executable, "-m", "treadle.cli", *arguments], launch, name or uuid.uuid4().hex, Path(folder)
+            [sys.executable, "-m", "treadle.cli", *arguments],
+            launch,
+            launch.name or name or uuid.uuid4().hex,
+            Path(folder),
         )
         return _status(command, group, Path(folder))
 

@@ -1,11 +1,20 @@
 """Arguments and options that several commands have."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 SEVERAL = "Several processes"
+
+
+class LauncherName(StrEnum):
+    """Who starts the processes of a command."""
+
+    PROCESSES = "processes"
+    RAY = "ray"
+
 
 Overrides = Annotated[
     list[str] | None,
@@ -31,6 +40,16 @@ NodeRank = Annotated[
 RdzvEndpoint = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where several machines meet.", rich_help_panel=SEVERAL)
 ]
+RdzvId = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="What the machines agree on to be one run; by default its folder.", rich_help_panel=SEVERAL
+    ),
+]
+MasterAddr = Annotated[
+    str, typer.Option(metavar="HOST", help="The same as --rdzv-endpoint, in two parts.", rich_help_panel=SEVERAL)
+]
+MasterPort = Annotated[int | None, typer.Option(metavar="PORT", help="The other part.", rich_help_panel=SEVERAL)]
 MaxRestarts = Annotated[
     int | None,
     typer.Option(
@@ -38,4 +57,8 @@ MaxRestarts = Annotated[
         help="How often all processes are started again when one has died; 3 with several.",
         rich_help_panel=SEVERAL,
     ),
+]
+Launcher = Annotated[
+    LauncherName,
+    typer.Option("--launch", help="Who starts the processes: this command, or a Ray cluster.", rich_help_panel=SEVERAL),
 ]

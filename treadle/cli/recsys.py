@@ -91,7 +91,7 @@ def train(
       treadle recsys train -m SASRec -d ml-1m -c sasrec.yaml --run_dir=runs/a
     """
     with reported("recsys"), worker.ready():
-        launch = parse_launch(nproc, "1", None, "", None)
+        launch = parse_launch(nproc)
         if launch.is_needed:
             raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, saved, ctx.args), launch, ""))
         from treadle.recsys.quick_start import build, fit_and_test

@@ -9,7 +9,20 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import MaxRestarts, Nnodes, NodeRank, Nproc, Overrides, RdzvEndpoint, Run
+from treadle.cli.options import (
+    Launcher,
+    LauncherName,
+    MasterAddr,
+    MasterPort,
+    MaxRestarts,
+    Nnodes,
+    NodeRank,
+    Nproc,
+    Overrides,
+    RdzvEndpoint,
+    RdzvId,
+    Run,
+)
 from treadle.cli.reporting import reported
 from treadle.cli.sources import config_of_run, load_for_run
 from treadle.errors import ConfigError
@@ -29,7 +42,11 @@ def resume(
     nnodes: Nnodes = "1",
     node_rank: NodeRank = None,
     rdzv_endpoint: RdzvEndpoint = "",
+    rdzv_id: RdzvId = "",
+    master_addr: MasterAddr = "",
+    master_port: MasterPort = None,
     max_restarts: MaxRestarts = None,
+    launcher: Launcher = LauncherName.PROCESSES,
 ) -> None:
     """Go on with a run, from the config in its folder.
 
@@ -44,7 +61,18 @@ def resume(
     """
     with reported("resume"), worker.ready():
         config_of_run(run)
-        launch = parse_launch(nproc or _earlier_number(run, nnodes), nnodes, node_rank, rdzv_endpoint, max_restarts)
+        number = nproc or _earlier_number(run, nnodes)
+        launch = parse_launch(
+            number,
+            nnodes,
+            node_rank,
+            rdzv_endpoint,
+            max_restarts,
+            rdzv_id=rdzv_id,
+            master_addr=master_addr,
+            master_port=master_port,
+            launcher=launcher.value,
+        )
         _go_on(run, overrides or [], launch)
 
 
@@ -61,7 +89,9 @@ def _go_on(run: Path, overrides: list[str], launch: Launch) -> None:
     if launch.may_look:
         require_free(run)
     if launch.is_needed:
-        raise typer.Exit(run_group("resume", ["resume", str(run), "--", *overrides], launch, run.name))
+        arguments = ["resume", str(run), "--", *overrides]
+        on_gpus = made.train.dist.device_type != "cpu"
+        raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, on_gpus=on_gpus))
     from treadle.cli.run_here import run_here
 
     run_here(made, run)

@@ -12,7 +12,19 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import MaxRestarts, Nnodes, NodeRank, Nproc, Overrides, RdzvEndpoint
+from treadle.cli.options import (
+    Launcher,
+    LauncherName,
+    MasterAddr,
+    MasterPort,
+    MaxRestarts,
+    Nnodes,
+    NodeRank,
+    Nproc,
+    Overrides,
+    RdzvEndpoint,
+    RdzvId,
+)
 from treadle.cli.reporting import reported
 from treadle.cli.sources import folder_for, load_for_run
 from treadle.errors import ConfigError
@@ -33,7 +45,11 @@ def train(
     nnodes: Nnodes = "1",
     node_rank: NodeRank = None,
     rdzv_endpoint: RdzvEndpoint = "",
+    rdzv_id: RdzvId = "",
+    master_addr: MasterAddr = "",
+    master_port: MasterPort = None,
     max_restarts: MaxRestarts = None,
+    launcher: Launcher = LauncherName.PROCESSES,
 ) -> None:
     """Train what a config describes; started again, go on where it was.
 
@@ -48,7 +64,17 @@ def train(
       treadle train configs/gpt.py --fast-dev-run
     """
     with reported("train"), worker.ready():
-        launch = parse_launch(nproc, nnodes, node_rank, rdzv_endpoint, max_restarts)
+        launch = parse_launch(
+            nproc,
+            nnodes,
+            node_rank,
+            rdzv_endpoint,
+            max_restarts,
+            rdzv_id=rdzv_id,
+            master_addr=master_addr,
+            master_port=master_port,
+            launcher=launcher.value,
+        )
         with _scratch(fast_dev_run and run_dir is None) as scratch:
             _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch)
 
@@ -63,7 +89,8 @@ def _start(source: str, overrides: list[str], run_dir: Path | None, fast: bool, 
     if launch.is_needed:
         flags = ["--fast-dev-run"] if fast else []
         arguments = ["train", source, "--run-dir", str(folder), *flags, "--", *overrides]
-        status = run_group("train", arguments, launch, folder.name)
+        on_gpus = made.train.dist.device_type != "cpu"
+        status = run_group("train", arguments, launch, folder.name, run=folder, on_gpus=on_gpus)
         raise typer.Exit(status)
     from treadle.cli.run_here import run_fast, run_here
 

@@ -16,7 +16,10 @@ from types import FrameType
 from treadle.leaving import PreemptedExit
 
 LAUNCHER = "TREADLE_LAUNCHER"
-"""The environment variable by which a process knows its launcher: its number, a colon, and the folder for reports."""
+"""The environment variable by which a process knows its launcher: its number, a colon, and the folder for reports.
+
+The number is 0 where the launcher is no process of this machine, and somebody else ends its processes.
+"""
 
 REFUSED, FAILED, LEFT = "refused", "failed", "left"
 """How a process may end other than well: by a mistake of the user's, by an error, or asked to leave."""
@@ -63,8 +66,9 @@ def ready() -> Iterator[None]:
 
     While it trains, the trainer listens to these signals itself.
     """
-    if is_worker():
-        _die_with(int(os.environ[LAUNCHER].partition(":")[0]))
+    launcher = int(os.environ[LAUNCHER].partition(":")[0]) if is_worker() else 0
+    if launcher:
+        _die_with(launcher)
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,0 +1,141 @@
+"""The processes of one command as the workers of a Ray cluster, which finds room for them and starts them again.
+
+Ray carries only the command line: each worker runs the command as one of several processes. All machines must see the
+folder it was started in and the folder of the run.
+"""
+
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from treadle.cli import worker
+from treadle.cli.launch import DEFAULT_RESTARTS, Launch
+from treadle.cli.reporting import complain
+from treadle.errors import ConfigError, MissingDependencyError
+
+FOLDER = "ray"
+"""Where in the folder of a run Ray keeps what is its own."""
+
+
+def run_on_ray(command: str, arguments: Sequence[str], launch: Launch, run: Path, *, on_gpus: bool) -> int:
+    """Run a command of this application on the workers of a cluster, and return its exit status.
+
+    The cluster is that of `RAY_ADDRESS`; without one, Ray starts on this machine.
+
+    Args:
+        command: The command, for messages.
+        arguments: The whole command line of each process, behind `treadle`.
+        launch: How many processes, and how often they are started again.
+        run: The folder of the run.
+        on_gpus: Whether the processes take a GPU each, where the cluster has any.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ConfigError: The cluster has no room.
+    """
+    ray, train = _import_ray()
+    if not ray.is_initialized():
+        ray.init()
+    gpus = on_gpus and ray.cluster_resources().get("GPU", 0) > 0
+    _check_room(ray.cluster_resources(), launch.processes, gpus)
+    folder = (run / FOLDER / uuid.uuid4().hex).resolve()
+    folder.mkdir(parents=True)
+    trainer = train.torch.TorchTrainer(
+        _work,
+        train_loop_config={
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "cwd": os.getcwd(),
+            "path": [os.path.abspath(entry) for entry in sys.path],
+        },
+        torch_config=train.torch.TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
+        scaling_config=train.ScalingConfig(num_workers=launch.processes, use_gpu=gpus),
+        run_config=train.RunConfig(
+            name=folder.name,
+            storage_path=str(folder.parent),
+            failure_config=train.FailureConfig(
+                max_failures=DEFAULT_RESTARTS if launch.restarts is None else launch.restarts
+            ),
+        ),
+    )
+    try:
+        return _status(command, trainer, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another start of the run may use it
+            folder.parent.rmdir()
+
+
+def _import_ray() -> tuple[Any, Any]:
+    try:
+        import ray
+        import ray.train.torch
+    except ImportError as error:
+        raise MissingDependencyError("--launch ray needs ray; pip install 'treadle[ray]'") from error
+    return ray, ray.train
+
+
+def _check_room(resources: dict[str, float], processes: int, gpus: bool) -> None:
+    """Refuse what the cluster could never place: Ray itself would wait for ever for more machines."""
+    kind = "GPU" if gpus else "CPU"
+    there = int(resources.get(kind, 0))
+    if there < processes:
+        raise ConfigError(
+            f"--launch ray --nproc {processes} needs a {kind} for each process, but the cluster has {there}; give a "
+            "smaller --nproc, or add machines"
+        )
+
+
+def _status(command: str, trainer: Any, folder: Path) -> int:
+    try:
+        trainer.fit()
+    except Exception as error:
+        told = _reports(folder)
+        first = min(told, key=lambda report: report.time, default=None)
+        if first is None:
+            complain(command, f"Ray could not run the processes: {error}")
+        elif first.state == worker.REFUSED:
+            complain(command, first.message)
+        else:
+            typer.echo(first.message, err=True)
+            complain(command, f"process {first.rank} failed; no restart is left")
+        return 1
+    return 0
+
+
+def _reports(folder: Path) -> list[worker.Report]:
+    """Return what the processes of the last start told."""
+    starts = sorted(folder.glob("start_*"), key=lambda path: path.stat().st_mtime)
+    return worker.reports(starts[-1]) if starts else []
+
+
+def _work(config: dict[str, Any]) -> None:
+    """Run the command in a worker, which Ray has numbered as torchrun would have."""
+    os.chdir(config["cwd"])
+    sys.path[:] = [*config["path"], *(entry for entry in sys.path if entry not in config["path"])]
+    refused = [path for path in Path(config["folder"]).glob("start_*/*.json") if _is_refusal(path)]
+    if refused:
+        raise RuntimeError(f"what process {refused[0].stem} was refused for would be refused again")
+    # Ray meets anew, at another port, with each start.
+    reports = Path(config["folder"]) / f"start_{os.environ['MASTER_PORT']}"
+    reports.mkdir(exist_ok=True)
+    os.environ[worker.LAUNCHER] = f"0:{reports}"
+    # What the run notes as its command line; Ray's own would tell nobody how to start it again.
+    sys.argv = ["treadle", *config["arguments"]]
+    from treadle.cli.application import app
+
+    status = app(config["arguments"], prog_name="treadle", standalone_mode=False)
+    if status:
+        raise RuntimeError(f"the command ended with status {status}")
+
+
+def _is_refusal(path: Path) -> bool:
+    return bool(json.loads(path.read_text())["state"] == worker.REFUSED)
