@@ -75,6 +75,7 @@ class Foundation:
         activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
             in the backward pass instead of being kept.
         offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
+        timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
     """
 
     scheduler: Any
@@ -106,6 +107,7 @@ class Foundation:
         compile: bool | str | Compile = False,
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
+        timeout: float | None = None,
     ) -> None:
         _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
         _check_choice("microbatch", microbatch, ("fixed", "auto"))
@@ -128,7 +130,7 @@ class Foundation:
         self.recording = False
         self.recorded_callbacks: frozenset[Any] = frozenset()
         self.update_applied: Tensor | None = None
-        self.processes = Processes(device)
+        self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
         check_execution(execution, self.processes.device)
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = Precision(precision, self.processes.device, loss_scaling, agree)

@@ -21,6 +21,7 @@ from treadle.losses import describe_batch, name_of
 from treadle.lr_scaling import LRScaling
 from treadle.micro_batches import BeforeAttempt
 from treadle.nonfinite import REMEDY, RollBack
+from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
 from treadle.progress import Cadence
 from treadle.result import TrainResult, find_best
@@ -139,7 +140,7 @@ class Trainer(Updating):
 
     def _run_training(self) -> TrainResult:
         """Run the epochs, with everything that goes before and after them."""
-        with self._closing_run():
+        with self._closing_run(), failing_together(self.processes, self.run_dir):
             self._open_run()
             self._resume(partly=True)
             self.training_run_start()

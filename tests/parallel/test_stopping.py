@@ -1,5 +1,7 @@
 """A wish to stop, a bad loss or a failure on one rank ends the run on all of them, and nobody waits for ever."""
 
+import json
+
 import pytest
 import torch
 
@@ -96,5 +98,18 @@ def test_a_rank_that_fails_brings_the_job_down(launched: Launch) -> None:
     results = launched("failing", processes=2)
     assert results.exit_code not in (None, 0)
     assert "ValueError: this rank has had enough" in results.printed(1)
-    assert "ValueError" not in results.printed(0)
+    assert "process 1 failed: ValueError: this rank has had enough" in results.printed(0)
     assert "as if nothing had happened" not in results.output
+
+
+def test_a_rank_that_waits_in_vain_fails_in_time_and_keeps_what_all_of_them_did(launched: Launch) -> None:
+    results = launched("hanging", processes=2)
+    assert results.exit_code not in (None, 0)
+    run = results.folder / "run"
+    assert "another process is stuck, or has not come here; what each process was doing is in " in results.printed(0)
+    assert "process 0 failed: RuntimeError: " in results.printed(1)
+    first, second = (json.loads((run / "flight_recorder" / f"rank_{rank}.json").read_text()) for rank in (0, 1))
+    # The first rank asked for one collective more than the second, which is the one it waits in.
+    assert len(first["entries"]) == len(second["entries"]) + 1
+    assert {"gloo:all_reduce"} <= {entry["profiling_name"] for entry in first["entries"]}
+    assert (run / "flight_recorder" / "rank_1").exists()

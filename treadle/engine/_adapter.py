@@ -82,6 +82,7 @@ class CoreOptions:
     asynchronous: bool = True
     check_period: int = 20
     bucket_megabytes: int | None = None
+    timeout: float | None = None
 
 
 class EngineCore(Splitting):
@@ -126,6 +127,7 @@ class EngineCore(Splitting):
             on_nonfinite=options.on_nonfinite,
             deterministic=options.deterministic,
             execution=options.execution,
+            timeout=options.timeout,
         )
 
     def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:

@@ -205,4 +205,5 @@ def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> 
         max_to_keep=max_to_keep,
         check_period=cfg.train.log_period,
         bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),
+        timeout=try_get_key(cfg, "train.dist.timeout", default=None),
     )

@@ -100,7 +100,8 @@ class TrainerBase:
         except BaseException as error:
             self.failure = error
             if isinstance(error, Exception):
-                logger.error("training failed in iteration %d: %s: %s", self.iter, type(error).__name__, error)
+                notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+                logger.error("training failed in iteration %d: %s: %s%s", self.iter, type(error).__name__, error, notes)
             raise
 
     def _carried_state(self, start_iter: int, core: EngineCore) -> dict[str, Any] | None:

@@ -1,10 +1,12 @@
 """The processes of a run: which one this is, and what they tell each other on the host."""
 
 import atexit
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,20 +14,40 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.parallel.flight_recorder import record_collectives
 from treadle.parallel.meeting import meet, store_outlives_processes
 from treadle.slurm import adopt_task
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-TIMEOUT = timedelta(minutes=30)
+TIMEOUT_SECONDS = 1800.0
+"""How long processes wait for each other unless somebody chose otherwise."""
+MEETING_SECONDS = 300.0
+"""How long at least they wait for each other to be started, which takes its time whatever was chosen."""
 
 
 class Processes:
     """This process among those that `torchrun` or `srun` started; alone, it talks to nobody.
 
     What is agreed on the host travels over a gloo group of its own, so that it never waits for a device.
+
+    Args:
+        device: Where to train; by default the GPU of this process if there is one.
+        timeout: Seconds that processes wait for each other in a collective before they fail; by default 1,800. It
+            counts from when they join, which is once.
+        folder: The folder of the run, if it has one: what torch recorded of collectives goes there after a timeout.
+
+    Raises:
+        ConfigError: The timeout is no number above 0, or the processes joined with another one.
     """
 
-    def __init__(self, device: torch.device | str | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device | str | None = None,
+        *,
+        timeout: float | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        _check_timeout(timeout)
         adopt_task()
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
@@ -35,9 +57,9 @@ class Processes:
         if dist.is_initialized():
             self.size, self.rank = dist.get_world_size(), dist.get_rank()
         elif self.size > 1:
-            self._join()
+            self._join(TIMEOUT_SECONDS if timeout is None else timeout, folder)
         if self.size > 1:
-            self._control = _control_group()
+            self._control = _control_group(TIMEOUT_SECONDS if timeout is None else timeout)
 
     def _chosen(self, device: torch.device) -> torch.device:
         # With its number: tensors there have it, and a device without one equals none of theirs.
@@ -48,17 +70,20 @@ class Processes:
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")
 
-    def _join(self) -> None:
+    def _join(self, seconds: float, folder: Path | None) -> None:
+        timeout, patience = timedelta(seconds=seconds), timedelta(seconds=max(seconds, MEETING_SECONDS))
+        record_collectives(folder)
         backend = "gloo"
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
         if store_outlives_processes():
-            place: dict[str, Any] = {"store": meet(self.rank, self.size, TIMEOUT)}
+            place: dict[str, Any] = {"store": meet(self.rank, self.size, patience)}
             place |= {"rank": self.rank, "world_size": self.size}
         else:
             place = {}
-        dist.init_process_group(backend, timeout=TIMEOUT, **place)
+        dist.init_process_group(backend, timeout=timeout, **place)
+        _joined_with.append(seconds)
         atexit.register(leave_group)
 
     @property
@@ -166,12 +191,26 @@ class Processes:
 
 
 _control_groups: list[dist.ProcessGroup] = []
+_joined_with: list[float] = []
+"""The timeout that this process joined the others with, if it did so itself."""
 
 
-def _control_group() -> "dist.ProcessGroup":
+def _check_timeout(seconds: float | None) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise ConfigError(f"timeout={seconds!r} must be a number of seconds above 0")
+    if _joined_with and _joined_with[0] != seconds:
+        raise ConfigError(
+            f"timeout={seconds:g}, but the processes have joined with {_joined_with[0]:g} seconds; give it to the "
+            "first trainer of the program"
+        )
+
+
+def _control_group(seconds: float) -> "dist.ProcessGroup":
     # One group for all trainers of the process: every group holds sockets and threads of its own.
     if not _control_groups:
-        _control_groups.append(dist.new_group(backend="gloo", timeout=TIMEOUT))
+        _control_groups.append(dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)))
     return _control_groups[0]
 
 
@@ -180,3 +219,4 @@ def leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
         _control_groups.clear()
+        _joined_with.clear()

@@ -66,6 +66,8 @@ train = {
         "num_nodes": None,
         "num_gpus_per_node": None,
         "device_type": "cuda",
+        # Seconds that processes wait for each other before they fail.
+        "timeout": 1800,
     },
     "input_placement_device": "cuda",
 }
