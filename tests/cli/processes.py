@@ -27,9 +27,12 @@ class Command:
         folder: The folder.
         arguments: Its command line, behind `treadle`.
         output: The file in the folder that takes what it prints.
+        variables: What its environment has besides.
     """
 
-    def __init__(self, folder: Path, *arguments: str, output: str = "output.txt") -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, output: str = "output.txt", variables: dict[str, str] | None = None
+    ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         self._output = (folder / output).open("w+")
         self._process = subprocess.Popen(
@@ -37,7 +40,7 @@ class Command:
             cwd=folder,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env=environment | {"OMP_NUM_THREADS": "1"},
+            env=environment | {"OMP_NUM_THREADS": "1"} | (variables or {}),
             start_new_session=True,
         )
 
@@ -74,9 +77,13 @@ def has_saved(run: Path, step: int) -> Callable[[], bool]:
 
 
 def metric_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file of metrics, without the clocks."""
+    """Return the lines of a file of metrics, without the clocks, and without a line that has nothing else."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in CLOCKS} for line in lines]
+    return [
+        {name: value for name, value in line.items() if name not in CLOCKS}
+        for line in lines
+        if not line.keys() <= CLOCKS | {"iteration"}
+    ]
 
 
 def assert_same_end(run: Path, other: Path) -> None:

@@ -187,16 +187,34 @@ def unused_port() -> int:
     raise AssertionError("every port is taken")
 
 
-def test_machines_meet_at_an_endpoint(folder: Path, whole_on_two: Path) -> None:
+def test_machines_that_meet_start_again_together_when_a_process_of_one_dies(folder: Path, whole_on_two: Path) -> None:
     port = unused_port()
-    (folder / "other").mkdir()
-    options = (*TRAIN, "--nnodes", "2", "--rdzv-endpoint", f"localhost:{port}")
-    first = Command(spare(folder), *options)
-    second = Command(folder, *options, output="other/output.txt")
-    assert sorted([*first.wait(0).splitlines()[-1:], *second.wait(0).splitlines()[-1:]])[-1].startswith(
-        "runs/small: finished after 32 of 32 iterations"
-    )
+    options = (*TRAIN, TWO[-1], "--nnodes", "2", "--master-addr", "localhost", "--master-port", str(port))
+    commands = [Command(folder, *options, "--node-rank", str(rank), output=f"{rank}.txt") for rank in range(2)]
+    first, second = (command.wait(0) for command in commands)
+    assert first.splitlines()[-1].startswith("runs/small: finished after 32 of 32 iterations")
+    assert "process 1 was killed by SIGKILL; starting all processes again (3 of 3 restarts are left)" in second
     assert_same_end(folder / RUN, whole_on_two)
+
+
+def test_a_task_of_slurm_on_each_machine_starts_the_processes_there(folder: Path) -> None:
+    job = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_STEP_NODELIST": "localhost,localhost",
+    }
+    commands = []
+    for rank in map(str, range(2)):
+        own = {"SLURM_PROCID": rank, "SLURM_LOCALID": "0", "SLURM_NODEID": rank}
+        options = (*TRAIN[:2], "train.train_iter=4", "--nproc", "1")
+        commands.append(Command(folder, *options, output=f"{rank}.txt", variables=job | own))
+    said = "".join(command.wait(0) for command in commands)
+    assert said.count("runs/small: finished after 4 of 4 iterations") == 1
+    status = read_status(folder / RUN)
+    assert status is not None
+    assert (status.processes, status.processes_here) == (2, 1)
 
 
 def test_a_mistake_is_told_once_for_all_processes_and_not_tried_again(folder: Path) -> None:

@@ -410,6 +410,13 @@ def the_device_is_that_kind(folder: Path) -> None:
         made_with(folder / "b", dist={"device_type": "tpu"})
 
 
+@effect_of("train.dist.timeout")
+def processes_wait_so_long_for_each_other(folder: Path) -> None:
+    assert trained_with(folder / "a", dist={"device_type": "cpu", "timeout": 60}).core.options.timeout == 60
+    with pytest.raises(ConfigError, match=r"timeout=0 must be a number of seconds above 0"):
+        made_with(folder / "b", dist={"timeout": 0})
+
+
 @effect_of("train.nccl_fusion_threshold_mb")
 def gradients_are_averaged_in_buckets_of_that_size(folder: Path) -> None:
     assert trained_with(folder, nccl_fusion_threshold_mb=3).core.options.bucket_megabytes == 3

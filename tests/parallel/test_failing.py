@@ -1,8 +1,8 @@
 """What processes tell each other when one fails, with a store in the place of the one that they meet at."""
 
 import os
+import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,11 @@ def test_a_wait_that_was_too_long_is_known_by_its_message(error: Exception, expe
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when this process would have been ended."""
     event = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda status: event.set())
-    yield event
+    return event
 
 
 def test_a_process_that_still_waits_for_one_that_failed_is_ended(
@@ -108,7 +108,7 @@ def test_a_process_that_comes_down_by_itself_or_fails_itself_is_left_alone(
 
 @pytest.mark.parametrize("timeout", [0, -1, True, float("inf"), "60"])
 def test_a_timeout_that_cannot_be_meant_is_refused(timeout: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^timeout={timeout!r} must be a number of seconds above 0$"):
+    with pytest.raises(ConfigError, match=f"^timeout={re.escape(repr(timeout))} must be a number of seconds above 0$"):
         Processes("cpu", timeout=timeout)
 
 

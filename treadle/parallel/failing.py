@@ -59,8 +59,8 @@ def failing_together(processes: Processes, folder: Path | None) -> Iterator[None
         yield
         return
     # A connection of its own: whoever waits at the other one would keep it from being asked.
-    store = dist.distributed_c10d._get_default_store().clone()
-    board = Board(store, next(_runs), rank=processes.rank, size=processes.size)
+    store: Any = dist.distributed_c10d._get_default_store()
+    board = Board(store.clone(), next(_runs), rank=processes.rank, size=processes.size)
     watch = Watch(board, folder)
     try:
         yield
