@@ -18,6 +18,7 @@ from treadle.cli import worker
 from treadle.cli.group import Group
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
+from treadle.config import get_config
 from treadle.errors import MissingDependencyError
 from treadle.leaving import PreemptedExit
 
@@ -133,7 +134,7 @@ def test_a_cluster_of_ray_starts_even_one_process() -> None:
 @pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
 def test_ray_that_is_not_installed_is_said_with_the_extra(tmp_path: Path) -> None:
     with pytest.raises(MissingDependencyError, match=r"--launch ray needs ray; pip install 'treadle\[ray\]'"):
-        run_group("train", [], Launch(launcher="ray"), "", run=tmp_path)
+        run_group("train", [], Launch(launcher="ray"), "", run=tmp_path, dist=get_config("common/train.py").train.dist)
 
 
 def test_one_of_several_processes_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle.cli import worker
 from treadle.cli.launch import RAY, Launch
@@ -25,7 +25,7 @@ def run_group(
     name: str,
     *,
     run: Path | None = None,
-    on_gpus: bool = True,
+    dist: Any = None,
 ) -> int:
     """Run a command of this application on several processes, and return its exit status.
 
@@ -35,13 +35,13 @@ def run_group(
         launch: How many, and where they meet.
         name: A name that the launchers on all machines agree on, unless the launch has one.
         run: The folder of the run, which all machines see; Ray needs it.
-        on_gpus: Whether the processes take GPUs where a cluster has them.
+        dist: What the config says of processes, `train.dist`; Ray needs it.
     """
     if launch.launcher == RAY:
         from treadle.cli.ray_group import run_on_ray
 
         assert run is not None
-        return run_on_ray(command, arguments, launch, run, on_gpus=on_gpus)
+        return run_on_ray(command, arguments, launch, run, on_gpus=dist.device_type != "cpu", timeout=dist.timeout)
     from treadle.cli.group import make_group
 
     with tempfile.TemporaryDirectory(prefix="treadle-launch-", ignore_cleanup_errors=True) as folder:

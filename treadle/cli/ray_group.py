@@ -5,6 +5,7 @@ folder it was started in and the folder of the run.
 """
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -25,7 +26,9 @@ FOLDER = "ray"
 """Where in the folder of a run Ray keeps what is its own."""
 
 
-def run_on_ray(command: str, arguments: Sequence[str], launch: Launch, run: Path, *, on_gpus: bool) -> int:
+def run_on_ray(
+    command: str, arguments: Sequence[str], launch: Launch, run: Path, *, on_gpus: bool, timeout: float
+) -> int:
     """Run a command of this application on the workers of a cluster, and return its exit status.
 
     The cluster is that of `RAY_ADDRESS`; without one, Ray starts on this machine.
@@ -36,6 +39,7 @@ def run_on_ray(command: str, arguments: Sequence[str], launch: Launch, run: Path
         launch: How many processes, and how often they are started again.
         run: The folder of the run.
         on_gpus: Whether the processes take a GPU each, where the cluster has any.
+        timeout: Seconds that they wait for each other.
 
     Raises:
         MissingDependencyError: Ray is not installed.
@@ -56,7 +60,10 @@ def run_on_ray(command: str, arguments: Sequence[str], launch: Launch, run: Path
             "cwd": os.getcwd(),
             "path": [os.path.abspath(entry) for entry in sys.path],
         },
-        torch_config=train.torch.TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
+        # As they join elsewhere; here it is Ray that has them join.
+        torch_config=train.torch.TorchConfig(
+            backend="cpu:gloo,cuda:nccl" if gpus else "gloo", timeout_s=math.ceil(timeout)
+        ),
         scaling_config=train.ScalingConfig(num_workers=launch.processes, use_gpu=gpus),
         run_config=train.RunConfig(
             name=folder.name,

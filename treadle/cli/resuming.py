@@ -90,8 +90,7 @@ def _go_on(run: Path, overrides: list[str], launch: Launch) -> None:
         require_free(run)
     if launch.is_needed:
         arguments = ["resume", str(run), "--", *overrides]
-        on_gpus = made.train.dist.device_type != "cpu"
-        raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, on_gpus=on_gpus))
+        raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, dist=made.train.dist))
     from treadle.cli.run_here import run_here
 
     run_here(made, run)

@@ -89,8 +89,7 @@ def _start(source: str, overrides: list[str], run_dir: Path | None, fast: bool, 
     if launch.is_needed:
         flags = ["--fast-dev-run"] if fast else []
         arguments = ["train", source, "--run-dir", str(folder), *flags, "--", *overrides]
-        on_gpus = made.train.dist.device_type != "cpu"
-        status = run_group("train", arguments, launch, folder.name, run=folder, on_gpus=on_gpus)
+        status = run_group("train", arguments, launch, folder.name, run=folder, dist=made.train.dist)
         raise typer.Exit(status)
     from treadle.cli.run_here import run_fast, run_here
 
