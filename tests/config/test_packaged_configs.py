@@ -21,6 +21,8 @@ DEFAULTS: dict[str, Any] = {
     "train_iter": 10000,
     "train_epoch": 0,
     "warmup_ratio": 0,
+    "lr_scaling.rule": "none",
+    "lr_scaling.reference_batch_size": None,
     "start_iter": 0,
     "resume": False,
     "load_weight": "",
@@ -29,6 +31,10 @@ DEFAULTS: dict[str, Any] = {
     "execution": None,
     "amp.enabled": False,
     "amp.dtype": "bf16",
+    "amp.loss_scaling": None,
+    "matmul_precision": None,
+    "convolution_precision": None,
+    "offload_optimizer": False,
     "activation_checkpoint.enabled": False,
     "activation_checkpoint.modules": None,
     "on_nonfinite": "raise",
@@ -65,6 +71,7 @@ DEFAULTS: dict[str, Any] = {
     "dist.num_nodes": None,
     "dist.num_gpus_per_node": None,
     "dist.device_type": "cuda",
+    "dist.timeout": 1800,
     "input_placement_device": "cuda",
 }
 
