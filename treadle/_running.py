@@ -328,7 +328,9 @@ class Running(SetUp):
             self.run_history.get_latest_metric(name)
         judged, self._judged = self._judged, len(values)
         best = find_best(name, values, greater_is_better=self.checkpoint_policy.greater_is_better)
-        return len(values) > judged and best is not None and best.position == len(values) - 1
+        own = len(values) > judged and best is not None and best.position == len(values) - 1
+        # A metric of the user's own may differ from rank to rank, and all of them must save together or not at all.
+        return bool(self.processes.share(own))
 
     def _finish_run(self, *, stopped: bool) -> None:
         """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""

@@ -49,10 +49,10 @@ class Command:
         """What it has printed."""
         return Path(self._output.name).read_text()
 
-    def wait(self, status: int) -> str:
+    def wait(self, status: int, limit: float = LIMIT_SECONDS) -> str:
         """Wait for its end, which must come with this status, negative for a signal; return what it printed."""
         try:
-            found = self._process.wait(LIMIT_SECONDS)
+            found = self._process.wait(limit)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGTERM)
             self._process.wait()

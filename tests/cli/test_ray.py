@@ -15,13 +15,15 @@ pytestmark = [
 ]
 
 RAY = ("--launch", "ray")
+LIMIT_SECONDS = 900
+"""How long a command may take before it counts as hung: a cluster has many processes of its own to start."""
 
 
 def test_a_worker_that_dies_has_all_started_again_and_the_run_ends_as_if_none_had_died(tmp_path: Path) -> None:
     whole = spare(make_project(tmp_path / "whole"))
     Command(whole, *TWO).wait(0)
     folder = make_project(tmp_path / "project")
-    output = Command(folder, *TWO, *RAY).wait(0)
+    output = Command(folder, *TWO, *RAY).wait(0, LIMIT_SECONDS)
     assert (folder / RUN / "died").exists()
     assert "runs/small: going on from iteration 8 of 40" in output
     assert "runs/small: finished after 40 of 40 iterations" in output
@@ -31,11 +33,11 @@ def test_a_worker_that_dies_has_all_started_again_and_the_run_ends_as_if_none_ha
 
 def test_a_mistake_is_told_once_and_not_tried_again(tmp_path: Path) -> None:
     folder = make_project(tmp_path / "project")
-    output = Command(folder, *TRAIN, "train.global_batch_size=9", "--nproc", "2", *RAY).wait(1)
+    output = Command(folder, *TRAIN, "train.global_batch_size=9", "--nproc", "2", *RAY).wait(1, LIMIT_SECONDS)
     assert output.count("treadle train: global_batch_size=9 is no multiple of train_micro_batch_size=8 times") == 1
 
 
 def test_more_processes_than_the_cluster_has_room_for_are_refused(tmp_path: Path) -> None:
     folder = make_project(tmp_path / "project")
-    output = Command(folder, *TRAIN, "--nproc", "100000", *RAY).wait(1)
+    output = Command(folder, *TRAIN, "--nproc", "100000", *RAY).wait(1, LIMIT_SECONDS)
     assert "treadle train: --launch ray --nproc 100000 needs a CPU for each process, but the cluster has " in output

@@ -55,3 +55,9 @@ def test_a_last_checkpoint_that_one_rank_could_not_write_is_written_again_by_all
     for report in (first, second):
         assert (report["steps"], report["finished"]) == (21, True)
         assert torch.equal(report["weights"], report["whole"])
+
+
+def test_what_is_the_best_checkpoint_is_decided_by_the_first_rank_for_all(launched: Launch) -> None:
+    alone = launched("keeping", processes=1).rank_zero("judged")
+    assert (alone["steps"], alone["best"], alone["saved"]) == (21, 7, [0, 7, 21])
+    assert launched("keeping", processes=2)("judged") == [alone, alone]

@@ -4,7 +4,6 @@ Ray carries only the command line: each worker runs the command as one of severa
 folder it was started in and the folder of the run.
 """
 
-import json
 import math
 import os
 import shutil
@@ -102,23 +101,30 @@ def _check_room(resources: dict[str, float], processes: int, gpus: bool) -> None
 
 
 def _status(command: str, trainer: Any, folder: Path) -> int:
+    error: Exception | None = None
     try:
         trainer.fit()
-    except Exception as error:
-        told = _reports(folder)
-        first = min(told, key=lambda report: report.time, default=None)
-        if first is None:
-            complain(command, f"Ray could not run the processes: {error}")
-        elif first.state == worker.REFUSED:
-            complain(command, first.message)
-        else:
+    except Exception as caught:
+        error = caught
+    refusals = _refusals(folder)
+    if refusals:
+        complain(command, refusals[0].message)
+    elif error is not None:
+        first = min(_last_reports(folder), key=lambda report: report.time, default=None)
+        if first is not None:
             typer.echo(first.message, err=True)
-            complain(command, f"process {first.rank} failed; no restart is left")
-        return 1
-    return 0
+        what = f"Ray could not run the processes: {error}" if first is None else f"process {first.rank} failed"
+        complain(command, f"{what}; no restart is left")
+    return int(bool(refusals) or error is not None)
 
 
-def _reports(folder: Path) -> list[worker.Report]:
+def _refusals(folder: Path) -> list[worker.Report]:
+    """Return what processes were refused for, in any start."""
+    told = [report for start in folder.glob("start_*") for report in worker.reports(start)]
+    return sorted((report for report in told if report.state == worker.REFUSED), key=lambda report: report.time)
+
+
+def _last_reports(folder: Path) -> list[worker.Report]:
     """Return what the processes of the last start told."""
     starts = sorted(folder.glob("start_*"), key=lambda path: path.stat().st_mtime)
     return worker.reports(starts[-1]) if starts else []
@@ -128,11 +134,12 @@ def _work(config: dict[str, Any]) -> None:
     """Run the command in a worker, which Ray has numbered as torchrun would have."""
     os.chdir(config["cwd"])
     sys.path[:] = [*config["path"], *(entry for entry in sys.path if entry not in config["path"])]
-    refused = [path for path in Path(config["folder"]).glob("start_*/*.json") if _is_refusal(path)]
-    if refused:
-        raise RuntimeError(f"what process {refused[0].stem} was refused for would be refused again")
+    folder = Path(config["folder"])
+    if _refusals(folder):
+        # What one process of an earlier start was refused for would be refused again.
+        return
     # Ray meets anew, at another port, with each start.
-    reports = Path(config["folder"]) / f"start_{os.environ['MASTER_PORT']}"
+    reports = folder / f"start_{os.environ['MASTER_PORT']}"
     reports.mkdir(exist_ok=True)
     os.environ[worker.LAUNCHER] = f"0:{reports}"
     # What the run notes as its command line; Ray's own would tell nobody how to start it again.
@@ -140,9 +147,14 @@ def _work(config: dict[str, Any]) -> None:
     from treadle.cli.application import app
 
     status = app(config["arguments"], prog_name="treadle", standalone_mode=False)
-    if status:
+    if status and any(report.rank == int(os.environ["RANK"]) for report in _refusals(folder)):
+        # No failure, for Ray would start all of them again; but whoever was not refused must not wait for this one.
+        _cut_connections()
+    elif status:
         raise RuntimeError(f"the command ended with status {status}")
 
 
-def _is_refusal(path: Path) -> bool:
-    return bool(json.loads(path.read_text())["state"] == worker.REFUSED)
+def _cut_connections() -> None:
+    from treadle.parallel.processes import leave_group
+
+    leave_group()

@@ -85,6 +85,23 @@ def killed_between_two_checkpoints() -> Report:
     return {"whole": whole["weights"], "again": again["weights"], "steps": again["steps"]}
 
 
+class Judge(TrainerCallback):
+    """Reports a score that is another one on each rank: the first improves at once, others at every epoch."""
+
+    def on_eval_epoch_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        epoch = trainer.progress.epoch
+        trainer.run_history.update_metric("score", float(epoch if trainer.processes.rank else -epoch))
+
+
+@program.scenario
+def judged() -> Report:
+    """Save nothing but what is the best, by a score on which ranks do not agree."""
+    policy = Policy(best="score", greater_is_better=True)
+    report = run(kept("judged", callbacks=(Judge,), checkpoints=policy), save_every=100)
+    store = CheckpointStore(program.folder / "judged" / "checkpoints", policy)
+    return {"steps": report["steps"], "best": store.pointer("best"), "saved": store.steps()}
+
+
 @program.scenario
 def skipped() -> Report:
     return run(kept("skipped", BadLoss.at(5), dropout=0.0, on_nonfinite="skip"))
