@@ -74,6 +74,17 @@ def test_a_wait_that_was_too_long_is_known_by_its_message(error: Exception, expe
     assert is_timeout(error) is expected
 
 
+def test_a_process_that_only_lost_another_waits_for_nobody(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Board] = []
+    monkeypatch.setattr(Board, "wait_until_heard", lambda board: waited.append(board))
+    explain(RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:35724"), boards[0], None)
+    assert waited == []
+    explain(ValueError("bad row"), Board(dist.HashStore(), 1, rank=0, size=2), None)  # type: ignore[attr-defined]
+    assert len(waited) == 1
+
+
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when this process would have been ended."""

@@ -83,13 +83,21 @@ def explain(error: BaseException, board: "Board", folder: Path | None) -> None:
     if first is not None and first.rank != own.rank and not isinstance(error, TreadleError):
         if first.message != own.message:
             error.add_note(f"process {first.rank} failed first: {first.message}")
-    elif first == own:
+    elif first == own and not is_lost_connection(error):
+        # One that lost another process has nothing to tell, and that one could not hear it.
         board.wait_until_heard()
 
 
 def is_timeout(error: BaseException) -> bool:
     """Whether an error says that other processes did not come in time."""
     return isinstance(error, (RuntimeError, TimeoutError)) and bool(re.search(r"timed? ?out", str(error), re.I))
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether an error says that another process has gone away."""
+    return isinstance(error, RuntimeError) and bool(
+        re.search(r"connection (closed|reset)|broken pipe", str(error), re.I)
+    )
 
 
 def _in_one_line(error: BaseException) -> str:
