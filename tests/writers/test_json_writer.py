@@ -193,6 +193,23 @@ def test_what_was_put_before_a_checkpoint_and_not_written_before_the_crash_is_wr
     assert rows_of(path)[2:] == [{"iteration": 25, "score": 25}, {"iteration": 29, "loss": 29.0}]
 
 
+@pytest.mark.parametrize(("begin", "rows"), [(26, [9, 19]), (5, [])])
+def test_a_line_that_was_written_because_a_process_left_is_cut_when_the_run_goes_on(
+    path: Path, begin: int, rows: list[int]
+) -> None:
+    first, left = EventStorage(), JSONWriter(path)
+    train(first, left, 0, begin)
+    saved, state = resumed(first), left.state_dict()
+    with first:
+        left.write()
+    assert iterations(path) == [*rows, begin - 1]
+    again = JSONWriter(path)
+    again.load_state_dict(state)
+    assert again.state_dict() == state, "it may be saved again before it writes"
+    train(saved, again, begin, 40)
+    assert iterations(path) == [9, 19, 29, 39]
+
+
 def test_a_file_of_another_run_is_kept_under_another_name(path: Path) -> None:
     for runs in range(3):
         train(EventStorage(), JSONWriter(path), 0, 10 * (runs + 1))
