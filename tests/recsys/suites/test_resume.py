@@ -1,4 +1,4 @@
-"""Every model that is cut short in the middle of its epochs, and started again, ends in the bits of one that was not."""
+"""A model that is cut short inside of its epochs and started again ends in the bits of one that was not."""
 
 from functools import partial
 from pathlib import Path
