@@ -36,9 +36,8 @@ def full_sort_scores(
         DataError: There is no such user, or the loader is of another kind.
     """
     if not isinstance(test_data, FullSortEvalDataLoader):
-        raise DataError(
-            f"a {type(test_data).__name__} does not rank all items; prepare the data with eval_args.mode=full"
-        )
+        kind = type(test_data).__name__
+        raise DataError(f"a {kind} does not rank all items; prepare the data with eval_args.mode=full")
     place = _device_of(model) if device is None else torch.device(device)
     test_data.to(place)
     queries = _queries(torch.as_tensor(uid_series).flatten(), test_data)
@@ -85,7 +84,8 @@ def _queries(users: Tensor, loader: FullSortEvalDataLoader) -> Tensor:
     if not loader.by_row:
         return users
     owners = data.inter_feat[str(data.uid_field)]
-    return (owners == users.unsqueeze(1)).nonzero()[:, 1]
+    rows: Tensor = (owners == users.unsqueeze(1)).nonzero()[:, 1]
+    return rows
 
 
 def _device_of(model: Any) -> torch.device:
