@@ -65,6 +65,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     make(tmp_path_factory.mktemp("warm"), "BPR").fit()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("name", KILLS)
 def test_a_killed_training_ends_in_the_bits_of_one_that_was_not(tmp_path: Path, name: str) -> None:
