@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from treadle.data import Batch, size_of
+from treadle.data import Batch, TakesRows, size_of
 from treadle.events import LossTracker
 
 
@@ -67,6 +67,8 @@ def split_batch(batch: Batch, parts: int) -> list[Batch]:
 def _rows(value: Any, size: int, first: int, last: int) -> Any:
     if isinstance(value, Tensor):
         return value[first:last] if value.dim() and len(value) == size else value
+    if isinstance(value, TakesRows):
+        return value.take_rows(first, last) if len(value) == size else value
     if isinstance(value, Mapping):
         return {key: _rows(item, size, first, last) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

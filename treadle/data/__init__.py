@@ -1,6 +1,6 @@
 """Data that knows its place and keeps up: orders, samplers, streams, data in memory, random generators."""
 
-from treadle.data.batches import Batch, size_of
+from treadle.data.batches import Batch, TakesRows, size_of
 from treadle.data.in_memory import InMemoryDataset
 from treadle.data.in_memory_batches import InMemoryBatches
 from treadle.data.loaders import make_loader
@@ -22,6 +22,7 @@ __all__ = [
     "PositionedBatchSampler",
     "RandomState",
     "Stream",
+    "TakesRows",
     "data_folder",
     "fold_seed",
     "make_loader",

@@ -1,7 +1,7 @@
 """What one can say of a batch without knowing its type: how large it is, and how to move it."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -9,6 +9,17 @@ from torch import Tensor
 from treadle.errors import DataError
 
 Batch = Any
+
+
+@runtime_checkable
+class TakesRows(Protocol):
+    """A batch of a type of its own that can be cut along its samples."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def take_rows(self, first: int, last: int) -> Self:
+        """Return the samples from `first` up to, and without, `last`."""
 
 
 def mover(device: torch.device) -> Callable[[Batch], Batch]:

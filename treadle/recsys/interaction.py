@@ -115,6 +115,11 @@ class Interaction:
         """Return the columns as NumPy arrays."""
         return {name: column.numpy() for name, column in self.interaction.items()}
 
+    def take_rows(self, first: int, last: int) -> "Interaction":
+        """Return the rows from `first` up to, and without, `last`; they are views."""
+        columns = {name: column[first:last] for name, column in self.interaction.items()}
+        return Interaction.of_columns(columns, last - first)
+
     def repeat(self, sizes: int) -> "Interaction":
         """Return all rows `sizes` times, one round after the other."""
         return self._each(lambda column: column.repeat(sizes, *[1] * (column.dim() - 1)))

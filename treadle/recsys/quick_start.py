@@ -4,6 +4,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from treadle._saving import load_plain_state_dict
 from treadle.errors import ConfigError
+from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
@@ -92,6 +94,46 @@ def run_recbole(
     if queue is not None and config["local_rank"] == 0:
         queue.put(result)
     return result
+
+
+def run(
+    model: Any = None,
+    dataset: str | None = None,
+    config_file_list: Sequence[str | os.PathLike[str]] | None = None,
+    config_dict: Mapping[str, Any] | None = None,
+    saved: bool = True,
+    nproc: int = 1,
+    world_size: int = -1,
+    ip: str = "localhost",
+    port: str = "5678",
+    group_offset: int = 0,
+) -> dict[str, Any]:
+    """Train a model and test it, on several processes of this machine if `nproc` says so.
+
+    Args:
+        model, dataset, config_file_list, config_dict, saved: As for `run_recbole`.
+        nproc: How many processes.
+        world_size: How many there are on all machines; -1 for as many as here.
+        ip, port, group_offset: Not used: processes of one machine find each other.
+
+    Returns:
+        What `run_recbole` returns.
+
+    Raises:
+        ConfigError: There are to be processes on other machines, or this process cannot start others.
+    """
+    if world_size > nproc or group_offset:
+        raise ConfigError(
+            f"run: world_size={world_size} and group_offset={group_offset} mean several machines; start the program "
+            "with torchrun on each of them, and call run_recbole"
+        )
+    given = (model, dataset, config_file_list, config_dict, saved)
+    if nproc == 1:
+        return run_recbole(*given)
+    results = get_context("fork").SimpleQueue()
+    notebook_launcher(run_recbole, (*given, results), nproc)
+    found: dict[str, Any] = results.get()
+    return found
 
 
 def fit_and_test(

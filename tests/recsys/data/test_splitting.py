@@ -129,7 +129,7 @@ def test_the_last_and_the_last_but_one_are_held_out(tmp_path: Path) -> None:
     assert len(train) == 24
 
 
-def test_times_that_differ_by_less_than_32_bits_can_tell_are_still_in_order(tmp_path: Path) -> None:
+def test_fact_8_times_that_differ_by_less_than_32_bits_can_tell_are_still_in_order(tmp_path: Path) -> None:
     start = 891717742
     rows = [("a", f"i{place}", 1, start + place) for place in (3, 0, 4, 1, 2)]
     left = {"order": "TO", "split": {"LS": "valid_and_test"}}

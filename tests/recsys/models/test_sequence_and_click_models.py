@@ -170,6 +170,7 @@ def test_a_batch_of_one_row_can_be_trained_on(make: Make, variant: str) -> None:
 def test_double_precision_is_kept(make: Make, variant: str) -> None:
     built = make(variant)
     built.model.double().eval()
+    assert built.model.calculate_loss(built.batch()).dtype == torch.float64
     with torch.no_grad():
         assert built.model.predict(_rows(built)).dtype == torch.float64
 

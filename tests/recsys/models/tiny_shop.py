@@ -85,7 +85,7 @@ def build(folder: Path, model: Any, **settings: Any) -> Built:
         "numerical_features": ["height", "price", "sizes"],
         "normalize_field": ["height"],
         "topk": [5],
-        **_smaller(kind.__name__),
+        **smaller(kind.__name__),
     }
     if kind.type is not ModelType.CONTEXT:
         given |= {"unused_col": {"inter": ["label", "price"]}}
@@ -100,7 +100,8 @@ def _ranks(kind: type) -> bool:
     return issubclass(kind, NextItemRecommender)
 
 
-def _smaller(name: str) -> dict[str, Any]:
+def smaller(name: str) -> dict[str, Any]:
+    """Return settings that make a model small."""
     if name in ("SASRec", "BERT4Rec"):
         return {"hidden_size": 12, "inner_size": 20}
     if name in ("GRU4Rec", "NARM"):

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tests.recsys.suites import on_processes
+from tests.recsys.suites.every_model import MODELS
 from tests.recsys.trainer.runs import interactions, make
 from treadle.checkpoint import write_file
 from treadle.parallel import Processes
@@ -130,6 +132,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     for name, program in PROGRAMS.items():
         write_file(folder / f"{name}.rank_{processes.rank}", program(folder / name, name))
+    for name in MODELS:
+        write_file(folder / f"model {name}.rank_{processes.rank}", on_processes.outcome(folder / f"model {name}", name))
 
 
 if __name__ == "__main__":

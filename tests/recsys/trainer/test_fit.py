@@ -181,7 +181,7 @@ def test_the_reason_names_the_best_epoch(tmp_path: Path, capsys: Any) -> None:
     assert "Finished training, best eval result in epoch 1" in capsys.readouterr().out
 
 
-def test_an_equal_score_is_no_better_one(tmp_path: Path) -> None:
+def test_fact_10_an_equal_score_is_no_better_one(tmp_path: Path) -> None:
     run = scripted(tmp_path, [0.5, 0.5, 0.5, 0.6], stopping_step=1)
     run.fit()
     assert read_file(run.trainer.saved_model_file)["epoch"] == 0
@@ -283,7 +283,7 @@ def test_no_epochs_save_the_model_as_it_is(tmp_path: Path) -> None:
     assert run.trainer.evaluate(run.test) is not None
 
 
-def test_the_file_of_a_model_holds_no_pickle_and_its_settings(tmp_path: Path) -> None:
+def test_fact_2_the_file_of_a_model_holds_no_pickle_and_its_settings(tmp_path: Path) -> None:
     run = make(tmp_path, epochs=1)
     run.fit()
     state = read_file(run.trainer.saved_model_file)

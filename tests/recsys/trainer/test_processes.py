@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.interrupting import assert_same_bits
+from tests.recsys.suites import on_processes
+from tests.recsys.suites.every_model import MODELS
 from tests.recsys.trainer.several_processes import BATCH, SCENARIOS, outcome
 from treadle.checkpoint import read_file
 
@@ -72,3 +75,22 @@ def test_two_processes_end_in_the_weights_and_metrics_of_one(together: Path, tmp
 def test_two_processes_write_one_file_and_go_on_from_it_exactly(together: Path) -> None:
     for rank in range(2):
         assert read(together, "resumed", rank) == {"same": True, "files": 2}
+
+
+# Every model --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_measure_of_a_model_what_one_measures(together: Path, tmp_path: Path, name: str) -> None:
+    alone = on_processes.outcome(tmp_path, name)
+    found = [read(together, f"model {name}", rank) for rank in range(2)]
+    assert_same_bits(found[0], found[1])
+    if alone["before"] is not None:
+        assert found[0]["before"] == pytest.approx(alone["before"], abs=EXACT)
+    if name in on_processes.OF_WHOLE_BATCHES:
+        return
+    for key, weights in alone["weights"].items():
+        torch.testing.assert_close(found[0]["weights"][key], weights, rtol=0, atol=EXACT)
+    for part in ("valid", "test"):
+        assert found[0][part] == pytest.approx(alone[part], abs=EXACT)

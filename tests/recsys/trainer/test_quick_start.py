@@ -23,7 +23,7 @@ from treadle.recsys import (
     run_recbole,
 )
 from treadle.recsys.models.general_recommender import BPR
-from treadle.recsys.quick_start import init_logger
+from treadle.recsys.quick_start import init_logger, run
 
 
 @pytest.fixture
@@ -125,3 +125,22 @@ def test_init_seed_seeds_every_generator() -> None:
 def test_a_level_of_logging_that_does_not_exist_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="state='loud' is no level of logging"):
         init_logger(Config("BPR", "toy", config_dict={**data, "state": "loud"}))
+
+
+# Several processes --------------------------------------------------------------------------------------------
+
+
+def test_run_on_one_process_is_run_recbole(data: dict[str, Any]) -> None:
+    assert run("BPR", "toy", config_dict=data, nproc=1) == run_recbole("BPR", "toy", config_dict=data)
+
+
+@pytest.mark.slow
+def test_run_starts_processes_and_returns_what_one_finds(data: dict[str, Any]) -> None:
+    found, alone = run("BPR", "toy", config_dict=data, nproc=2), run("BPR", "toy", config_dict=data)
+    assert found["best_valid_score"] == pytest.approx(alone["best_valid_score"], abs=1e-6)
+    assert found["test_result"].exact == pytest.approx(alone["test_result"].exact, abs=1e-6)
+
+
+def test_processes_on_other_machines_are_left_to_torchrun(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="world_size=4 and group_offset=0 mean several machines; start the program"):
+        run("BPR", "toy", config_dict=data, nproc=2, world_size=4)

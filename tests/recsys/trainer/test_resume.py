@@ -157,7 +157,7 @@ def cut_after(run: Run, epoch: int) -> None:
     run.trainer._files.wait()
 
 
-def test_resume_checkpoint_goes_on_from_the_folder_beside_the_file_and_loses_no_epoch(tmp_path: Path) -> None:
+def test_fact_3_resume_checkpoint_goes_on_from_the_folder_beside_the_file_and_loses_no_epoch(tmp_path: Path) -> None:
     whole = make(tmp_path, epochs=4)
     whole.fit()
     first = make(tmp_path, epochs=4, save_every="1 step")

@@ -22,7 +22,8 @@ class ClickRecommender(ContextRecommender):
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of the labels."""
-        loss: Tensor = self.loss(at_least_float32(self(interaction)), interaction[self.LABEL].float())
+        logits = at_least_float32(self(interaction))
+        loss: Tensor = self.loss(logits, interaction[self.LABEL].to(logits.dtype))
         return loss
 
     def predict(self, interaction: "Interaction") -> Tensor:

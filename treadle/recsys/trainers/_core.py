@@ -79,6 +79,7 @@ class RecsysCore(Trainer):
         self._passes = list(face._passes())
         self._pass_verbs: dict[str, LossVerb] = {}
         self._share = 1.0
+        self._whole: Any = None
         self._saved_time = time.monotonic()
         self._finished_foreign = False
         self.losses: Losses | None = None
@@ -98,9 +99,11 @@ class RecsysCore(Trainer):
             deterministic=bool(config["deterministic"]),
             execution=config["execution"] or "auto",
             compile=config["compile"] or False,
+            microbatch=config["microbatch"] or "fixed",
             loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
         )
-        self.epoch_losses = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
+        self.epoch_losses = self._sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
+        self._sums_before: dict[str, Tensor] = {}
         self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)
         if getattr(face.model, "other_parameter_name", ()):
             self.track(other_parameter=OtherParameters(face.model, self.device))
@@ -235,11 +238,11 @@ class RecsysCore(Trainer):
             if not parts or not all(isinstance(part, Tensor) for part in parts):
                 raise LossError(f"the loss of a batch is {losses!r}; return a tensor, or a tuple of tensors")
             loss: Any = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
-            sums.add(name, parts, self._share)
+            items = self._items_in(interaction) if distributed or self._whole is not None else None
+            sums.add(name, parts, self._share if self._whole is None else self._part_of_whole(interaction, items))
             if check is not None:
                 check(loss)
             output = {"loss": loss, "model_outputs": losses, "batch_size": len(interaction)}
-            items = self._items_in(interaction) if distributed else None
             return output if items is None else {**output, "num_items_in_batch": items}
 
         return calculate_loss
@@ -255,10 +258,27 @@ class RecsysCore(Trainer):
                 return (interaction[targets] != 0).sum()
         return None
 
+    def _part_of_whole(self, interaction: Any, items: Any) -> Any:
+        """Return what part of its batch's loss the loss of a micro-batch is."""
+        if not self._scale.mean:
+            return self._share
+        if items is None:
+            return self._share * len(interaction) / len(self._whole)
+        part, whole = (torch.as_tensor(one, dtype=torch.float64) for one in (items, self._items_in(self._whole)))
+        return self._share * part / whole.clamp_min(1)
+
     def _attempt(self, phase: Phase, window: list[Batch]) -> None:
         if self.processes.distributed:
             self._share = getattr(phase.stream, "share", 1.0)
+        if self.microbatch == "auto":
+            self._whole = as_interaction(window[0]) if self._splits.parts > 1 else None
+            self._sums_before = {name: total.clone() for name, total in self._sums.state_dict().items()}
         super()._attempt(phase, window)
+
+    def _cut_finer(self) -> None:
+        """Halve the micro-batches, and forget the losses of those that were calculated already."""
+        self._sums.load_state_dict(self._sums_before)
+        super()._cut_finer()
 
     def training_run_epoch_end(self) -> None:
         """Have the epoch evaluated, judged and saved."""
@@ -325,7 +345,7 @@ class RecsysCore(Trainer):
         model: Any = self.model
         verb = self._loss_verb(TRAIN, loss_func or model.calculate_loss, sums)
         phase = Phase(TRAIN, stream, verb, self._face.optimizer)
-        inside, self.in_own_loop = self.in_own_loop, True
+        inside, self.in_own_loop, self._sums = self.in_own_loop, True, sums
         try:
             for window in self._windows(phase):
                 self._attempt(phase, window)
@@ -333,7 +353,7 @@ class RecsysCore(Trainer):
                 if self.callback_handler.table["on_update_end"]:
                     self.fire("on_update_end")
         finally:
-            self.in_own_loop = inside
+            self.in_own_loop, self._sums = inside, self.epoch_losses
         found = _reported(sums.read([TRAIN], self.processes))
         return 0.0 if found is None else found
 

@@ -28,13 +28,13 @@ class EpochLosses:
         for total in self._sums.values():
             total.zero_()
 
-    def add(self, name: str, parts: Sequence[Tensor], share: float = 1.0) -> None:
+    def add(self, name: str, parts: Sequence[Tensor], share: float | Tensor = 1.0) -> None:
         """Add the parts of the loss of a batch.
 
         Args:
             name: The pass over the data that they are of.
             parts: The parts, one number each.
-            share: What part of the batch this process has.
+            share: What part of the batch this process, or this micro-batch, has.
         """
         losses = torch.stack([part.detach().reshape(()) for part in parts])
         if self._only_finite:
@@ -46,7 +46,7 @@ class EpochLosses:
             if known is not None:
                 longer[: len(known)] = known
             known = self._sums[name] = longer
-        known[: len(parts)].add_(losses if share == 1.0 else losses * share)
+        known[: len(parts)].add_(losses if isinstance(share, float) and share == 1.0 else losses * share)
 
     def read(self, names: Sequence[str], processes: Processes) -> list[list[float]]:
         """Return the sums of some passes over the batches of all processes; passes that did not come have none."""

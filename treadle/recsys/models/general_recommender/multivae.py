@@ -11,6 +11,7 @@ from treadle.errors import ConfigError
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.latent import draw_gaussian
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, share, sizes, whole
 
@@ -57,9 +58,7 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
 
     def reparameterize(self, mean: Tensor, logvar: Tensor) -> Tensor:
         """Return a draw from the Gaussian in training, and its mean elsewhere."""
-        if not self.training:
-            return mean
-        return mean + torch.randn_like(mean) * (0.5 * logvar).exp()
+        return draw_gaussian(mean, logvar) if self.training else mean
 
     def anneal(self) -> Tensor:
         """Return the weight of the KL divergence."""

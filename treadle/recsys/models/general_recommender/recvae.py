@@ -13,6 +13,7 @@ from treadle.errors import ConfigError
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.latent import draw_gaussian
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, share, whole
 
@@ -57,7 +58,7 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
         return self.decoder(latent), latent, mean, logvar
 
     def _latent(self, mean: Tensor, logvar: Tensor) -> Tensor:
-        return mean + torch.randn_like(mean) * (0.5 * logvar).exp() if self.training else mean
+        return draw_gaussian(mean, logvar) if self.training else mean
 
     def calculate_loss(self, interaction: "Interaction", encoder_flag: bool = True) -> Tensor:
         """Return the negative evidence bound.

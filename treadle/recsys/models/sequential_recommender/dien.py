@@ -74,7 +74,7 @@ class DIEN(SequentialRecommender):
         """Return the cross-entropy of the labels, and the auxiliary loss."""
         columns = (self.USER_ID, self.ITEM_SEQ, self.NEG_ITEM_SEQ, self.ITEM_SEQ_LEN, self.POS_ITEM_ID)
         logits, auxiliary = self(*(interaction[name] for name in columns))
-        loss: Tensor = self.loss(logits, interaction[self.LABEL_FIELD].float()) + self.alpha * auxiliary
+        loss: Tensor = self.loss(logits, interaction[self.LABEL_FIELD].to(logits.dtype)) + self.alpha * auxiliary
         return loss
 
     def predict(self, interaction: "Interaction") -> Tensor:

@@ -64,7 +64,8 @@ class DIN(SequentialRecommender):
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of the labels."""
-        loss: Tensor = self.loss(self._logits(interaction), interaction[self.LABEL_FIELD].float())
+        logits = self._logits(interaction)
+        loss: Tensor = self.loss(logits, interaction[self.LABEL_FIELD].to(logits.dtype))
         return loss
 
     def predict(self, interaction: "Interaction") -> Tensor:
