@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from tests.guards.no_sync import DEVICES, no_sync
 from treadle.errors import ConfigError, DataError
-from treadle.recsys.sampling import HardNegatives, NegativeSampler, PopularityNegatives, UniformNegatives, UserItems
+from treadle.recsys.sampling import (
+    HardNegatives,
+    NegativeSampler,
+    PopularityNegatives,
+    UniformNegatives,
+    UserItems,
+    uniform_negatives,
+)
 
 CHI_SQUARE_99 = {2: 9.21, 3: 11.34, 4: 13.28, 5: 15.09}
 """What chi-square stays below in 99 of 100 cases, by degrees of freedom."""
@@ -67,6 +74,32 @@ def test_what_was_seen_is_never_drawn(kind: str, case: tuple[UserItems, Tensor, 
 def test_a_user_who_saw_all_items_but_one_gets_that_one(kind: str) -> None:
     drawn = make(kind).sample(torch.tensor([2, 3]), 100, seed=0)
     assert torch.equal(drawn, torch.tensor([[1], [4]]).expand(2, 100))
+
+
+@given(case=tables(), seed=st.integers(0, 2**60))
+def test_looking_unseen_items_up_gives_what_searching_for_them_does(
+    case: tuple[UserItems, Tensor, Tensor], seed: int
+) -> None:
+    seen, _, users = case
+    searched, listed = UniformNegatives(seen), UniformNegatives(seen)
+    assert not listed._may_list(torch.zeros(3))
+    listed._listed()
+    assert torch.equal(listed.sample(users, 20, seed=seed), searched.sample(users, 20, seed=seed))
+
+
+def test_unseen_items_are_listed_once_many_are_drawn_and_only_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uniform_negatives, "LISTED_AT_ONCE", 16)  # two users at a time
+    sampler, users = UniformNegatives(SEEN), torch.tensor([0, 1, 2, 3])
+    expected = sampler.sample(users, 5, seed=1)
+    assert sampler._unseen is None
+    sampler.sample(users, uniform_negatives.MANY // 4, seed=1)
+    assert sampler._unseen is not None
+    assert sampler._unseen.tolist() == [2, 3, 5, 6, 7, 1, 2, 3, 4, 5, 6, 7, 1, 4]
+    assert torch.equal(sampler.sample(users, 5, seed=1), expected)
+    monkeypatch.setattr(uniform_negatives, "LARGEST_LIST", 27)  # four users, seven items
+    other = UniformNegatives(SEEN)
+    other.sample(users, uniform_negatives.MANY, seed=1)
+    assert other._unseen is None
 
 
 def distance(sampler: NegativeSampler, user: int, shares: dict[int, float]) -> float:

@@ -87,10 +87,10 @@ class TrainDataLoader(AbstractDataLoader):
     def batch_at(self, epoch: int, index: int, *, rank: int = 0, size: int = 1) -> Interaction:
         """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
         first, last = self._share(index, rank, size)
-        if not self._fits_at_once:
-            places = torch.arange(first, last, device=self.device)
-            return self.make_batch(self._rows(epoch, first, last), places, epoch)
         if self._epoch is None or self._epoch[0] != epoch:
+            if not self._fits_at_once:
+                places = torch.arange(first, last, device=self.device)
+                return self.make_batch(self._rows(epoch, first, last), places, epoch)
             self._epoch = (epoch, *self._whole_epoch(epoch))
         _, positives, negatives = self._epoch
         batch: Interaction = positives[first:last]

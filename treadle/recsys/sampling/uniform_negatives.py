@@ -7,12 +7,20 @@ from treadle.recsys.sampling.counter_random import random_below
 from treadle.recsys.sampling.sampler import NegativeSampler
 from treadle.recsys.sampling.user_items import UserItems
 
+MANY = 10_000
+"""How many items are drawn at once before it pays to have all unseen items listed."""
+LARGEST_LIST = 1 << 25
+"""How many unseen items, of all users together, are listed at most: 128 MiB."""
+LISTED_AT_ONCE = 1 << 22
+
 
 class UniformNegatives(NegativeSampler):
     """Draws every item that the user has not seen with the same probability.
 
     The r-th unseen item is r plus the number of seen items before it. Of a user's seen items s0 < s1 < ..., those
-    before it are the ones with s_j - j <= r: these differences are sorted, so one binary search counts them.
+    before it are the ones with s_j - j <= r: these differences are sorted, so one binary search counts them. On a CPU
+    that search is most of what a draw costs: where all unseen items of all users fit into memory they are listed, and
+    the r-th is looked up.
 
     >>> seen = UserItems(torch.tensor([0, 0]), torch.tensor([1, 3]), num_users=2, num_items=5)
     >>> sorted(set(UniformNegatives(seen).sample(torch.tensor([0]), 50, seed=7).flatten().tolist()))
@@ -27,12 +35,40 @@ class UniformNegatives(NegativeSampler):
         self._stride = seen.catalogue_size + 1
         before = torch.arange(len(seen), device=seen.device) - seen.offsets[seen.users]
         self._unseen_before = seen.users * self._stride + (seen.items - seen.first_item - before)
+        self._unseen: Tensor | None = None
 
     def draw(self, users: Tensor, bits: Tensor) -> Tensor:
         """Return the unseen item that each random number stands for."""
         rank = random_below(bits, self._available[users])
+        if self._may_list(rank):
+            unseen = self._listed()
+            return unseen[rank.add_(self._first_unseen[users])].long()
         places = torch.searchsorted(self._unseen_before, (users * self._stride + rank).contiguous(), right=True)
         return rank.add_(places).sub_(self.seen.offsets[users]).add_(self.seen.first_item)
+
+    def _may_list(self, ranks: Tensor) -> bool:
+        if self._unseen is not None:
+            return True
+        fits = self.seen.num_users * self.seen.catalogue_size <= LARGEST_LIST
+        return ranks.device.type == "cpu" and fits and ranks.numel() >= MANY
+
+    def _listed(self) -> Tensor:
+        """Return the unseen items of all users, one user after the other."""
+        if self._unseen is None:
+            self._first_unseen = self._available.cumsum(0) - self._available
+            each = max(LISTED_AT_ONCE // self.seen.num_items, 1)
+            parts = [self._unseen_by(first, each) for first in range(0, self.seen.num_users, each)]
+            self._unseen = torch.cat(parts)
+        return self._unseen
+
+    def _unseen_by(self, first: int, count: int) -> Tensor:
+        seen = self.seen
+        last = min(first + count, seen.num_users)
+        unseen = torch.ones(last - first, seen.num_items, dtype=torch.bool)
+        unseen[:, : seen.first_item] = False
+        own = slice(int(seen.offsets[first]), int(seen.offsets[last]))
+        unseen[seen.users[own] - first, seen.items[own]] = False
+        return unseen.nonzero()[:, 1].int()
 
     def weights(self) -> Tensor:
         """Return 1 for every item."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.gathering import rows_of_table
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.loss import BPRLoss
 from treadle.recsys.models.scoring import all_dots, dot
@@ -36,12 +37,12 @@ class BPR(GeneralRecommender):
 
     def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embeddings of users and items."""
-        return self.user_embedding(user), self.item_embedding(item)
+        return rows_of_table(self.user_embedding, user), rows_of_table(self.item_embedding, item)
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the pairwise loss."""
         users, positives = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
-        negatives = self.item_embedding(interaction[self.NEG_ITEM_ID])
+        negatives = rows_of_table(self.item_embedding, interaction[self.NEG_ITEM_ID])
         loss: Tensor = self.loss(dot(users, positives), dot(users, negatives))
         return loss
 
