@@ -51,10 +51,12 @@ class TapeRecorder:
     Attributes:
         captures: How many recordings succeeded.
         replays: How many replays there were.
+        operations: The names of the operations of each recording.
     """
 
     def __init__(self) -> None:
         self.captures = self.replays = 0
+        self.operations: list[list[str]] = []
 
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Callable[[], None]:
         random = torch.get_rng_state()
@@ -69,6 +71,7 @@ class TapeRecorder:
                 tape.undo()
             torch.set_rng_state(random)
         self.captures += 1
+        self.operations.append([str(operation[0]) for operation in tape.operations])
 
         def replay() -> None:
             self.replays += 1

@@ -6,6 +6,7 @@ from treadle.data.in_memory_batches import InMemoryBatches
 from treadle.data.loaders import make_loader
 from treadle.data.locating import data_folder
 from treadle.data.per_sample import sample_seed
+from treadle.data.placed_batches import PlacedBatches
 from treadle.data.prefetching import DevicePrefetcher
 from treadle.data.random_state import RandomState
 from treadle.data.sampler import PositionedBatchSampler
@@ -19,6 +20,7 @@ __all__ = [
     "DevicePrefetcher",
     "InMemoryBatches",
     "InMemoryDataset",
+    "PlacedBatches",
     "PositionedBatchSampler",
     "RandomState",
     "Stream",

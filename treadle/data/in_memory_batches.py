@@ -80,6 +80,16 @@ class InMemoryBatches:
         return self._base.device.type == device.type
 
     @property
+    def device(self) -> torch.device:
+        """Where the order is kept."""
+        return self.permutation.device
+
+    @property
+    def address(self) -> int:
+        """Where in memory the order is kept."""
+        return self.permutation.data_ptr()
+
+    @property
     def transforms(self) -> bool:
         """Whether a function of the user's changes every batch."""
         return self._base.transform is not None
@@ -119,7 +129,7 @@ class InMemoryBatches:
     def batch(self, number: int) -> Batch:
         """Return the batch numbered `number` of the epoch."""
         self.seed_for(number)
-        return self.gather(self.permutation.narrow(0, *self.span(number)))
+        return self.batch_of(*self.span(number))
 
     def seed_for(self, number: int) -> None:
         """Seed the generator of the transform for the batch numbered `number`."""
@@ -130,6 +140,10 @@ class InMemoryBatches:
         """Return the batch of the samples at `indices`, a tensor on the device."""
         batch = self._rows(indices)
         return batch if self._base.transform is None else self._base.transform(batch, self.generator)
+
+    def batch_of(self, place: int, size: int) -> Batch:
+        """Return the batch of `size` samples that begins at `place` in the order."""
+        return self.gather(self.permutation.narrow(0, place, size))
 
     def batch_at(self, cursor: Tensor, size: int) -> Batch:
         """Return the batch of `size` samples that begins at the place `cursor`, a tensor on the device."""

@@ -14,6 +14,7 @@ from treadle.data.in_memory_batches import InMemoryBatches, in_memory_batches
 from treadle.data.loaders import length_of
 from treadle.data.order import Order, SamplerOrder, ShuffledOrder
 from treadle.data.per_sample import SeededSamples, draws_nothing
+from treadle.data.placed_batches import PlacedBatches
 from treadle.data.prefetching import DevicePrefetcher, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
@@ -131,7 +132,7 @@ class Stream:
         return self._prefetcher is not None
 
     @property
-    def in_memory(self) -> InMemoryBatches | None:
+    def in_memory(self) -> PlacedBatches | None:
         """The batches of an `InMemoryDataset` on the device, for a step that gathers them itself; else None."""
         return self._gathered if self._gathered is not None and self._gathered.is_on(self._device) else None
 
@@ -270,8 +271,8 @@ class Stream:
             For each batch its place in `in_memory.permutation` and its size, fewer at the end of the epoch. None, and
             nothing drawn, if the data is not in memory, or if an endless window goes on into the next epoch.
         """
-        gathered = self.in_memory
-        if gathered is None or self.keep_last:
+        gathered = self._gathered
+        if gathered is None or self.in_memory is None or self.keep_last:
             return None
         if self._iterator is None:
             self._iterator = self._open()

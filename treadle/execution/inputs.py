@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from treadle.data.in_memory_batches import InMemoryBatches
+from treadle.data.placed_batches import PlacedBatches
 
 Signature = tuple[Any, ...]
 
@@ -72,14 +72,13 @@ class PlacedWindow(list[Any]):
         places: The places and sizes.
     """
 
-    def __init__(self, batches: InMemoryBatches, places: list[tuple[int, int]]) -> None:
+    def __init__(self, batches: PlacedBatches, places: list[tuple[int, int]]) -> None:
         super().__init__(places)
         self.batches = batches
 
     def gathered(self) -> list[Any]:
         """Return the window as batches."""
-        permutation = self.batches.permutation
-        return [self.batches.gather(permutation.narrow(0, *place)) for place in self]
+        return [self.batches.batch_of(*place) for place in self]
 
 
 class GatheredInputs:
@@ -92,8 +91,8 @@ class GatheredInputs:
     def __init__(self, window: PlacedWindow) -> None:
         self._batches = window.batches
         self._sizes = [size for _, size in window]
-        self._address = window.batches.permutation.data_ptr()
-        self._cursors = torch.tensor([place for place, _ in window], device=window.batches.permutation.device)
+        self._address = window.batches.address
+        self._cursors = torch.tensor([place for place, _ in window], device=window.batches.device)
 
     def window(self) -> list[Any]:
         """Gather the batches at the cursors."""
@@ -102,7 +101,7 @@ class GatheredInputs:
 
     def values_of(self, window: list[Any]) -> list[int] | None:
         """Return the places of the batches; None if their sizes differ, or the order is kept elsewhere."""
-        moved = not isinstance(window, PlacedWindow) or window.batches.permutation.data_ptr() != self._address
+        moved = not isinstance(window, PlacedWindow) or window.batches.address != self._address
         return None if moved or [size for _, size in window] != self._sizes else [place for place, _ in window]
 
     def write(self, values: list[int]) -> None:
@@ -147,7 +146,7 @@ def like(value: Any) -> Any:
 def signature_of(window: list[Any]) -> Signature:
     """Return what must be the same for a recorded step to fit: shapes, types, containers, and what is no tensor."""
     if isinstance(window, PlacedWindow):
-        return ("gathered", window.batches.permutation.data_ptr(), *(size for _, size in window))
+        return ("gathered", window.batches.address, *(size for _, size in window))
     shapes = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves(window)]
     return (*shapes, *map(_structure, window))
 

@@ -1,6 +1,7 @@
 """Loaders: batches for training and evaluation, each found by its place."""
 
 from treadle.recsys.loading.base import AbstractDataLoader
+from treadle.recsys.loading.epoch_batches import EpochBatches
 from treadle.recsys.loading.evaluation import FullSortEvalDataLoader, NegSampleEvalDataLoader
 from treadle.recsys.loading.negatives import Negatives
 from treadle.recsys.loading.sequences import SequenceTrainDataLoader
@@ -9,6 +10,7 @@ from treadle.recsys.loading.users import UserDataLoader
 
 __all__ = [
     "AbstractDataLoader",
+    "EpochBatches",
     "FullSortEvalDataLoader",
     "NegSampleEvalDataLoader",
     "Negatives",

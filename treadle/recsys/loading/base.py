@@ -150,6 +150,10 @@ class AbstractDataLoader(ABC):
     def _rows(self, epoch: int, first: int, last: int) -> Tensor:
         if not self.shuffle:
             return torch.arange(first, last, device=self.device)
+        return self.order_of(epoch)[first:last]
+
+    def order_of(self, epoch: int) -> Tensor:
+        """Return the order of the rows in an epoch, on the device; asking ahead of time leaves nothing to do then."""
         if self._order is None or self._order[0] != epoch:
             # On the host, where every machine draws the same; then once to the device.
             generator = torch.Generator().manual_seed(fold_seed(self._seed, "order", epoch))
@@ -157,7 +161,7 @@ class AbstractDataLoader(ABC):
             if self.device.type == "cuda":
                 order = order.pin_memory().to(self.device, non_blocking=True)
             self._order = (epoch, order.to(self.device))
-        return self._order[1][first:last]
+        return self._order[1]
 
     def __iter__(self) -> Iterator[Any]:
         epoch, first = self.epoch, self._next_batch

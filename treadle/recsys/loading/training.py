@@ -88,17 +88,20 @@ class TrainDataLoader(AbstractDataLoader):
         """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
         first, last = self._share(index, rank, size)
         if self._epoch is None or self._epoch[0] != epoch:
-            if not self._fits_at_once:
+            if not self.fits_at_once:
                 places = torch.arange(first, last, device=self.device)
                 return self.make_batch(self._rows(epoch, first, last), places, epoch)
-            self._epoch = (epoch, *self._whole_epoch(epoch))
+            self._epoch = (epoch, *self.whole_epoch(epoch))
         _, positives, negatives = self._epoch
-        batch: Interaction = positives[first:last]
-        batch = self._dataset.join(batch)
-        return batch if negatives is None else self._with_negatives(batch, negatives[first:last])
+        return self.completed(positives[first:last], None if negatives is None else negatives[first:last])
+
+    def completed(self, positives: Interaction, negatives: Tensor | None) -> Interaction:
+        """Return the batch of some rows of `whole_epoch`: with features of users and items, and with negatives."""
+        batch = self._dataset.join(positives)
+        return batch if negatives is None else self._with_negatives(batch, negatives)
 
     @property
-    def _fits_at_once(self) -> bool:
+    def fits_at_once(self) -> bool:
         """Whether an epoch can be gathered and drawn at once, so that a batch is only cut out of it."""
         if self._transform is not None or isinstance(self._dataset, SequentialDataset) or self._draws_hard:
             return False
@@ -106,7 +109,8 @@ class TrainDataLoader(AbstractDataLoader):
         row = sum(column[:1].numel() * column.element_size() for column in columns) + 8 * self.times
         return row * self.sample_size <= AT_ONCE[self.device.type != "cpu"]
 
-    def _whole_epoch(self, epoch: int) -> tuple[Interaction, Tensor | None]:
+    def whole_epoch(self, epoch: int) -> tuple[Interaction, Tensor | None]:
+        """Return all rows of an epoch in its order, and the negatives of each, if there are any."""
         rows = self._rows(epoch, 0, self.sample_size)
         places = torch.arange(self.sample_size, device=self.device)
         positives: Interaction = self._dataset.inter_feat[rows]

@@ -28,7 +28,11 @@ class BPRLoss(nn.Module):
         """Return the loss of positives `[rows]` against negatives `[rows]`, or `[rows, n]` for several."""
         if neg_score.dim() > pos_score.dim():
             pos_score = pos_score.unsqueeze(-1)
-        log_likelihood = functional.logsigmoid(at_least_float32(pos_score - neg_score))
+        return self.of_differences(pos_score - neg_score)
+
+    def of_differences(self, differences: Tensor) -> Tensor:
+        """Return the loss of scores of positives from which those of negatives are subtracted already."""
+        log_likelihood = functional.logsigmoid(at_least_float32(differences))
         if self.gamma > 0:
             bound = log_likelihood.new_full((), self.gamma).log()
             log_likelihood = torch.logaddexp(log_likelihood, bound)
@@ -55,18 +59,24 @@ class EmbLoss(nn.Module):
         super().__init__()
         self.norm = norm
 
-    def forward(self, *embeddings: Tensor, require_pow: bool = False) -> Tensor:
+    def forward(self, *embeddings: Tensor, require_pow: bool = False, rows: int | None = None) -> Tensor:
         """Return the penalty.
 
         Args:
             embeddings: Each `[rows, ...]`.
             require_pow: Take the norms to the power of `norm`, and divide by it. With the norm 2 this is half the sum
                 of squares, the weight decay that papers mean. Without it, the norm of each tensor counts as it is.
+            rows: What to divide by; by default the rows of the last tensor.
         """
+        rows = max(embeddings[-1].shape[0] if rows is None else rows, 1)
+        if require_pow and self.norm == 2:
+            # Without the root, which would be squared again, and whose gradient has to look out for zeros.
+            squares = [at_least_float32(one).square().sum() for one in embeddings]
+            return (squares[0] if len(squares) == 1 else torch.stack(squares).sum()) / (2 * rows)
         norms = torch.stack([at_least_float32(one).norm(self.norm) for one in embeddings])
         if require_pow:
             norms = norms.pow(self.norm) / self.norm
-        return norms.sum() / max(embeddings[-1].shape[0], 1)
+        return norms.sum() / rows
 
 
 class EmbMarginLoss(nn.Module):

@@ -9,7 +9,7 @@ from treadle.data import Stream, size_of
 from treadle.data.batches import stay
 from treadle.data.sequences import Repeated
 from treadle.recsys.interaction import Interaction
-from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.loading import AbstractDataLoader, EpochBatches, TrainDataLoader
 
 LATER_PASSES = 32
 """Bits to the left at which the number of a pass stands in the number of an epoch."""
@@ -44,6 +44,8 @@ class LoaderStream(Stream):
         share: What part of the last batch's rows this process got.
     """
 
+    _placed: EpochBatches | None = None
+
     def __init__(
         self,
         loader: AbstractDataLoader,
@@ -60,8 +62,36 @@ class LoaderStream(Stream):
         super().__init__(loader, device=device, rank=rank, size=size, name=name, limit=limit, prefetch=False)
         # The place is the stream's own, and batches are where they belong.
         self._stateful, self._move, self._as_is = None, stay, size == 1
+        if size == passes == 1 and isinstance(loader, TrainDataLoader) and loader.fits_at_once:
+            self._placed = EpochBatches(loader)
         self.share = 1.0
         self.begin(0)
+
+    @property
+    def in_memory(self) -> EpochBatches | None:
+        """The rows of the epoch, for a step that cuts its batches out of them; None where they are not all there."""
+        return self._placed
+
+    def places(self, size: int) -> list[tuple[int, int]] | None:
+        """Draw up to `size` batches without cutting them out, for a step that does it itself.
+
+        Returns:
+            For each batch the place in the epoch where it begins, and its size. None, and nothing drawn, if the rows
+            of an epoch are not all there.
+        """
+        if self._placed is None or self.keep_last or self.endless:
+            return None
+        loader, epoch = self._loader, numbered(self.epoch, self._first_pass)
+        self._placed.begin(epoch)
+        first, self.drawn = self.drawn, min(self.drawn + size, self.length)
+        self._last_size = self.drawn - first
+        # Whoever goes on with batches begins here.
+        self._iterator = None
+        if self.drawn == len(loader) and loader.shuffle and self._device.type != "cpu":
+            # The device is still busy with this epoch: the host draws the next order in its shadow.
+            loader.order_of(epoch + 1)
+        starts = [number * loader.step for number in range(first, self.drawn)]
+        return [(start, min(loader.step, loader.sample_size - start)) for start in starts]
 
     @property
     def length(self) -> int:

@@ -9,7 +9,7 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.gathering import rows_of_table
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.loss import BPRLoss
-from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.scoring import all_dots, dot, margins
 from treadle.recsys.models.settings import whole
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class BPR(GeneralRecommender):
         """Return the pairwise loss."""
         users, positives = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
         negatives = rows_of_table(self.item_embedding, interaction[self.NEG_ITEM_ID])
-        loss: Tensor = self.loss(dot(users, positives), dot(users, negatives))
-        return loss
+        return self.loss.of_differences(margins(users, positives, negatives))
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""

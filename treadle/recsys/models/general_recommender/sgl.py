@@ -10,7 +10,7 @@ from treadle.data.seeds import fold_seed
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN, rows_of
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.scoring import dot
+from treadle.recsys.models.scoring import margins
 from treadle.recsys.models.settings import choice, number, share
 from treadle.recsys.sampling.counter_random import random_bits
 
@@ -87,9 +87,9 @@ class SGL(LightGCN):
         nodes = self.graph.nodes(user, positive, negative)
         own = self.get_ego_embeddings()
         users, positives, negatives = rows_of(self._smoothed(own), nodes, negative)
-        loss: Tensor = self.mf_loss(dot(users, positives), dot(users, negatives))
-        penalty: Tensor = self.reg_loss(*rows_of(own, nodes, negative), require_pow=self.require_pow)
-        return loss + self.reg_weight * penalty + self.ssl_weight * self.calc_ssl_loss(own, user, positive)
+        loss = self.mf_loss.of_differences(margins(users, positives, negatives))
+        penalty = self.reg_weight * self._penalty(own, nodes, negative)
+        return loss + penalty + self.ssl_weight * self.calc_ssl_loss(own, user, positive)
 
     def calc_ssl_loss(self, own: Tensor, user: Tensor, item: Tensor) -> Tensor:
         """Return how badly the users and items of a batch are known again among all others."""
