@@ -1,12 +1,14 @@
-"""Recommenders on gowalla, on a GPU: seconds an epoch, seconds an evaluation, and two published results.
+"""Recommenders on a GPU: parity first, then seconds an epoch, seconds an evaluation, and published results.
 
-Sections: `lightgcn` and `bpr` (an epoch, with trainer, metrics and checkpoints on), `evaluation` (full ranking of all
-test users), `gfcf` (deterministic, known to four digits), `quality` (LightGCN as in its paper, 1,000 epochs; kept in
-`<run-dir>`, where the same command goes on if the time was too short). Each writes `<out>/recsys-<section>.json` and
-`.md` as soon as it knows something. The data is looked for in the folder that TREADLE_DATA names. `--write-results`
-puts such files into RESULTS.md.
+Sections, in this order: `parity` (products with the graph against torch's, recorded against ordinary steps), `gfcf`
+(deterministic, known to four digits), `lightgcn` and `bpr` (an epoch on gowalla, with trainer, metrics and checkpoints
+on), `evaluation` (full ranking of all test users), `ml100k` (BPR with early stopping), `sasrec` (ml-1m in the paper's
+protocol) and `quality` (LightGCN as in its paper, 1,000 epochs). Each writes `<out>/recsys-<section>.json` and `.md` as
+soon as it knows something. Long ones are kept in `<run-dir>`, where the same command goes on if the time was too short;
+a section that is complete in `<out>` is not measured again. After `--total-s` seconds nothing more begins. The data is
+looked for in the folder that TREADLE_DATA names. `--write-results` puts such files into RESULTS.md.
 
-python -m benchmarks.recsys_gpu --out found --run-dir runs/gowalla
+python -m benchmarks.recsys_gpu --out found --run-dir runs/recsys
 """
 
 import argparse
@@ -16,35 +18,45 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import torch
 
+from benchmarks import recsys_sasrec
 from benchmarks.execution_session import Findings, Options
 from benchmarks.provenance import provenance
+from benchmarks.recsys_checks import check_products, check_steps
+from benchmarks.recsys_published import ANCHOR, GOWALLA, RESULTS, reach
 from benchmarks.results import write_section
 from treadle import Trainer, TrainerCallback
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
+from treadle.recsys.models.graph import Graph
 
 PACKAGES = ("torch", "triton", "numpy", "pyarrow")
 BARS = {"lightgcn": 0.35, "bpr": 0.10, "evaluation": 0.1}
 """The most seconds an epoch, or an evaluation, may take."""
-ANCHOR = {"recall@20": 0.1849, "ndcg@20": 0.1518}
 QUALITY = {"recall@20": 0.181, "ndcg@20": 0.153}
 PAPER = {"recall@20": 0.1830, "ndcg@20": 0.1554}
-GOWALLA: dict[str, Any] = {
-    "inter_layout": "lists",
-    "benchmark_filename": ["train", "test"],
-    "metrics": ["Recall", "NDCG"],
-    "topk": [20],
-    "valid_metric": "NDCG@20",
+SETTINGS: dict[str, Any] = {
+    **GOWALLA,
     "train_batch_size": 2048,
     "embedding_size": 64,
     "learning_rate": 1e-3,
     "show_progress": False,
 }
 LIGHTGCN = {"n_layers": 3, "reg_weight": 1e-4, "require_pow": True}
+BUDGETS = {
+    "parity": 90.0,
+    "gfcf": 60.0,
+    "lightgcn": 60.0,
+    "bpr": 40.0,
+    "evaluation": 40.0,
+    "ml100k": 90.0,
+    "sasrec": 400.0,
+    "quality": 500.0,
+}
+"""After how many seconds a section ends."""
 EVERY = 10
 """Epochs from one evaluation to the next, where epochs are timed."""
 
@@ -87,8 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     device = torch.device("cuda" if torch.cuda.is_available() and not parsed.smoke else "cpu")
     options = Options(device, parsed.smoke, parsed.seed, parsed.out)
+    ends = monotonic() + parsed.total_s
     for name in parsed.sections:
-        findings = Findings(f"recsys-{name}", options, parsed.budget_s, where_from(device))
+        left = ends - monotonic()
+        if left < 10 or is_complete(parsed.out, name):
+            print(f"--- {name}: {'complete already' if left >= 10 else 'no time left; run the same command again'}")
+            continue
+        findings = Findings(f"recsys-{name}", options, min(left, BUDGETS[name]), where_from(device))
         try:
             SECTIONS[name](name, findings, parsed)
             findings.data["complete"] = findings.data.get("complete") or "bar" in findings.data
@@ -106,10 +123,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recsys_gpu", description=__doc__.split("\n")[0])
     known = ", ".join(SECTIONS)
-    parser.add_argument("--sections", default="gfcf,lightgcn,bpr,evaluation", help=f"some of {known}, by commas")
-    parser.add_argument("--budget-s", type=float, default=120.0, help="after how many seconds a section ends")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {known}, by commas")
+    parser.add_argument("--total-s", type=float, default=540.0, help="after how many seconds nothing more begins")
     parser.add_argument("--out", type=Path, help="the folder for results")
-    parser.add_argument("--run-dir", type=Path, default=Path("runs/gowalla"), help="where runs are kept")
+    parser.add_argument("--run-dir", type=Path, default=Path("runs/recsys"), help="where runs are kept")
     parser.add_argument("--seed", type=int, default=2020, help="of weights, batches and negatives")
     parser.add_argument("--epochs", type=int, help="another number of epochs")
     parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16")
@@ -134,9 +151,9 @@ def built(model: str, parsed: argparse.Namespace, **given: Any) -> tuple[Any, An
     """Return a trainer, and the loaders for training and test."""
     own: dict[str, Any] = {**LIGHTGCN, "message_precision": parsed.messages} if model == "LightGCN" else {}
     run = {"seed": parsed.seed, "precision": parsed.precision, "execution": parsed.execution}
-    chosen = {**GOWALLA, **own, **run, "use_gpu": not parsed.smoke, **given}
+    chosen = {**SETTINGS, **own, **run, "use_gpu": not parsed.smoke, **given}
     if parsed.smoke:
-        chosen |= {"benchmark_filename": None, "inter_layout": None, "embedding_size": 8, "train_batch_size": 256}
+        chosen |= {"benchmark_filename": None, "inter_layout": "atomic", "embedding_size": 8, "train_batch_size": 256}
         chosen["eval_args"] = {"split": {"RS": [0.8, 0.0, 0.2]}}
     if model == "GFCF":
         chosen.pop("embedding_size")
@@ -145,6 +162,14 @@ def built(model: str, parsed: argparse.Namespace, **given: Any) -> tuple[Any, An
     train, _, test = data_preparation(config, dataset)
     init_seed(parsed.seed, True)
     return get_trainer(config, get_model(model)(config, train.dataset)), train, test
+
+
+def check_parity(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
+    """See that all ways of calculating come to the same end."""
+    trainer, train, _ = built("LightGCN", parsed, epochs=1)
+    check_products(Graph.of(train.dataset), findings, trainer.device)
+    check_steps(findings, parsed, made_up(), trainer.device)
+    findings.data["complete"] = True
 
 
 def time_epochs(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
@@ -242,13 +267,46 @@ def train_well(name: str, findings: Findings, parsed: argparse.Namespace) -> Non
     }
 
 
+def stop_early(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
+    """Train BPR on ml-100k with the defaults until it gets no better, and test it."""
+    (bpr,) = (one for one in RESULTS if one.model == "BPR")
+    given: dict[str, Any] = {"use_gpu": not parsed.smoke, "execution": parsed.execution}
+    found = reach(bpr, seed=parsed.seed, **given, **({"epochs": 1} if parsed.smoke else {}))
+    findings.data |= {"test": found["found"], "epochs": found["epochs"], "fit_s": found["seconds"], "complete": True}
+    findings.data |= {"wanted": bpr.least, "published": bpr.known}
+    if not parsed.smoke:
+        for key, least in bpr.least.items():
+            findings.check(f"BPR on ml-100k, how far {key} is below {least}", max(0.0, least - found["found"][key]), 0)
+
+
+def rank_sequences(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
+    """Train SASRec on ml-1m in its paper's protocol, as long as there is time, and test it."""
+    wanted = argparse.Namespace(**{**vars(parsed), "eval_step": None, "run_dir": parsed.run_dir / "sasrec"})
+    recsys_sasrec.run_section("paper", findings, wanted)
+    if not parsed.smoke:
+        short = max(0.0, recsys_sasrec.BAR - findings.data["test"]["hit@10"])
+        findings.check(f"SASRec on ml-1m, how far Hit@10 is below {recsys_sasrec.BAR}", short, 0)
+
+
 SECTIONS: dict[str, Callable[[str, Findings, argparse.Namespace], None]] = {
+    "parity": check_parity,
     "gfcf": check_anchor,
     "lightgcn": time_epochs,
     "bpr": time_epochs,
     "evaluation": time_evaluation,
+    "ml100k": stop_early,
+    "sasrec": rank_sequences,
     "quality": train_well,
 }
+
+
+def is_complete(out: Path | None, name: str) -> bool:
+    """Whether a section was measured to its end before, with all checks passed."""
+    place = None if out is None else out / f"recsys-{name}.json"
+    if place is None or not place.exists():
+        return False
+    data = json.loads(place.read_text(encoding="utf-8"))
+    return bool(data["complete"]) and not data["missing"] and all(one["passed"] for one in data["checks"])
 
 
 def made_up() -> dict[str, Any]:
@@ -261,6 +319,18 @@ def made_up() -> dict[str, Any]:
 # Reports ------------------------------------------------------------------------------------------------------
 
 
+TITLES = {
+    "parity": "Recommenders: parity",
+    "gfcf": "GF-CF on gowalla",
+    "lightgcn": "LightGCN on gowalla, seconds an epoch",
+    "bpr": "BPR on gowalla, seconds an epoch",
+    "evaluation": "Full ranking of all test users of gowalla",
+    "ml100k": "BPR on ml-100k",
+    "sasrec": "SASRec on ml-1m",
+    "quality": "LightGCN on gowalla, 1,000 epochs",
+}
+
+
 def where_from(device: torch.device) -> str:
     """Return the facts of this run in Markdown."""
     facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if device.type == "cuda" else {}
@@ -270,9 +340,9 @@ def where_from(device: torch.device) -> str:
 
 def as_markdown(name: str, data: dict[str, Any]) -> str:
     """Return the section for RESULTS.md."""
-    titles = {"gfcf": "GF-CF", "lightgcn": "LightGCN, seconds an epoch", "bpr": "BPR, seconds an epoch"}
-    title = {**titles, "evaluation": "full ranking of all test users", "quality": "LightGCN, 1,000 epochs"}[name]
-    lines = [f"## gowalla: {title}", "", data["facts"], ""]
+    if name == "sasrec":
+        return recsys_sasrec.as_markdown("paper", data)
+    lines = [f"## {TITLES[name]}, on a GPU", "", data["facts"], ""]
     if data["smoke"]:
         lines += ["A smoke test: its figures mean nothing.", ""]
     lines += [f"Missing: {one}: {reason}" for one, reason in data["missing"].items()]
@@ -287,7 +357,8 @@ def as_markdown(name: str, data: dict[str, Any]) -> str:
             f"{data['recorded'] or 'line by line'}; {data['settings']}. Evaluations: {data['scores']}."
         )
     if "test" in data:
-        expected = data.get("anchor") or {**QUALITY, "paper": PAPER}
+        known = {"wanted": data.get("wanted", QUALITY), "published": data.get("published", PAPER)}
+        expected = data.get("anchor") or known
         lines.append(f"Test: {data['test']}; wanted: {expected}. Settings: {data.get('settings', 'the defaults')}.")
     lines += [f"{'pass' if one['passed'] else 'FAIL'}: {one['name']}" for one in data["checks"]]
     return "\n".join(lines)
@@ -302,7 +373,7 @@ def write_results(files: Sequence[Path]) -> None:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["smoke"]:
             sys.exit(f"{file} is of a smoke test; its figures mean nothing")
-        write_section(f"recsys-gowalla-{name}", as_markdown(name, data))
+        write_section(f"recsys-gpu-{name}", as_markdown(name, data))
 
 
 if __name__ == "__main__":

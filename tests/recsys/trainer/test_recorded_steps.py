@@ -103,3 +103,17 @@ def test_the_next_order_is_drawn_before_an_epoch_ends_on_a_device(tmp_path: Path
         stream.places(1)
     assert loader._order[0] == 4
     assert torch.equal(loader.order_of(4), loader.order_of(4))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("model", ["BPR", "LightGCN"])
+def test_cuda_graphs_of_a_recommender_learn_what_ordinary_steps_do(model: str, tmp_path: Path) -> None:
+    runs = []
+    for execution in ("eager", "graph"):
+        run = make(tmp_path / execution, model, use_gpu=True, execution=execution, deterministic=True)
+        run.fit()
+        runs.append(run)
+    assert all(isinstance(step.inputs, GatheredInputs) for step in steps_of(runs[1]))
+    for mine, theirs in zip(*(run.model.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
