@@ -72,6 +72,11 @@ class Interaction:
         taken = {name: column[index] for name, column in self.interaction.items()}
         return Interaction.of_columns(taken, _common_length(taken))
 
+    def take(self, places: Tensor) -> "Interaction":
+        """Return the rows at `places`, integers from 0 on the same device; on a CPU many times as fast as brackets."""
+        taken = {name: column.index_select(0, places) for name, column in self.interaction.items()}
+        return Interaction.of_columns(taken, len(places))
+
     def __setitem__(self, column: str, value: Tensor) -> None:
         if not isinstance(column, str):
             raise KeyError(f"columns are set by their name, not by {type(column).__name__}")

@@ -176,3 +176,12 @@ def test_interactions_with_the_same_columns_are_put_together() -> None:
 def test_a_copy_has_the_same_columns() -> None:
     assert copy.deepcopy(batch())["item_id"].tolist() == [4, 5, 4, 6]
     assert repr(batch()).splitlines()[:2] == ["4 rows", "    user_id, (4,), cpu, torch.int64"]
+
+
+def test_taking_rows_by_their_places_is_what_brackets_do() -> None:
+    batch = Interaction({"user_id": [1, 1, 2], "items": [[1, 2], [3, 4], [5, 6]]})
+    places = torch.tensor([2, 0, 2, 1])
+    taken, expected = batch.take(places), batch[places]
+    assert len(taken) == 4
+    assert taken.columns == expected.columns
+    assert all(torch.equal(taken[name], expected[name]) for name in taken)

@@ -113,7 +113,7 @@ class TrainDataLoader(AbstractDataLoader):
         """Return all rows of an epoch in its order, and the negatives of each, if there are any."""
         rows = self._rows(epoch, 0, self.sample_size)
         places = torch.arange(self.sample_size, device=self.device)
-        positives: Interaction = self._dataset.inter_feat[rows]
+        positives = self._dataset.inter_feat.take(rows)
         return positives, self._drawn(positives, places, epoch) if self._draws else None
 
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:

@@ -39,10 +39,13 @@ class UniformNegatives(NegativeSampler):
 
     def draw(self, users: Tensor, bits: Tensor) -> Tensor:
         """Return the unseen item that each random number stands for."""
-        rank = random_below(bits, self._available[users])
+        # By index_select: indexing with brackets takes seven times as long on a CPU.
+        flat = users.reshape(-1)
+        rank = random_below(bits, self._available.index_select(0, flat).view_as(users))
         if self._may_list(rank):
             unseen = self._listed()
-            return unseen[rank.add_(self._first_unseen[users])].long()
+            places = rank.reshape(-1).add_(self._first_unseen.index_select(0, flat))
+            return unseen.index_select(0, places).long().view_as(users)
         places = torch.searchsorted(self._unseen_before, (users * self._stride + rank).contiguous(), right=True)
         return rank.add_(places).sub_(self.seen.offsets[users]).add_(self.seen.first_item)
 
