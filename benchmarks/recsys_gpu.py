@@ -14,6 +14,7 @@ python -m benchmarks.recsys_gpu --out found --run-dir runs/recsys
 import argparse
 import json
 import re
+import shutil
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -177,6 +178,7 @@ def time_epochs(name: str, findings: Findings, parsed: argparse.Namespace) -> No
     model = {"lightgcn": "LightGCN", "bpr": "BPR"}[name]
     epochs = parsed.epochs or (4 if parsed.smoke else 60)
     folder = parsed.run_dir / f"{name}-timed"
+    shutil.rmtree(folder, ignore_errors=True)  # a run that is over would not be timed again
     trainer, train, test = built(model, parsed, epochs=epochs, run_dir=str(folder), save_every=f"{EVERY} epochs")
     watch = Watch(findings)
     trainer.callbacks.append(watch)

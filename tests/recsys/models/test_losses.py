@@ -53,6 +53,7 @@ def test_the_penalty_on_embeddings_is_of_norms_or_of_half_squares() -> None:
     first, second = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([[0.0, 2.0], [1.0, 2.0]])
     assert EmbLoss()(first, second).item() == (5 + 3) / 2
     assert EmbLoss()(first, second, require_pow=True).item() == (25 + 9) / 2 / 2
+    assert EmbLoss()(torch.cat([first, second]), require_pow=True, rows=2).item() == (25 + 9) / 2 / 2
     assert EmbLoss(norm=1)(first, second).item() == (7 + 5) / 2
 
 
