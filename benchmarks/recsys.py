@@ -9,6 +9,7 @@ own that take turns. ml-100k comes with RecBole; it and ml-1m are looked for in 
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -167,6 +168,8 @@ def table(results: dict[str, dict[str, Any]], cases: list[Case]) -> str:
 def section(results: dict[str, dict[str, Any]], cases: list[Case], rounds: int) -> str:
     """Return the section for RESULTS.md."""
     facts = provenance("recsys", ["torch", "treadle"], rounds=rounds, RecBole="1.2.1 with the versions it needs")
+    # Folders are of this machine, and of no use to whoever measures again.
+    facts = re.sub(r" --(recbole|out|found)[ =][^`]*(?=`| --)", "", facts)
     notes = [f"{case.name}: {case.note}." for case in cases if case.note and case.name in results]
     losses = [
         f"{case.name}: first loss {results[case.name]['losses']['recbole'][0]:.3f} in RecBole, "

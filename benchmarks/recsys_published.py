@@ -8,6 +8,7 @@ TREADLE_DATA names.
 
 import argparse
 import json
+import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 def section(results: dict[str, dict[str, Any]], seed: int) -> str:
     """Return the section for RESULTS.md."""
-    facts = provenance("recsys_published", ["torch", "treadle", "numpy"], seed=seed)
+    # Folders are of this machine, and of no use to whoever measures again.
+    facts = re.sub(r" --out[ =][^\s`]+", "", provenance("recsys_published", ["torch", "treadle", "numpy"], seed=seed))
     told = (
         "ml-100k: RecBole's defaults (split 8:1:1 at random by user, full ranking, early stopping); RecBole's figures "
         "are of its own split, the one for Pop with its counting mended. gowalla: the split of the LightGCN paper; "
