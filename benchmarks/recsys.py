@@ -169,7 +169,7 @@ def section(results: dict[str, dict[str, Any]], cases: list[Case], rounds: int) 
     """Return the section for RESULTS.md."""
     facts = provenance("recsys", ["torch", "treadle"], rounds=rounds, RecBole="1.2.1 with the versions it needs")
     # Folders are of this machine, and of no use to whoever measures again.
-    facts = re.sub(r" --(recbole|out|found)[ =][^`]*(?=`| --)", "", facts)
+    facts = re.sub(r" --(recbole|out|found)[ =][^`]*?(?=`| --)", "", facts)
     notes = [f"{case.name}: {case.note}." for case in cases if case.note and case.name in results]
     losses = [
         f"{case.name}: first loss {results[case.name]['losses']['recbole'][0]:.3f} in RecBole, "
