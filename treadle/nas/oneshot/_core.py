@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,14 @@ from treadle.trainer import Trainer
 ARCHITECTURE, WEIGHTS = "architecture", "weights"
 INSIDE = "space."
 """What the names of a user's modules begin with in a supernet."""
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def step_by_step(verb: Verb) -> Verb:
+    """Mark a loss verb that reports: where losses are compiled, what it calls is, in one piece, and not itself."""
+    marked: Verb = torch.compiler.disable(verb, recursive=False)  # type: ignore[no-untyped-call]
+    return marked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,23 +230,29 @@ class SearchCore(Trainer):
 
     # Losses -------------------------------------------------------------------------------------------------
 
+    @step_by_step
     def weights_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss that the weights learn from: that of a batch of the training data."""
         output = self.calculate_train_batch_loss(batch)
         self.report(f"{WEIGHTS}_loss", output["loss"])
         return output
 
+    @step_by_step
     def architecture_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss that the architecture learns from: that of a batch of the validation data, and its price."""
         output = self.calculate_train_batch_loss(batch)
-        loss = output["loss"]
-        self.report(f"{ARCHITECTURE}_loss", loss)
+        self.report(f"{ARCHITECTURE}_loss", output["loss"])
         self.report_metrics(output["model_outputs"], batch)
+        return {**output, "loss": self.priced(output["loss"])}
+
+    @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
+    def priced(self, loss: Tensor) -> Tensor:
+        """Return a loss with what the architecture pays for its cost."""
         if self.penalties:
             probabilities = self.model.weights.probabilities()
             for penalty in self.penalties:
                 loss = penalty(loss, probabilities)
-        return {**output, "loss": loss}
+        return loss
 
     @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
     def report(self, name: str, value: Tensor) -> None:

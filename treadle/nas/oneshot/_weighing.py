@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.data import Batch, Stream
-from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore
+from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore, step_by_step
 from treadle.nas.oneshot.streams import Pairs, begin_again, longer_of
 from treadle.nas.oneshot.unrolled import VirtualStep, displacement, second_order
 from treadle.phase import Phase
@@ -29,6 +29,7 @@ class WeighingCore(SearchCore):
     def _names(self) -> list[str]:
         return list(self.model.weights.rows)
 
+    @step_by_step
     def weights_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss of a batch of the training data; no gradient reaches the weights of candidates."""
         weights = self.model.weights
