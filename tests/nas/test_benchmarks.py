@@ -36,8 +36,10 @@ def test_the_table_goes_on_where_it_stopped_and_searches_are_ranked(
     assert len(json.loads(table.read_text())["networks"]) == 2
     every = {nas.key_of(architecture): 50.0 for architecture in nas.enumerate(nas_digits.DigitsSpace())}
     table.write_text(json.dumps({"epochs": 1, "networks": every}))
-    common = ["search", "--table", str(table), "--epochs", "1", "--seeds", "1", "--out", str(tmp_path / "rows.json")]
-    nas_digits.main([*common, "--only", "DartsTrainer", "ProxylessTrainer"])
+    found = [str(tmp_path / f"{name}.json") for name in ("proxyless", "darts")]
+    for name, path in zip(("ProxylessTrainer", "DartsTrainer"), found, strict=True):
+        nas_digits.main(["search", "--found", path, "--epochs", "1", "--seeds", "1", "--only", name])
+    nas_digits.main(["report", "--table", str(table), "--found", *found])
     output = capsys.readouterr().out
     assert "| DartsTrainer | 1 | 1 | 50.00 |" in output
     assert "| a random network | | 1 | 50.00 | 0 | 91.7 |" in output

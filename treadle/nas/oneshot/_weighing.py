@@ -39,15 +39,15 @@ class WeighingCore(SearchCore):
         finally:
             weights.learning = True
 
-    def numbers_of_architecture(self) -> dict[str, float]:
-        """Return the weight of every candidate."""
+    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return the candidates of each row."""
+        return dict(self.model.weights.rows)
+
+    def probabilities(self) -> dict[str, list[float]]:
+        """Return the weight of every candidate; nothing is random in them."""
         weights = self.model.weights
-        named = weights.named(weights.probabilities())
-        return {
-            f"architecture/{label}/{candidate}": value
-            for label, values in named.items()
-            for candidate, value in zip(weights.rows[label], values, strict=True)
-        }
+        with torch.no_grad():
+            return weights.named(weights.probabilities())
 
     # Through a step of the weights --------------------------------------------------------------------------
 

@@ -97,8 +97,6 @@ class GumbelCore(WeighingCore):
 
     def numbers_of_architecture(self) -> dict[str, float]:
         """Return the weight of every candidate, and the temperature."""
-        weights = self.model.weights
-        assert isinstance(weights, GumbelWeights)
         return {**super().numbers_of_architecture(), "temperature": self.temperature_of(self.progress.epoch)}
 
 

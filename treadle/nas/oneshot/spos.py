@@ -218,15 +218,19 @@ class SposTrainer(OneShotTrainer):
     def _epochs(self) -> int:
         return self.num_epochs + 1
 
+    def _has_found(self) -> bool:
+        return self.core.progress.epoch >= self._epochs() and bool(self.core.evolution.ranked())
+
     def _ranked(self, most: int) -> list[Found]:
         judged = self.core.evolution.ranked()
-        if self.core.progress.epoch < self._epochs() or not judged:
+        if not self._has_found():
             raise ConfigError(
                 f"SposTrainer has judged {len(judged)} networks and not come to the end of its search; call fit() first"
             )
         return [Found(dict(architecture), score) for architecture, score in judged[:most]]
 
     def _finished(self) -> None:
+        super()._finished()
         ranked = self.core.evolution.ranked()
         if ranked:
             self.core._go(ranked[0][0])
