@@ -190,10 +190,14 @@ class OneShotTrainer(BaseOneShotTrainer):
             **({"log_every": self._log_every} | options),
         )
         self._finished()
+        self._keep_found()
         return result
 
     def _finished(self) -> None:
-        """Called when a run has ended: what was found goes into its folder."""
+        """Called when a run has ended."""
+
+    def _keep_found(self) -> None:
+        """Put what was found into the folder of the run."""
         folder = self.core._folder
         if folder is not None and self.core.processes.is_main and self._has_found():
             self.core.write_search(folder, self.export())

@@ -69,7 +69,6 @@ class WeighingTrainer(OneShotTrainer):
         return ranked_architectures(self._space, scores, most)
 
     def _finished(self) -> None:
-        super()._finished()
         weights, chooser = self.supernet.weights, self.supernet.chooser
         assert isinstance(chooser, Mixed)
         # A call of the bare space shows the mixture as it ended.

@@ -79,7 +79,6 @@ class ProxylessTrainer(WeighingTrainer):
         return ProxylessCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _finished(self) -> None:
-        super()._finished()
         chooser = self.supernet.chooser
         assert isinstance(chooser, TwoPaths)
         chooser.active, chooser.other = self.supernet.weights.probabilities().argmax(-1).tolist(), None

@@ -230,7 +230,6 @@ class SposTrainer(OneShotTrainer):
         return [Found(dict(architecture), score) for architecture, score in judged[:most]]
 
     def _finished(self) -> None:
-        super()._finished()
         ranked = self.core.evolution.ranked()
         if ranked:
             self.core._go(ranked[0][0])
