@@ -62,7 +62,9 @@ def test_the_benchmark_of_the_darts_space_runs_and_keeps_its_findings(tmp_path: 
     nas_darts.main(["--smoke", "--out", str(tmp_path), "--only", "hand-written", "graph, TF32"])
     found: dict[str, Any] = json.loads((tmp_path / "nas_darts.json").read_text())
     assert found["missing"] == {}
-    assert set(found) >= {"steps", "search", "train", "times as fast"}
+    assert set(found) >= {"parity", "steps", "search", "train", "times as fast"}
+    assert found["parity"]["eager"]["agree"]
+    assert found["parity"]["eager"]["moved"] > 10 * found["parity"]["eager"]["architecture"]
     assert (
         found["search"]["architecture"]["normal/op_2_0"]
         in nas.Space(DartsSpace(4, 3)).decisions["normal/op_2_0"].candidates
