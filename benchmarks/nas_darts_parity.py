@@ -74,7 +74,7 @@ def check_parity(findings: Findings, pictures: Pictures, width: int, cells: int)
     """Compare where both end, and keep how far apart that is; further than rounding explains is said."""
     options = findings.options
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    batch, count = (4, 16) if options.smoke else (64, 256)
+    batch, count = (4, 8) if options.smoke else (64, 256)
     images, labels = (part[: 2 * count].to(options.device) for part in pictures)
     data = (images[:count], labels[:count]), (images[count:], labels[count:])
     hand, _ = start(width, cells, options.seed, options.device)
@@ -86,7 +86,7 @@ def check_parity(findings: Findings, pictures: Pictures, width: int, cells: int)
         _, space = start(width, cells, options.seed, options.device)
         trainer = by_treadle(space, first, data, batch, options, execution)
         own = trainer.supernet.weights.alpha.detach()
-        pairs = list(zip(space.parameters(), hand.weights(), strict=True))
+        pairs = [(one.detach(), other.detach()) for one, other in zip(space.parameters(), hand.weights(), strict=True)]
         apart = torch.stack([(one - other).norm() for one, other in pairs]).norm()
         whole = torch.stack([other.norm() for _, other in pairs]).norm()
         found = {

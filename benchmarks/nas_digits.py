@@ -191,7 +191,10 @@ def rank_of(architecture: dict[str, Any], networks: dict[str, float]) -> tuple[i
 
 
 def ways(epochs: int) -> dict[str, Callable[..., Any]]:
-    """Return the trainers, by name, each as a function of what they all take."""
+    """Return the trainers, by name, each as a function of what they all take.
+
+    Those that train one random path at a time have three times the epochs: each weight is trained in a few of them.
+    """
 
     def gradient(kind: Any, **options: Any) -> Callable[..., Any]:
         return lambda space, data, **common: kind(
@@ -200,7 +203,9 @@ def ways(epochs: int) -> dict[str, Callable[..., Any]]:
 
     def enas(space: nn.Module, data: Any, **common: Any) -> Any:
         own = {"ctrl_lr": 0.01, "ctrl_steps_aggregate": 5, "baseline_decay": 0.95, "controller_steps": 20}
-        return nas.EnasTrainer(space, F.cross_entropy, accuracy, accuracy, None, epochs, data, **own, **common)
+        # Before its weights are trained, a path does best that has none.
+        own["warmup_epochs"] = epochs
+        return nas.EnasTrainer(space, F.cross_entropy, accuracy, accuracy, None, 3 * epochs, data, **own, **common)
 
     def spos(space: nn.Module, data: Any, **common: Any) -> Any:
         own = {"population": 20, "generations": 4, "parents": 5, "recalibration_batches": 5}
