@@ -283,7 +283,18 @@ def as_markdown(rows: Sequence[dict[str, Any]], table: dict[str, Any]) -> str:
         )
     share = statistics.mean(1 + sum(other > value for other in values) for value in values)
     lines.append(f"| a random network | | {share:.0f} | {statistics.mean(values):.2f} | 0 | 91.7 |")
+    lines += ["", f"Accuracy less NNI's: {beside_nni(rows, networks)} points."]
     return "\n".join(lines)
+
+
+def beside_nni(rows: Sequence[dict[str, Any]], networks: dict[str, float]) -> str:
+    """Return by how much the mean accuracy of each trainer differs from NNI's."""
+    found = []
+    for name, other in NNI.items():
+        own = [rank_of(row["architecture"], networks)[1] for row in rows if row["name"] == name]
+        if own:
+            found.append(f"{name} {statistics.mean(own) - float(other):+.2f}")
+    return ", ".join(found)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

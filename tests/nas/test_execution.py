@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from tests.execution.recording import TapeRecorder
 from tests.nas.small import Small, make, small
@@ -35,10 +36,14 @@ def test_darts_10_bf16_gives_nearly_the_same_weights_of_candidates() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, where it loads its compiler
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own, where it looks at its inputs
 @every_trainer
 def test_darts_10_a_compiled_search_gives_nearly_the_same(kind: Any) -> None:
     compiled, eager = make(kind, small(dropout=0.0), execution="compile"), make(kind, small(dropout=0.0))
+    torch._dynamo.reset()
+    counters.clear()
     compiled.fit()
+    assert counters["stats"]["unique_graphs"] > 0
     eager.fit()
     for (name, own), other in zip(
         compiled.supernet.state_dict().items(), eager.supernet.state_dict().values(), strict=True
