@@ -105,7 +105,7 @@ def _compile_in_place(module: nn.Module, how: Compile) -> None:
         return
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     call.__code__ = call.__code__.replace(co_name=f"call_{type(module).__name__}")
     module._compiled_call_impl = how.apply(call)
