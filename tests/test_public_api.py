@@ -139,6 +139,9 @@ def test_the_package_is_marked_as_typed() -> None:
 def public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
     """Yield the classes and functions with public names, and the methods of such classes."""
     for node in body:
+        # The shapes that one function can be called in are described where it is written.
+        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "overload" for one in node.decorator_list):
+            continue
         if isinstance(node, Definition) and not node.name.startswith("_"):
             yield f"{prefix}.{node.name}", node
             if isinstance(node, ast.ClassDef):

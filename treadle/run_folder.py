@@ -38,7 +38,7 @@ class RunFolder:
             CheckpointError: The disk does not take it.
         """
         clear_parts(self.path)
-        self._write("config.yaml", to_yaml(config))
+        self.write("config.yaml", to_yaml(config))
 
     def write_manifest(self, facts: dict[str, Any]) -> None:
         """Write where and with what the run is made; each start of it adds a line to `starts`.
@@ -53,9 +53,14 @@ class RunFolder:
             "packages": {name: _version(name) for name in PACKAGES},
             "starts": [*self._earlier_starts(), {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": facts["step"]}],
         }
-        self._write("manifest.json", json.dumps(manifest, indent=1, default=str))
+        self.write("manifest.json", json.dumps(manifest, indent=1, default=str))
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
+        """Put a file into the folder, or another in its place: whole or not at all.
+
+        Raises:
+            CheckpointError: The disk does not take it.
+        """
         try:
             replace_text(self.path / name, text)
         except OSError as error:

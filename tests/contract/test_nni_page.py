@@ -17,8 +17,8 @@ PAGE = "nni-trainers.rst"
 
 DARTS_MENDS = (
     Mend(
-        "            ... # init dataloaders and optimizers\n",
-        "            self.init_dataloaders_and_optimizers(optimizer)\n",
+        "        ... # init dataloaders and optimizers\n",
+        "        self.init_dataloaders_and_optimizers(optimizer)\n",
         "the page leaves out what the comment says: the methods of the class use names that nothing defines",
     ),
 )

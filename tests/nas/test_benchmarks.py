@@ -36,8 +36,10 @@ def test_the_table_goes_on_where_it_stopped_and_searches_are_ranked(
     assert len(json.loads(table.read_text())["networks"]) == 2
     every = {nas.key_of(architecture): 50.0 for architecture in nas.enumerate(nas_digits.DigitsSpace())}
     table.write_text(json.dumps({"epochs": 1, "networks": every}))
-    common = ["search", "--table", str(table), "--epochs", "1", "--seeds", "1", "--out", str(tmp_path / "rows.json")]
-    nas_digits.main([*common, "--only", "DartsTrainer", "ProxylessTrainer"])
+    found = [str(tmp_path / f"{name}.json") for name in ("proxyless", "darts")]
+    for name, path in zip(("ProxylessTrainer", "DartsTrainer"), found, strict=True):
+        nas_digits.main(["search", "--found", path, "--epochs", "1", "--seeds", "1", "--only", name])
+    nas_digits.main(["report", "--table", str(table), "--found", *found])
     output = capsys.readouterr().out
     assert "| DartsTrainer | 1 | 1 | 50.00 |" in output
     assert "| a random network | | 1 | 50.00 | 0 | 91.7 |" in output
@@ -60,7 +62,9 @@ def test_the_benchmark_of_the_darts_space_runs_and_keeps_its_findings(tmp_path: 
     nas_darts.main(["--smoke", "--out", str(tmp_path), "--only", "hand-written", "graph, TF32"])
     found: dict[str, Any] = json.loads((tmp_path / "nas_darts.json").read_text())
     assert found["missing"] == {}
-    assert set(found) >= {"steps", "search", "train", "times as fast"}
+    assert set(found) >= {"parity", "steps", "search", "train", "times as fast"}
+    assert found["parity"]["eager"]["agree"]
+    assert found["parity"]["eager"]["moved"] > 10 * found["parity"]["eager"]["architecture"]
     assert (
         found["search"]["architecture"]["normal/op_2_0"]
         in nas.Space(DartsSpace(4, 3)).decisions["normal/op_2_0"].candidates

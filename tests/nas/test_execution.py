@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 
 from tests.execution.recording import TapeRecorder
 from tests.nas.small import Small, make, small
@@ -34,10 +35,15 @@ def test_darts_10_bf16_gives_nearly_the_same_weights_of_candidates() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, where it loads its compiler
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch's own, where it looks at its inputs
 @every_trainer
 def test_darts_10_a_compiled_search_gives_nearly_the_same(kind: Any) -> None:
     compiled, eager = make(kind, small(dropout=0.0), execution="compile"), make(kind, small(dropout=0.0))
+    torch._dynamo.reset()
+    counters.clear()
     compiled.fit()
+    assert counters["stats"]["unique_graphs"] > 0
     eager.fit()
     for (name, own), other in zip(
         compiled.supernet.state_dict().items(), eager.supernet.state_dict().values(), strict=True
@@ -45,20 +51,30 @@ def test_darts_10_a_compiled_search_gives_nearly_the_same(kind: Any) -> None:
         torch.testing.assert_close(own, other, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("kind", [nas.ProxylessTrainer, nas.EnasTrainer, nas.SposTrainer])
-def test_steps_that_go_another_way_each_time_cannot_be_recorded(kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (nas.ProxylessTrainer, {}),
+        (nas.EnasTrainer, {}),
+        (nas.SposTrainer, {}),
+        (nas.GumbelDartsTrainer, {"hard": True}),
+    ],
+    ids=["proxyless", "enas", "spos", "hard gumbel"],
+)
+def test_steps_that_go_another_way_each_time_cannot_be_recorded(kind: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="goes another way in every step, and a recorded step goes the same for ever"):
-        make(kind, execution="graph")
-    assert make(kind, execution="auto").core.execution == "eager"
+        make(kind, execution="graph", **options)
+    assert make(kind, execution="auto", **options).core.execution == "eager"
 
 
 def test_candidates_are_compiled_one_by_one_where_paths_are_drawn() -> None:
-    trainer = make(nas.SposTrainer, compile=True)
-    assert trainer.core.compile.modules == ["space.layer.flat"]
+    for kind, options in ((nas.SposTrainer, {}), (nas.GumbelDartsTrainer, {"hard": True})):
+        assert make(kind, compile=True, **options).core.compile.modules == ["space.layer.flat"]
 
     class Bare(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.head = nn.Linear(4, 3)
             self.layer = nas.LayerChoice([nn.ReLU(), nn.Tanh()], label="layer")
 
     with pytest.raises(ConfigError, match="there is no candidate to compile"):
@@ -68,9 +84,14 @@ def test_candidates_are_compiled_one_by_one_where_paths_are_drawn() -> None:
 # Recorded steps -----------------------------------------------------------------------------------------------
 
 
+def fused_adam(parameters: Any) -> torch.optim.Optimizer:
+    """Return the optimizer that the core makes of Adam on a GPU: no other kind of it can be recorded on the CPU."""
+    return torch.optim.Adam(parameters, lr=0.05, betas=(0.5, 0.999), weight_decay=1e-3, fused=True)
+
+
 def recorded(kind: Any, **options: Any) -> tuple[Any, TapeRecorder]:
     """Return a trainer whose steps are recorded on the CPU, as a CUDA graph would."""
-    trainer = make(kind, small(dropout=0.0), num_epochs=6, **options)
+    trainer = make(kind, small(dropout=0.0), num_epochs=6, arc_optimizer=fused_adam, **options)
     recorder = TapeRecorder()
     trainer.core.execution = "graph"
     trainer.core._create_recorder = lambda: recorder
@@ -85,11 +106,10 @@ def recorded(kind: Any, **options: Any) -> tuple[Any, TapeRecorder]:
         (nas.DartsTrainer, {"grad_clip": None}),
         (nas.DartsTrainer, {"precision": "bf16"}),
         (nas.GumbelDartsTrainer, {}),
-        (nas.GumbelDartsTrainer, {"hard": True}),
     ],
 )
 def test_a_recorded_search_is_the_search_step_by_step_to_the_last_bit(kind: Any, options: dict[str, Any]) -> None:
-    plain = make(kind, small(dropout=0.0), num_epochs=6, **options)
+    plain = make(kind, small(dropout=0.0), num_epochs=6, arc_optimizer=fused_adam, **options)
     plain.fit()
     trainer, recorder = recorded(kind, **options)
     trainer.fit()
@@ -106,7 +126,7 @@ def test_a_recorded_step_of_second_order_follows_the_schedule_of_the_weights() -
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
     options = {"unrolled": True, "scheduler": schedule}
-    plain = make(nas.DartsTrainer, small(dropout=0.0), num_epochs=6, **options)
+    plain = make(nas.DartsTrainer, small(dropout=0.0), num_epochs=6, arc_optimizer=fused_adam, **options)
     plain.fit(scheduler_interval="epoch")
     trainer, _ = recorded(nas.DartsTrainer, **options)
     trainer.fit(scheduler_interval="epoch")
@@ -181,6 +201,27 @@ def test_a_partial_supernet_is_searched_and_its_architecture_fits_the_whole_spac
 
 
 # Weighted sums ------------------------------------------------------------------------------------------------
+
+
+def test_a_weighted_sum_of_a_half_and_a_whole_is_whole_and_each_has_a_gradient_of_its_own_kind() -> None:
+    weights = torch.tensor([0.25, 0.75], requires_grad=True)
+    half = torch.tensor([2.0, 4.0], dtype=torch.bfloat16, requires_grad=True)
+    whole = torch.tensor([1.0, 3.0], requires_grad=True)
+    for one, other in ((half, whole), (whole, half)):
+        mixed = weighted_sum(weights, [one, other], where="op")
+        assert mixed.dtype == torch.float32
+        assert mixed.tolist() == (0.25 * one + 0.75 * other).tolist()
+        gradients = torch.autograd.grad(mixed.sum(), [weights, one, other])
+        assert [gradient.dtype for gradient in gradients] == [torch.float32, one.dtype, other.dtype]
+        assert gradients[0].tolist() == [one.sum().item(), other.sum().item()]
+        assert gradients[1].tolist() == [0.25, 0.25]
+
+
+def test_the_gradient_of_weights_in_fp16_has_room_for_sums_that_fp16_has_not() -> None:
+    weights = torch.ones(1, requires_grad=True)
+    many = torch.full((1024,), 64.0, dtype=torch.float16)
+    (gradient,) = torch.autograd.grad(weighted_sum(weights, [many], where="op").float().mul(16).sum(), [weights])
+    assert gradient.tolist() == [1024.0 * 64 * 16]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

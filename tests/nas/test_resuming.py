@@ -1,11 +1,15 @@
 """A search that is killed anywhere ends in the same architecture weights, bit for bit."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.interrupting import CutAt, CutError, assert_same_bits, metric_lines
 from tests.nas.small import data, make, small
@@ -67,6 +71,28 @@ def test_darts_9_a_search_killed_after_any_step_ends_as_if_nothing_had_been(tmp_
     assert_same_bits(everything(cut), everything(whole))
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
     assert cut.export(top_k=3) == whole.export(top_k=3)
+
+
+@pytest.mark.slow
+def test_darts_9_a_search_whose_process_is_killed_in_the_middle_of_a_write_ends_in_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.nas.programs.killed", str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
+    killed = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("killed ")]
+    assert [way for way, _ in killed] == ["darts", "gumbel", "enas", "spos"]
+    for way, deaths in killed:
+        assert int(deaths) >= 2, way
+        whole, cut = (load_file(tmp_path / f"{way}.{name}.safetensors") for name in ("whole", "cut"))
+        assert_same_bits(cut, whole)
+        assert (tmp_path / f"{way}.cut.txt").read_text() == (tmp_path / f"{way}.whole.txt").read_text()
 
 
 def test_a_finished_search_is_exported_again_from_its_folder(tmp_path: Path) -> None:

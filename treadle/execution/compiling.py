@@ -80,7 +80,7 @@ class CompiledVerbs:
         if how.modules is not None:
             for module in matching(model, how.modules):
                 if module._compiled_call_impl is None:
-                    module.compile(mode=how.mode, fullgraph=how.fullgraph, options=how.options, dynamic=False)
+                    _compile_in_place(module, how)
 
     def of(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         """Return what to call instead of `verb`."""
@@ -91,6 +91,24 @@ class CompiledVerbs:
         if key not in self._verbs:
             self._verbs[key] = self._how.apply(verb)
         return self._verbs[key]
+
+
+def _compile_in_place(module: nn.Module, how: Compile) -> None:
+    """Have a module compiled where it is called.
+
+    The compiler passes over what torch itself wrote, and with it over a container such as `nn.Sequential` that has
+    nothing else in it. A function of ours around it is looked into; each has code of its own, for of one it would keep
+    but a few versions.
+    """
+    if not type(module).forward.__module__.startswith("torch."):
+        module.compile(mode=how.mode, fullgraph=how.fullgraph, options=how.options, dynamic=False)
+        return
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    call.__code__ = call.__code__.replace(co_name=f"call_{type(module).__name__}")
+    module._compiled_call_impl = how.apply(call)
 
 
 def matching(model: nn.Module, patterns: str | Sequence[str]) -> list[nn.Module]:

@@ -16,7 +16,9 @@ What the parts tell each other:
 - `Fixed(architecture)` attached by `attach(model, chooser)` lets the space itself go one way, without a copy.
 - A **cost** (`flops_of`, `parameters_of`, `latency_of`) gives a number for any architecture of a space:
   `cost.of(architecture)`; and its expectation, with gradients, under the weights of a one-shot trainer.
-- A one-shot trainer has `fit()` and `export()`; see `BaseOneShotTrainer`.
+- A one-shot trainer has `fit()` and `export()`; see `BaseOneShotTrainer`. `weights_over_time(run_dir)` is how what it
+  learnt went.
+- `draw(architecture)` and `draw_weights(history)` are pictures, as SVG text.
 """
 
 from treadle.nas.attaching import attach
@@ -28,6 +30,7 @@ from treadle.nas.classic_records import dump_trainer, load_trainer, recorded
 from treadle.nas.constraints import Constraint
 from treadle.nas.costs import Cost, Penalty, flops_of, latency_of, parameters_of
 from treadle.nas.decisions import Architecture, Decision, Subset, key_of
+from treadle.nas.drawing import draw, draw_weights
 from treadle.nas.expressions import (
     Expression,
     ValueChoice,
@@ -51,6 +54,8 @@ from treadle.nas.oneshot import (
     GumbelDartsTrainer,
     ProxylessTrainer,
     SposTrainer,
+    WeightHistory,
+    weights_over_time,
 )
 from treadle.nas.partial_channels import PartialChannels
 from treadle.nas.repeat import Repeat
@@ -108,10 +113,13 @@ __all__ = [
     "Subset",
     "Tpe",
     "ValueChoice",
+    "WeightHistory",
     "apply",
     "attach",
     "condition",
     "current_trial",
+    "draw",
+    "draw_weights",
     "dump_trainer",
     "enumerate",
     "flops_of",
@@ -140,4 +148,5 @@ __all__ = [
     "to_int",
     "uniform",
     "value_of",
+    "weights_over_time",
 ]

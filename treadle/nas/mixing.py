@@ -1,6 +1,7 @@
 """Weighted sums of what candidates return."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -74,9 +75,11 @@ class _WeightedSum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weights: Tensor, places: tuple[int, ...], *tensors: Tensor) -> Tensor:
-        # In half precision the weights are rounded as the product of a half and a weight would be.
-        halves = weights.to(tensors[0].dtype)
-        total = tensors[0] * halves[places[0]]
+        # Under autocast one candidate returns halves and the next does not; the sum is as wide as the widest, as the
+        # plain formula would be. In half precision the weights are rounded as the product of both would be.
+        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+        halves = weights.to(dtype)
+        total = tensors[0].to(dtype) * halves[places[0]]
         for place, tensor in zip(places[1:], tensors[1:], strict=True):
             total.addcmul_(tensor, halves[place])
         ctx.places = places
@@ -101,7 +104,9 @@ class _WeightedSum(torch.autograd.Function):
 def _inner(one: Tensor, other: Tensor) -> Tensor:
     """Return the sum of the products of two tensors, in one pass where their memory allows it."""
     left, right = _flat(one), _flat(other)
-    if left is None or right is None or one.stride() != other.stride():
+    # A dot product ends in the type of its arguments, and fp16, scaled for its loss, has no room for a sum.
+    alike = one.dtype == other.dtype != torch.float16 and one.stride() == other.stride()
+    if left is None or right is None or not alike:
         return (one * other).sum(dtype=torch.promote_types(one.dtype, torch.float32))
     return torch.dot(left, right)
 

@@ -1,9 +1,10 @@
 """The core trainer behind one-shot trainers: two phases, architecture and weights, and verbs only."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,19 +14,31 @@ from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.data import Batch, Stream
 from treadle.data.loaders import is_map_style
 from treadle.errors import CheckpointError
+from treadle.events.series import Series
 from treadle.execution import Compile
 from treadle.losses import targets_of
+from treadle.nas.decisions import Architecture
+from treadle.nas.oneshot.history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.nas.oneshot.streams import begin_again, longer_of
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
 from treadle.run_config import TrainerRunConfig
+from treadle.run_folder import RunFolder
 from treadle.settings import RunSettings
 from treadle.trainer import Trainer
 
 ARCHITECTURE, WEIGHTS = "architecture", "weights"
 INSIDE = "space."
 """What the names of a user's modules begin with in a supernet."""
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def step_by_step(verb: Verb) -> Verb:
+    """Mark a loss verb that reports: where losses are compiled, what it calls is, in one piece, and not itself."""
+    marked: Verb = torch.compiler.disable(verb, recursive=False)  # type: ignore[no-untyped-call]
+    return marked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +183,8 @@ class SearchCore(Trainer):
                 f"{shorter} data begins again when it ends"
             )
 
+    trainer_name = "a one-shot trainer"
+    """The class that users see, for what is written and said."""
     uses_both = True
     """Whether an epoch takes batches of both data in turns."""
 
@@ -222,23 +237,29 @@ class SearchCore(Trainer):
 
     # Losses -------------------------------------------------------------------------------------------------
 
+    @step_by_step
     def weights_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss that the weights learn from: that of a batch of the training data."""
         output = self.calculate_train_batch_loss(batch)
         self.report(f"{WEIGHTS}_loss", output["loss"])
         return output
 
+    @step_by_step
     def architecture_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss that the architecture learns from: that of a batch of the validation data, and its price."""
         output = self.calculate_train_batch_loss(batch)
-        loss = output["loss"]
-        self.report(f"{ARCHITECTURE}_loss", loss)
+        self.report(f"{ARCHITECTURE}_loss", output["loss"])
         self.report_metrics(output["model_outputs"], batch)
+        return {**output, "loss": self.priced(output["loss"])}
+
+    @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
+    def priced(self, loss: Tensor) -> Tensor:
+        """Return a loss with what the architecture pays for its cost."""
         if self.penalties:
             probabilities = self.model.weights.probabilities()
             for penalty in self.penalties:
                 loss = penalty(loss, probabilities)
-        return {**output, "loss": loss}
+        return loss
 
     @torch.compiler.disable(recursive=True)  # type: ignore[no-untyped-call, untyped-decorator]
     def report(self, name: str, value: Tensor) -> None:
@@ -294,7 +315,40 @@ class SearchCore(Trainer):
 
     def numbers_of_architecture(self) -> dict[str, float]:
         """Return what is learnt about the choices, by name."""
+        rows = self.weighed_rows()
+        return {
+            name_of(row, candidate): value
+            for row, values in self.probabilities().items()
+            for candidate, value in zip(rows[row], values, strict=True)
+        }
+
+    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is weighed: for each row its candidates. Nothing, unless a trainer says otherwise."""
         return {}
+
+    def probabilities(self) -> dict[str, list[float]]:
+        """Return what the candidates of each row weigh, on the host; the weights of a row sum to one."""
+        return {}
+
+    def _write_config(self, folder: RunFolder) -> None:
+        super()._write_config(folder)
+        self.write_search(folder)
+
+    def write_search(self, folder: RunFolder, architecture: Architecture | None = None) -> None:
+        """Write into the folder of the run what is searched, by whom, and what was found, once it was."""
+        described = {"trainer": self.trainer_name, "rows": self.weighed_rows(), "architecture": architecture}
+        folder.write(SEARCH_FILE, json.dumps(described, indent=1))
+
+    def weights_over_time(self) -> WeightHistory:
+        """Return how the weights of candidates went, as far as they were recorded."""
+        rows = self.weighed_rows()
+        records: dict[int, dict[str, float]] = {}
+        for row, candidates in rows.items():
+            for name in (name_of(row, candidate) for candidate in candidates):
+                series = self.storage.series(name) if name in self.storage.names() else Series("step")
+                for step, value in zip(series.steps, series.values, strict=True):
+                    records.setdefault(step, {})[name] = value
+        return collected(self.trainer_name, rows, sorted(records.items()))
 
 
 def is_ready(data: Any) -> bool:

@@ -17,6 +17,7 @@ from treadle.nas.freezing import freeze
 from treadle.nas.oneshot._core import WEIGHTS, SearchCore, SearchPlan, is_ready
 from treadle.nas.oneshot.base import BaseOneShotTrainer
 from treadle.nas.oneshot.exporting import Found
+from treadle.nas.oneshot.history import WeightHistory
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space import Space
 from treadle.phase import held_by
@@ -112,6 +113,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         optimizers = {WEIGHTS: _optimizer_of(optimizer, self._space.model), **self._make_optimizers(supernet)}
         own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged}
         self.core = self._make_core(supernet, loss, optimizers, own | options)
+        self.core.trainer_name = type(self).__name__
 
     # What each algorithm adds -------------------------------------------------------------------------------
 
@@ -188,10 +190,34 @@ class OneShotTrainer(BaseOneShotTrainer):
             **({"log_every": self._log_every} | options),
         )
         self._finished()
+        self._keep_found()
         return result
 
     def _finished(self) -> None:
         """Called when a run has ended."""
+
+    def _keep_found(self) -> None:
+        """Put what was found into the folder of the run."""
+        folder = self.core._folder
+        if folder is not None and self.core.processes.is_main and self._has_found():
+            self.core.write_search(folder, self.export())
+
+    def _has_found(self) -> bool:
+        """Whether there is something to export."""
+        return True
+
+    def probabilities(self) -> dict[str, dict[Any, float]]:
+        """Return the weight of each candidate, by row; those of a row sum to one, and nothing is random in them."""
+        rows = self.core.weighed_rows()
+        return {row: dict(zip(rows[row], own, strict=True)) for row, own in self.core.probabilities().items()}
+
+    def weights_over_time(self) -> WeightHistory:
+        """Return what every candidate weighed after each epoch, such as for `nas.draw_weights`.
+
+        Raises:
+            ConfigError: The trainer learns no such weights, or no epoch has ended.
+        """
+        return self.core.weights_over_time()
 
     @overload
     def export(self, *, top_k: None = None, with_weights: Literal[False] = False) -> Architecture: ...

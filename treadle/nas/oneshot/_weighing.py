@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.data import Batch, Stream
-from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore
+from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore, step_by_step
 from treadle.nas.oneshot.streams import Pairs, begin_again, longer_of
 from treadle.nas.oneshot.unrolled import VirtualStep, displacement, second_order
 from treadle.phase import Phase
@@ -29,6 +29,7 @@ class WeighingCore(SearchCore):
     def _names(self) -> list[str]:
         return list(self.model.weights.rows)
 
+    @step_by_step
     def weights_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss of a batch of the training data; no gradient reaches the weights of candidates."""
         weights = self.model.weights
@@ -38,15 +39,15 @@ class WeighingCore(SearchCore):
         finally:
             weights.learning = True
 
-    def numbers_of_architecture(self) -> dict[str, float]:
-        """Return the weight of every candidate."""
+    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return the candidates of each row."""
+        return dict(self.model.weights.rows)
+
+    def probabilities(self) -> dict[str, list[float]]:
+        """Return the weight of every candidate; nothing is random in them."""
         weights = self.model.weights
-        named = weights.named(weights.probabilities())
-        return {
-            f"architecture/{label}/{candidate}": value
-            for label, values in named.items()
-            for candidate, value in zip(weights.rows[label], values, strict=True)
-        }
+        with torch.no_grad():
+            return weights.named(weights.probabilities())
 
     # Through a step of the weights --------------------------------------------------------------------------
 

@@ -68,13 +68,6 @@ class WeighingTrainer(OneShotTrainer):
             scores = weights.named(weights.probabilities().double().log())
         return ranked_architectures(self._space, scores, most)
 
-    def probabilities(self) -> dict[str, dict[Any, float]]:
-        """Return the weight of each candidate, by row; those of a row sum to one, and nothing is random in them."""
-        weights = self.supernet.weights
-        with torch.no_grad():
-            named = weights.named(weights.probabilities())
-        return {label: dict(zip(weights.rows[label], values, strict=True)) for label, values in named.items()}
-
     def _finished(self) -> None:
         weights, chooser = self.supernet.weights, self.supernet.chooser
         assert isinstance(chooser, Mixed)

@@ -187,6 +187,25 @@ class Controller(nn.Module):
         rows = torch.stack(history, dim=1).tolist()
         return [(float(score), self.decoded(row)) for score, row in zip(scores.tolist(), rows, strict=True)]
 
+    def rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is drawn between: a row for each decision, and for each tensor that may be taken or left out."""
+        decisions = self._space[0].decisions
+        firsts = [token for token in self.tokens if token.gate or token.position == 0]
+        return {_row(one): (False, True) if one.gate else decisions[one.label].candidates for one in firsts}
+
+    @torch.no_grad()
+    def probabilities(self) -> dict[str, list[float]]:
+        """Return how likely each outcome of `rows` is, with everything before as the likeliest architecture has it."""
+        inputs, states = self.start(1)
+        found: dict[str, list[float]] = {}
+        places: list[Tensor] = []
+        for number, token in enumerate(self.tokens):
+            logs, states = self.step(token, inputs, states, places[number - token.position : number])
+            found.setdefault(_row(token), logs[0].double().exp().tolist())
+            places.append(logs.argmax(-1))
+            inputs = self.embedded(token, places[-1])
+        return found
+
     @torch.no_grad()
     def expect(self, reward: Tensor, decay: float) -> Tensor:
         """Move the baseline towards a reward, and return it; the first one is its beginning."""
@@ -195,6 +214,10 @@ class Controller(nn.Module):
         self.baseline.copy_(moved)
         self.started.fill_(1.0)
         return self.baseline.clone()
+
+
+def _row(token: Token) -> str:
+    return f"{token.label}/{token.position}" if token.gate else token.label
 
 
 def _value(decision: Decision, drawn: Mapping[str, list[int]]) -> Any:

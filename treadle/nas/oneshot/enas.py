@@ -148,8 +148,16 @@ class EnasCore(SearchCore):
         self._go(self.controller.best(1)[0][1])
 
     def numbers_of_architecture(self) -> dict[str, float]:
-        """Return what reward is expected."""
-        return {"baseline": float(self.controller.baseline)}
+        """Return how likely each candidate is, and what reward is expected."""
+        return {**super().numbers_of_architecture(), "baseline": float(self.controller.baseline)}
+
+    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+        """Return the candidates of each draw that a decision begins with."""
+        return self.controller.rows()
+
+    def probabilities(self) -> dict[str, list[float]]:
+        """Return how likely each candidate is, where everything before it was decided as it is likeliest."""
+        return self.controller.probabilities()
 
 
 class EnasTrainer(OneShotTrainer):

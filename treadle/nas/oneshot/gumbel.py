@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
 from treadle.nas.oneshot._core import SearchCore
+from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
 from treadle.nas.oneshot._weighing import WeighingCore
 from treadle.nas.oneshot._weighing_face import WeighingTrainer
 from treadle.nas.oneshot.mixed import Mixed
@@ -71,7 +72,7 @@ class GumbelCore(WeighingCore):
         assert isinstance(weights, GumbelWeights)
         assert isinstance(chooser, Mixed)
         weights.draw(fold_seed(self.search.seed, "gumbel", self.progress.step))
-        if weights.hard and self._graphs is None:
+        if weights.hard:
             chooser.picked = weights.picked()
 
     def train_epoch_start(self) -> None:
@@ -96,8 +97,6 @@ class GumbelCore(WeighingCore):
 
     def numbers_of_architecture(self) -> dict[str, float]:
         """Return the weight of every candidate, and the temperature."""
-        weights = self.model.weights
-        assert isinstance(weights, GumbelWeights)
         return {**super().numbers_of_architecture(), "temperature": self.temperature_of(self.progress.epoch)}
 
 
@@ -111,7 +110,7 @@ class GumbelDartsTrainer(WeighingTrainer):
         args: As for every one-shot trainer: model, loss, metrics, optimizer, num_epochs, dataset.
         temperature: That of the first epoch and of the last.
         hard: Whether only the candidate that was drawn is called, and counts fully. It takes the time and memory of one
-            candidate; the host waits for the device once a step, unless the step is recorded, where all are called.
+            candidate; to know it, the host waits for the device once a step, so steps cannot be recorded.
         kwargs: As for every one-shot trainer; and `arc_learning_rate` and `arc_optimizer` for the weights of
             candidates.
     """
@@ -122,6 +121,8 @@ class GumbelDartsTrainer(WeighingTrainer):
         if not min(temperature) > 0:
             raise ConfigError(f"GumbelDartsTrainer: temperature={temperature} must be two numbers above 0")
         self.temperature, self.hard = temperature, hard
+        if hard:
+            refuse_recording("GumbelDartsTrainer(hard=True)", kwargs)
         super().__init__(*args, **kwargs)
 
     def _make_weights(self, rows: dict[str, tuple[Any, ...]]) -> CandidateWeights:
@@ -131,6 +132,7 @@ class GumbelDartsTrainer(WeighingTrainer):
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
     ) -> SearchCore:
+        options = compiled_parts(self._space, options) if self.hard else options
         core = GumbelCore(supernet, loss, optimizers, self._plan, options)
         core.temperatures = self.temperature
         return core

@@ -218,9 +218,12 @@ class SposTrainer(OneShotTrainer):
     def _epochs(self) -> int:
         return self.num_epochs + 1
 
+    def _has_found(self) -> bool:
+        return self.core.progress.epoch >= self._epochs() and bool(self.core.evolution.ranked())
+
     def _ranked(self, most: int) -> list[Found]:
         judged = self.core.evolution.ranked()
-        if self.core.progress.epoch < self._epochs() or not judged:
+        if not self._has_found():
             raise ConfigError(
                 f"SposTrainer has judged {len(judged)} networks and not come to the end of its search; call fit() first"
             )
