@@ -16,6 +16,7 @@ from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
 from treadle.nas.search.placing import with_values
+from treadle.nas.search.plots import write_plots
 
 TRAINING = "treadle.cli.search_trial.train_trial"
 """What a trial of a config for `treadle train` calls; by name, for other processes to find it."""
@@ -55,10 +56,12 @@ def run_search(
     search = _search(config, settings, folder, quiet=as_json)
     results = search.run()
     replace_text(folder / RESULTS, json.dumps(results, indent=1, allow_nan=False, default=str))
+    drawn = write_plots(results, folder)
     if as_json:
         typer.echo(json.dumps(results, default=str))
         return
     _say_best(results, folder, _save_best(config, results, folder))
+    typer.echo(f"drawings: {', '.join(map(str, drawn))}")
 
 
 def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet: bool) -> Search:
@@ -124,7 +127,7 @@ def _numbers(trial: dict[str, Any]) -> str:
     if trial["values"] is not None:
         return " ".join(f"{_name(name)}{value:.5g}" for name, value in trial["values"].items())
     if trial["state"] == "failed":
-        return f"{trial['error'].get('kind')}: {trial['error'].get('message', '').splitlines()[0][:60]}"
+        return f"{trial['error'].get('kind')}: {trial['error'].get('message', '').partition('\n')[0]}"
     return f"{trial['curve'][-1][1]:.5g} at step {trial['curve'][-1][0]}" if trial["curve"] else ""
 
 

@@ -67,8 +67,11 @@ from treadle.nas.search import (
     integer,
     log_uniform,
     one_of,
+    parallel_coordinates,
     parameter_count,
+    pareto_plot,
     synflow,
+    trial_scatter,
     uniform,
 )
 from treadle.nas.space import Space, enumerate, sample, size
@@ -125,8 +128,10 @@ __all__ = [
     "maximum",
     "minimum",
     "one_of",
+    "parallel_coordinates",
     "parameter_count",
     "parameters_of",
+    "pareto_plot",
     "recorded",
     "register_trainer",
     "replace_input_choice",
@@ -138,6 +143,7 @@ __all__ = [
     "synflow",
     "to_float",
     "to_int",
+    "trial_scatter",
     "uniform",
     "value_of",
 ]

@@ -1,4 +1,4 @@
-"""Searches to be killed: `python -m tests.nas.search.killed_program FOLDER STRATEGY KILLS SEARCHES`.
+"""Searches to be killed: `python -m tests.nas.search.killed_program FOLDER STRATEGY:KILLS:SEARCHES...`.
 
 The searches are forks of this program, which has loaded everything once: a start takes milliseconds. Each is ended by
 the system after a random share of processor time, without a word: the default of SIGPROF runs no handler. Processor
@@ -131,4 +131,8 @@ def main(root: Path, strategy: str, kills: int, searches: int) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    found = {}
+    for argument in sys.argv[2:]:
+        name, often, many = argument.split(":")
+        found[argument] = main(Path(sys.argv[1]) / name / many, name, int(often), int(many))
+    print(json.dumps(found))

@@ -13,13 +13,19 @@ from tests.nas.search.killed_program import TRIALS
 from tests.nas.search.support import without_clocks
 
 ROOT = Path(__file__).parents[3]
+STRATEGIES = ("random", "tpe", "evolution", "nsga2")
+SEVERAL = "evolution:8:3"
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="the searches are forks")]
 
 
-def killed(folder: Path, strategy: str, kills: int, searches: int = 1) -> dict[str, Any]:
-    """Let a search be killed, and return what came of it, and of one that was not."""
-    command = [sys.executable, "-m", "tests.nas.search.killed_program", str(folder), strategy, str(kills)]
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of the searches that were killed, and of those that were not; one process starts them all."""
+    wanted = [*(f"{strategy}:20:1" for strategy in STRATEGIES), SEVERAL]
+    command = [sys.executable, "-m", "tests.nas.search.killed_program", str(tmp_path_factory.mktemp("kills")), *wanted]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, str(searches)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -34,21 +40,19 @@ def assert_nothing_lost_or_repeated(found: dict[str, Any]) -> None:
             assert found["begun"].get(number) == seen["begun"].get(number)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the searches are forks")
-@pytest.mark.parametrize("strategy", ["random", "tpe", "evolution", "nsga2"])
-def test_a_search_with_one_worker_killed_20_times_equals_one_that_was_not(tmp_path: Path, strategy: str) -> None:
-    found = killed(tmp_path, strategy, 20)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_search_with_one_worker_killed_20_times_equals_one_that_was_not(
+    killed: dict[str, Any], strategy: str
+) -> None:
+    found = killed[f"{strategy}:20:1"]
     assert len(found["seen"]) == 20
-    assert 0 < len(found["seen"][9]["finished"]) < TRIALS
+    assert 0 < len(found["seen"][-1]["finished"]) < TRIALS
     assert without_clocks(found["cut"]) == without_clocks(found["whole"])
     assert_nothing_lost_or_repeated(found)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the searches are forks")
-def test_several_searches_of_one_store_killed_again_and_again_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    found = killed(tmp_path, "evolution", 8, searches=3)
+def test_several_searches_of_one_store_killed_again_and_again_lose_and_repeat_nothing(killed: dict[str, Any]) -> None:
+    found = killed[SEVERAL]
     trials = found["cut"]["trials"]
     assert {trial["state"] for trial in trials} == {"complete"}
     assert sum("replayed_from" not in trial for trial in trials) == TRIALS
