@@ -57,11 +57,14 @@ def run_search(
     results = search.run()
     replace_text(folder / RESULTS, json.dumps(results, indent=1, allow_nan=False, default=str))
     drawn = write_plots(results, folder)
+    saved = _save_best(config, results, folder)
     if as_json:
         typer.echo(json.dumps(results, default=str))
-        return
-    _say_best(results, folder, _save_best(config, results, folder))
-    typer.echo(f"drawings: {', '.join(map(str, drawn))}")
+    else:
+        _say_best(results, folder, saved)
+        typer.echo(f"drawings: {', '.join(map(str, drawn))}")
+    if results["best"] is None:
+        raise typer.Exit(1)  # whoever waits for a result in a script learns that there is none
 
 
 def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet: bool) -> Search:
@@ -127,7 +130,8 @@ def _numbers(trial: dict[str, Any]) -> str:
     if trial["values"] is not None:
         return " ".join(f"{_name(name)}{value:.5g}" for name, value in trial["values"].items())
     if trial["state"] == "failed":
-        return f"{trial['error'].get('kind')}: {trial['error'].get('message', '').partition('\n')[0]}"
+        first, *_ = trial["error"].get("message", "").splitlines() or [""]
+        return f"{trial['error'].get('kind')}: {first}"
     return f"{trial['curve'][-1][1]:.5g} at step {trial['curve'][-1][0]}" if trial["curve"] else ""
 
 
