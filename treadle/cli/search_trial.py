@@ -1,5 +1,7 @@
 """One trial of a search over a config for `treadle train`."""
 
+import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ def train_trial(config: Any, folder: str) -> None:
     own = Path(folder) / "trials" / f"{current_trial() or 0:04d}"
     made.train.update(output_dir=str(own), resume="auto")
     trainer = trainer_of(made)(made)
+    _leave_the_console_to_the_search()
     if not trainer.test_loader or not made.train.evaluation.enabled:
         raise ConfigError(
             "a search compares what trials evaluate, and the config has no dataloader.test, or does not use it"
@@ -54,3 +57,11 @@ def train_trial(config: Any, folder: str) -> None:
         trainer.checkpointer.load(own)
         results = trainer.test(trainer.cfg, trainer.test_loader, trainer.model)
     report_final_result(flatten_results(results))
+
+
+def _leave_the_console_to_the_search() -> None:
+    """Show only warnings of the training, and not where the search prints; `log.txt` of the trial has everything."""
+    for handler in logging.getLogger("treadle").handlers:
+        if getattr(handler, "of_treadle", False) and type(handler) is logging.StreamHandler:
+            handler.setLevel(logging.WARNING)
+            handler.setStream(sys.stderr)

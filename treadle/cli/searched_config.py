@@ -28,9 +28,9 @@ def config_with_domains(config: ConfigDict, changes: Sequence[str]) -> tuple[Con
     Raises:
         ConfigError: A key is not there, or a domain cannot be read.
     """
-    settings = _settings(config)
     domains = [_split(text) for text in changes if is_domain(text.partition("=")[2])]
     LazyConfig.apply_overrides(config, [text for text in changes if not is_domain(text.partition("=")[2])])
+    settings = _settings(config)
     choices = settings.pop(CHOICES, None) or {}
     if not isinstance(choices, Mapping):
         raise ConfigError(f"search.choices is {choices!r}; it holds domains by key: {{'optim.lr': 'log(1e-4, 1e-2)'}}")

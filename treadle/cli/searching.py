@@ -16,6 +16,7 @@ from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
 from treadle.nas.search.placing import with_values
+from treadle.nas.search.plots import write_plots
 
 TRAINING = "treadle.cli.search_trial.train_trial"
 """What a trial of a config for `treadle train` calls; by name, for other processes to find it."""
@@ -55,10 +56,15 @@ def run_search(
     search = _search(config, settings, folder, quiet=as_json)
     results = search.run()
     replace_text(folder / RESULTS, json.dumps(results, indent=1, allow_nan=False, default=str))
+    drawn = write_plots(results, folder)
+    saved = _save_best(config, results, folder)
     if as_json:
         typer.echo(json.dumps(results, default=str))
-        return
-    _say_best(results, folder, _save_best(config, results, folder))
+    else:
+        _say_best(results, folder, saved)
+        typer.echo(f"drawings: {', '.join(map(str, drawn))}")
+    if results["best"] is None:
+        raise typer.Exit(1)  # whoever waits for a result in a script learns that there is none
 
 
 def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet: bool) -> Search:
@@ -124,7 +130,8 @@ def _numbers(trial: dict[str, Any]) -> str:
     if trial["values"] is not None:
         return " ".join(f"{_name(name)}{value:.5g}" for name, value in trial["values"].items())
     if trial["state"] == "failed":
-        return f"{trial['error'].get('kind')}: {trial['error'].get('message', '').splitlines()[0][:60]}"
+        first, *_ = trial["error"].get("message", "").splitlines() or [""]
+        return f"{trial['error'].get('kind')}: {first}"
     return f"{trial['curve'][-1][1]:.5g} at step {trial['curve'][-1][0]}" if trial["curve"] else ""
 
 

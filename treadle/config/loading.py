@@ -55,7 +55,12 @@ def _load(path: Path) -> ConfigDict:
 def _python_values(path: Path) -> dict[str, Any]:
     # Modules, classes and functions are what a config file works with, not what it says.
     values = vars(run_file(path))
-    return {name: value for name, value in values.items() if not name.startswith("_") and isinstance(value, _SETTINGS)}
+    return {name: value for name, value in values.items() if not name.startswith("_") and _is_setting(value)}
+
+
+def _is_setting(value: Any) -> bool:
+    # What stands for a value that is still open, such as a domain of a search, says so itself: its class is a pack's.
+    return isinstance(value, _SETTINGS) or getattr(type(value), "stands_for_a_setting", False) is True
 
 
 def _text(path: Path) -> str:

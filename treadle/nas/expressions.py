@@ -26,6 +26,8 @@ class Expression:
     """
 
     __hash__ = object.__hash__
+    stands_for_a_setting = True
+    """A config file may have it at its top, in the place of a value."""
 
     def leaves(self) -> list["Leaf"]:
         """Return the decisions it depends on, each once."""

@@ -45,11 +45,28 @@ def test_a_search_that_finds_nothing_new_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(running, "PATIENCE", 5)
+    space = {"x0": nas.one_of("a", "b", weights=[1, 0])}  # the other one is never drawn
     with caplog.at_level(logging.INFO):
-        results = search_in(tmp_path, letters(1, "ab"), vowels, trials=50).run()
-    assert [trial.get("replayed_from") is not None for trial in results["trials"]][-5:] == [True] * 5
+        results = search_in(tmp_path, space, vowels, trials=50).run()
+    assert [trial.get("replayed_from") for trial in results["trials"]] == [None, 0, 0, 0, 0, 0]
     assert "the last 5 proposals had been tried before; the search ends here" in caplog.messages
-    assert search_in(tmp_path, letters(1, "ab"), vowels, trials=50).run() == results
+    assert search_in(tmp_path, space, vowels, trials=50).run() == results
+
+
+@pytest.mark.parametrize(
+    ("space", "count"),
+    [
+        ({"x": nas.one_of("a", "b"), "y": nas.integer(1, 3)}, 6),
+        ({"x": nas.uniform(0, 1, step=0.5)}, 3),
+        (Net, 4),  # two of the three layers, and two activations of the third
+    ],
+    ids=["values", "steps", "nested"],
+)
+def test_a_search_ends_when_everything_there_is_was_tried(tmp_path: Path, space: Any, count: int) -> None:
+    results = search_in(tmp_path, space, lambda taken: 1.0, trials=50).run()
+    tried = [trial["parameters"] for trial in results["trials"] if "replayed_from" not in trial]
+    assert len(tried) == len({nas.key_of(one) for one in tried}) == count
+    assert "replayed_from" not in results["trials"][-1]
 
 
 def flaky(fails: int, kind: type[Exception] = RuntimeError) -> Any:

@@ -141,6 +141,8 @@ def test_domains_in_a_config_are_searched_by_a_function_of_it(project: Path, tre
     assert lines[6] == "runs/function-search: 6 complete"
     assert lines[7].startswith(f"best: trial {results['best']['number']}  {best:.5g}  x=")
     assert lines[8] == "the config with these values: runs/function-search/best.yaml"
+    assert lines[9] == "drawings: runs/function-search/trials.svg, runs/function-search/parallel.svg"
+    assert all((project / path).is_file() for path in lines[9].removeprefix("drawings: ").split(", "))
     text = (project / "runs" / "function-search" / "best.yaml").read_text()
     assert text == f"x: {results['best']['parameters']['x']}\n"
 
@@ -195,7 +197,14 @@ def test_hyperparameters_of_a_training_are_searched(project: Path, treadle: Trea
         }
         assert [step for step, _ in trial["curve"]] == [4, 8]
         assert (folder / "trials" / f"{trial['number']:04d}" / "config.yaml").exists()
-    assert "Acc@1" in output
+    assert [line.split()[0] for line in output.splitlines()] == ["trial"] * 3 + [
+        f"{folder.relative_to(project)}:",
+        "best:",
+        "the",
+        "drawings:",
+    ]
+    assert all(" complete  Acc@1 " in line for line in output.splitlines()[:3])
+    assert "training from iteration 0 to 12" in (folder / "trials" / "0000" / "log.txt").read_text()
     again = CliRunner().invoke(app, ["config", "show", str(folder / "best.yaml"), "--key", "optim.lr"])
     assert float(again.stdout) == results["best"]["parameters"]["optim.lr"]
 
@@ -203,7 +212,7 @@ def test_hyperparameters_of_a_training_are_searched(project: Path, treadle: Trea
 @pytest.mark.slow
 def test_a_search_of_trainings_that_is_killed_ends_like_one_that_was_not(project: Path) -> None:
     command = [sys.executable, "-m", "treadle.cli", "search", "configs/small.py", "optim.lr=log(1e-3,1e-1)"]
-    command += ["-m", "Acc@1", "-n", "3", "dataloader.train.pause=0.002"]
+    command += ["-m", "Acc@1", "-n", "3", "+dataloader.train.pause=0.002"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "-o", "whole/search"], env=environment, check=True, capture_output=True)
     for killed in range(2):
@@ -247,5 +256,5 @@ def test_a_mistake_is_one_message_without_a_traceback(treadle: Treadle, argument
 
 @pytest.mark.slow
 def test_a_training_without_evaluation_cannot_be_searched(project: Path, treadle: Treadle) -> None:
-    result = treadle("configs/small.py", "optim.lr=log(1e-3,1e-1)", "~dataloader.test", "-n", "1", status=0)
+    result = treadle("configs/small.py", "optim.lr=log(1e-3,1e-1)", "~dataloader.test", "-n", "1", status=1)
     assert "a search compares what trials evaluate" in result.output

@@ -237,6 +237,7 @@ def test_whoever_does_not_know_the_secret_is_not_heard() -> None:
         stranger = connect(f"{host}:{port}:{'0' * len(secret)}:{worker}")
         stranger.send({"final": {"default": 1.0}})
         assert exchange.next(0.3) is None
+        stranger.close()
         known = connect(exchange.address("7"))
         known.send({"hello": 1})
         said = exchange.next(5)

@@ -173,7 +173,8 @@ def test_trials_of_another_machine_are_taken_over_after_the_grace(
     search = search_in(tmp_path / "search", trials=2)
     store = search._opened()
     with store.presence:
-        trial = store.create({f"x{place}": "a" for place in range(4)}, {}, {})
+        distributions = {label: one.distribution() for label, one in search.searched.dimensions.items()}
+        trial = store.create(search.searched.stored(dict.fromkeys(distributions, "a")), distributions, {})
         store.note(trial, OWNER, owner_elsewhere())
     monkeypatch.setattr(presence, "GRACE_SECONDS", 0.05)
     monkeypatch.setattr(running, "TICK", 0.01)

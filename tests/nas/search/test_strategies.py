@@ -217,7 +217,6 @@ MISTAKES = [
     (lambda: nas.Search(letters(), vowels, pruner="medain"), r"^pruner='medain' is unknown; did you mean 'median'\?$"),
     (lambda: nas.Search(letters(), vowels, duplicates="x"), r"^duplicates='x' must be one of \['replay', 'run'\]$"),
     (lambda: nas.Search(letters(), vowels, nonfinite="x"), r"^nonfinite='x' must be one of \['fail', 'prune'\]$"),
-    (lambda: nas.Search(letters(), vowels, objectives="best"), None),
     (
         lambda: nas.Search(letters(), vowels, objectives={}),
         r"^objectives={}: there is none; write 'maximize', 'minimize'",
@@ -225,7 +224,7 @@ MISTAKES = [
     (lambda: nas.Search(letters(), vowels, objectives={"a": "up"}), r"'up' is no direction; write 'maximize'"),
     (
         lambda: nas.Search(letters(), vowels, objectives=["a", "a"]),
-        r"must be a direction, a list of names, or names with",
+        r"^objectives=\['a', 'a'\] must be a direction, a list of different names, or names with directions$",
     ),
     (
         lambda: nas.Search(letters(), vowels, objectives=["a", "b"], pruner="median"),
@@ -243,11 +242,10 @@ MISTAKES = [
         lambda: nas.Search(letters(), 3),
         r"^the trainer is 3; give a registered trainer, a LazyCall of one, or a function",
     ),
-    (lambda: nas.Search(letters(), vowels, store=3), None),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "message"), [one for one in MISTAKES if one[1] is not None])
+@pytest.mark.parametrize(("mistake", "message"), MISTAKES)
 def test_what_cannot_be_meant_is_refused_before_anything_runs(mistake: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mistake()

@@ -8,6 +8,7 @@ from treadle.nas.search.errors import SearchError
 from treadle.nas.search.evolution import Evolution
 from treadle.nas.search.grid import Grid
 from treadle.nas.search.optuna_strategies import Nsga2, Sampled, Tpe
+from treadle.nas.search.plots import parallel_coordinates, pareto_plot, trial_scatter
 from treadle.nas.search.proxies import gradient_norm, parameter_count, synflow
 from treadle.nas.search.search import Search
 from treadle.nas.search.strategy import ExhaustedError, Random, Strategy
@@ -27,7 +28,10 @@ __all__ = [
     "integer",
     "log_uniform",
     "one_of",
+    "parallel_coordinates",
     "parameter_count",
+    "pareto_plot",
     "synflow",
+    "trial_scatter",
     "uniform",
 ]

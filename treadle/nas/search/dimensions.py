@@ -35,6 +35,11 @@ class Dimension(ABC):
     def options(self) -> Sequence[Any]:
         """Return the values that a grid visits."""
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether `options` are all values that there are."""
+        return True
+
     @abstractmethod
     def sample(self, chance: random.Random) -> Any:
         """Draw a value."""
@@ -172,6 +177,12 @@ class Numeric(Dimension):
             return list(range(int(low), int(high) + 1))
         parts = [place / (self.points - 1) for place in range(self.points)]
         return list(dict.fromkeys(self._from_unit(part) for part in parts))
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether `options` are all values that there are: a range without steps has others."""
+        low, high, domain = self.domain.low, self.domain.high, self.domain
+        return (domain.step is not None and not domain.log) or (domain.whole and high - low < self.points)
 
     def sample(self, chance: random.Random) -> Any:
         """Draw a value."""

@@ -6,7 +6,7 @@ They are written into a lazy config where the value would stand; the search puts
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from treadle.errors import ConfigError
 
@@ -19,6 +19,8 @@ class Choice:
         values: The values: numbers, text, None, or lists and mappings of such.
         weights: How likely each is when values are drawn at random; None is all alike.
     """
+
+    stands_for_a_setting: ClassVar[bool] = True  # so that a config file may have it at its top
 
     values: tuple[Any, ...]
     weights: tuple[float, ...] | None = None
@@ -35,6 +37,8 @@ class Range:
         log: Whether values are drawn by their logarithm: as many from 0.001 to 0.01 as from 0.01 to 0.1.
         whole: Whether it is a whole number.
     """
+
+    stands_for_a_setting: ClassVar[bool] = True
 
     low: float
     high: float

@@ -61,7 +61,7 @@ class Journal(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add logs, all or none of them."""
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-        with self.exclusive():
+        with self.exclusive(), self._lock:
             end = self._repaired_end()
             try:
                 written = os.write(self._file, text)
@@ -78,14 +78,16 @@ class Journal(BaseJournalBackend):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep all other processes from writing; the block may write itself."""
+        """Keep all other processes from writing; the block, and other threads of this one, may."""
+        # Threads are not kept out: one that holds the lock of Optuna's storage may write while the block waits for it.
         with self._lock:
+            if self._holds == 0:
+                fcntl.flock(self._file, fcntl.LOCK_EX)
             self._holds += 1
-            try:
-                if self._holds == 1:
-                    fcntl.flock(self._file, fcntl.LOCK_EX)
-                yield
-            finally:
+        try:
+            yield
+        finally:
+            with self._lock:
                 self._holds -= 1
                 if self._holds == 0:
                     fcntl.flock(self._file, fcntl.LOCK_UN)

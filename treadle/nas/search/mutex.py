@@ -21,27 +21,38 @@ def study_as_mutex(storage: "BaseStorage", name: str, stale: float = STALE_SECON
     Args:
         storage: The database.
         name: The name.
-        stale: How many seconds another one may hold it.
+        stale: How many seconds another one may hold it before it counts as dead.
     """
     from optuna.exceptions import DuplicatedStudyError
     from optuna.study import StudyDirection
 
-    began = time.monotonic()
+    holder, since = None, time.monotonic()
     with quiet_optuna():
         while True:
             try:
                 held = storage.create_new_study([StudyDirection.MINIMIZE], name)
                 break
             except DuplicatedStudyError:
-                if time.monotonic() - began > stale:
-                    _remove(storage, name)
+                now = _holder(storage, name)
+                if now != holder:
+                    holder, since = now, time.monotonic()
+                elif now is not None and time.monotonic() - since > stale:
+                    _remove(storage, now)
                 time.sleep(0.02)
         try:
             yield
         finally:
-            storage.delete_study(held)
+            _remove(storage, held)
 
 
-def _remove(storage: "BaseStorage", name: str) -> None:
+def _holder(storage: "BaseStorage", name: str) -> int | None:
+    try:
+        return storage.get_study_id_from_name(name)
+    except KeyError:
+        return None
+
+
+def _remove(storage: "BaseStorage", held: int) -> None:
+    # Whoever was taken for dead finds that it is gone.
     with suppress(KeyError):
-        storage.delete_study(storage.get_study_id_from_name(name))
+        storage.delete_study(held)

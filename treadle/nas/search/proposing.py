@@ -78,10 +78,11 @@ class Proposing:
             return self._untried(number, outcomes, known)
         drawn = [self._drawn(number, attempt, outcomes) for attempt in range(self._pool)]
         fresh = [one for one in drawn if identity(one.taken) not in known]
-        for candidate in fresh:
+        ranked = fresh or drawn[:1]  # nothing new: one of the known ones, which is replayed or run again
+        for candidate in ranked:
             candidate.score = self._score(candidate.taken, number)
             candidate.notes[SCORE] = candidate.score
-        return max(fresh, key=lambda one: one.score) if fresh else drawn[0]
+        return max(ranked, key=lambda one: one.score)
 
     def _untried(self, number: int, outcomes: list[Outcome], known: "dict[str, FrozenTrial]") -> Candidate:
         for attempt in range(REDRAWS):

@@ -32,7 +32,8 @@ def synflow(model: nn.Module, inputs: Tensor | Any) -> float:
         model.eval()
         output = model(torch.ones_like(batch[:1]).to(weights[0]))
         gradients = _gradients(_sum(output), weights)
-        return sum(float((weight * gradient).sum().abs()) for weight, gradient in zip(weights, gradients, strict=True))
+        pairs = zip(weights, gradients, strict=True)
+        return sum(float((weight.detach() * gradient).sum().abs()) for weight, gradient in pairs)
     finally:
         # A weight of 0 has the sign 0, which makes it 0 again.
         _scale(weights, signs)

@@ -83,6 +83,7 @@ class Running:
         self._signs = tuple(one.sign for one in search.objectives)
         self._again: deque[FrozenTrial] = deque()
         self._memory: dict[int, tuple[dict[str, Any], str]] = {}  # what a trial tries does not change
+        self._size = search.searched.size()
         self._failures = 0
         self._exhausted = False
 
@@ -135,6 +136,11 @@ class Running:
         """Return the next trial, stored as running; None if there is none."""
         if self._again:
             return self._again.popleft()
+        # Searches that share a store take turns: no two choose the same, and together they run no trial too many.
+        with self.store.exclusive():
+            return self._chosen(budget)
+
+    def _chosen(self, budget: int) -> "FrozenTrial | None":
         while True:
             trials = self.store.trials()
             failed = self.rules.retrying.due(trials)
@@ -156,6 +162,7 @@ class Running:
         """Return a new trial, or one that is complete because its result was known; None if there is nothing new."""
         outcomes, known = self._read(trials)
         try:
+            self._require_untried(known)
             candidate = self._proposing.next(len(trials), outcomes, known)
         except ExhaustedError:
             logger.info("every combination has been tried")
@@ -165,6 +172,11 @@ class Running:
         if twin is not None and twin.state.is_finished() and self.rules.replays:
             return self._replayed(candidate, twin, trials)
         return self._stored(candidate, outcomes)
+
+    def _require_untried(self, known: "dict[str, FrozenTrial]") -> None:
+        """Give up where replays are all that could come."""
+        if self.rules.replays and len(known) == self._size and all(one.state.is_finished() for one in known.values()):
+            raise ExhaustedError
 
     def _read(self, trials: "list[FrozenTrial]") -> "tuple[list[Outcome], dict[str, FrozenTrial]]":
         """Return the results so far, and the trials of what need not be tried again by its identity."""

@@ -1,5 +1,6 @@
 """What is searched: what there is to decide, and what a trial is given once it is decided."""
 
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,8 @@ from treadle.nas.search.dimensions import Dimension
 
 ATTEMPTS = 1000
 """How often something is drawn again that a constraint refuses."""
+MOST_COUNTED = 10_000
+"""Up to how many combinations a search knows when it has tried them all."""
 
 
 class Searched(ABC):
@@ -70,6 +73,15 @@ class Searched(ABC):
                     yield from go_on(at + 1, {**taken, labels[at]: option})
 
         yield from go_on(0, {})
+
+    def size(self) -> int | None:
+        """Return how many combinations there are; None if that is many, or values lie between any two."""
+        if not all(dimension.is_listed for dimension in self.dimensions.values()):
+            return None
+        most = math.prod(len(dimension.options()) for dimension in self.dimensions.values())
+        if most > MOST_COUNTED:
+            return None
+        return sum(1 for _ in self.enumerate()) if self.is_conditional else most
 
     def stored(self, taken: Architecture) -> dict[str, Any]:
         """Return values as Optuna holds them."""

@@ -57,6 +57,7 @@ class Store:
         self.storage: BaseStorage = self.study._storage  # a database has a cache in front
         self._study_id = self.study._study_id
         self._require_same(about)
+        self._is_private = place == MEMORY
         self.presence = Presence(None if place == MEMORY else self._say)
         self.watch = Watch(lambda: self.storage.get_study_user_attrs(self._study_id))
 
@@ -138,7 +139,7 @@ class Store:
 
     def _take_over(self, trial: "FrozenTrial") -> bool:
         """Make a trial one of this search's, unless another search was quicker."""
-        with self._exclusive():
+        with self.exclusive():
             now = self.storage.get_trial(trial._trial_id)
             if now.state.is_finished() or self._owner(now) != self._owner(trial):
                 return False
@@ -150,12 +151,17 @@ class Store:
         return {} if owner.get("id") == self.presence.identity else owner
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Keep other searches from taking over trials meanwhile."""
+    def exclusive(self) -> Iterator[None]:
+        """Keep other searches from choosing trials, or taking them over, meanwhile."""
         backend: Any = getattr(self.storage, "_backend", None)
-        own = backend.exclusive() if hasattr(backend, "exclusive") else None
-        with own or study_as_mutex(self.storage, f"{self.name}.takeover"):
+        if hasattr(backend, "exclusive"):
+            with backend.exclusive():
+                yield
+        elif self._is_private:
             yield
+        else:
+            with study_as_mutex(self.storage, f"{self.name}.next"):
+                yield
 
     def sync(self) -> None:
         """Wait until everything is on the disk."""

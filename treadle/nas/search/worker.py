@@ -46,8 +46,10 @@ def _done(data: dict[str, object], line: Line) -> Ending:
     return perform(task, RemoteReporter(line, is_first=is_first))
 
 
-def _die_with(parent: int) -> None:
-    while _is_there(parent):
+def _die_with(search: int) -> None:
+    # Under torchrun the parent is not the search, and may be killed before it.
+    parent = os.getppid()
+    while _is_there(search) and os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
 

@@ -68,7 +68,7 @@ class Processes(Launcher):
         """Give a trial to a worker that is idle, or to a new one."""
         idle = [slot for slot in self._slots.values() if slot.session is None]
         slot = idle[0] if idle else self._new_slot()
-        slot.task, slot.session, slot.since = task, session, time.monotonic()
+        slot.task, slot.session = task, session
         self._hand_over(slot)
 
     def _new_slot(self) -> Slot:
@@ -85,7 +85,7 @@ class Processes(Launcher):
         if said is not None:
             self._hear(said)
         for slot in list(self._slots.values()):
-            if self.timeout is not None and slot.session is not None and self._age(slot) > self.timeout:
+            if self._is_late(slot):
                 self._lose(slot, "TimeoutError", f"the trial took longer than {self.timeout:g} seconds")
             elif slot.line is None and slot.process.poll() is not None:
                 self._lose(slot, "WorkerError", f"the worker {in_words(slot.process.poll())} before it could begin")
@@ -106,6 +106,7 @@ class Processes(Launcher):
 
     def _hand_over(self, slot: Slot) -> None:
         if slot.line is not None and slot.task is not None:
+            slot.since = time.monotonic()
             self._send(slot, {"task": slot.task.encoded()})
 
     def _send(self, slot: Slot, message: dict[str, object]) -> None:
@@ -132,8 +133,10 @@ class Processes(Launcher):
             time.sleep(0.01)
         return slot.process.poll()
 
-    def _age(self, slot: Slot) -> float:
-        return time.monotonic() - slot.since
+    def _is_late(self, slot: Slot) -> bool:
+        # A worker that is still loading its libraries has not begun the trial.
+        at_work = slot.line is not None and slot.session is not None
+        return self.timeout is not None and at_work and time.monotonic() - slot.since > self.timeout
 
     def close(self) -> None:
         """Say goodbye to idle workers, and end those that are at work."""

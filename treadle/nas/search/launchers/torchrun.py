@@ -28,7 +28,8 @@ class Group:
     """Others, with the number of the report that they want the same answer to."""
     counts: dict[int, int] = field(default_factory=dict)
     endings: dict[int, Ending] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    since: float | None = None
+    """When the first process began; before that they load their libraries."""
 
 
 class Torchrun(Launcher):
@@ -73,7 +74,7 @@ class Torchrun(Launcher):
         if said is not None and said.worker in self._groups:
             self._hear(said.worker, self._groups[said.worker], said)
         for name, group in list(self._groups.items()):
-            if self.timeout is not None and time.monotonic() - group.since > self.timeout:
+            if self._is_late(group):
                 self._end(name, _failure("TimeoutError", f"the trial took longer than {self.timeout:g} seconds"))
             elif group.process.poll() is not None:
                 words = f"the processes' launcher {in_words(group.process.poll())}"
@@ -84,12 +85,17 @@ class Torchrun(Launcher):
             if said.line in group.ranks and group.ranks[said.line] not in group.endings:
                 self._end(name, _failure("WorkerError", f"process {group.ranks[said.line]} of the trial died"))
         elif "ready" in said.message:
+            group.since = group.since or time.monotonic()
             group.ranks[said.line] = int(said.message["rank"])
             _send(said.line, {"task": group.task.encoded()})
         elif "ended" in said.message:
             self._note_end(name, group, said)
         else:
             self._reply(group, said)
+
+    def _is_late(self, group: Group) -> bool:
+        began, limit = group.since, self.timeout
+        return began is not None and limit is not None and time.monotonic() - began > limit
 
     def _reply(self, group: Group, said: Said) -> None:
         """Answer a report: that of process 0 is taken, the others are told the same."""

@@ -73,7 +73,7 @@ def connect(address: str) -> Line:
     Raises:
         WireError: Nobody is there.
     """
-    host, port, secret, worker = address.split(":")
+    host, port, secret, worker = address.rsplit(":", 3)
     try:
         line = Line(socket.create_connection((host, int(port)), timeout=30))
     except OSError as error:

@@ -1,0 +1,8 @@
+"""Drawings of a search: SVG without scripts, fonts or links, made from `Search.results()` and nothing else."""
+
+from treadle.nas.search.plots.parallel import parallel_coordinates
+from treadle.nas.search.plots.pareto import pareto_plot
+from treadle.nas.search.plots.scatter import trial_scatter
+from treadle.nas.search.plots.writing import write_plots
+
+__all__ = ["parallel_coordinates", "pareto_plot", "trial_scatter", "write_plots"]
