@@ -144,9 +144,8 @@ def _work(config: dict[str, Any]) -> None:
     os.environ[worker.LAUNCHER] = f"0:{reports}"
     # What the run notes as its command line; Ray's own would tell nobody how to start it again.
     sys.argv = ["treadle", *config["arguments"]]
-    from treadle.cli.application import app
-
-    status = app(config["arguments"], prog_name="treadle", standalone_mode=False)
+    # The package has it, which Ray imported to find this function; to import it here would close a circle.
+    status = sys.modules[__package__].app(config["arguments"], prog_name="treadle", standalone_mode=False)
     if status and any(report.rank == int(os.environ["RANK"]) for report in _refusals(folder)):
         # No failure, for Ray would start all of them again; but whoever was not refused must not wait for this one.
         _cut_connections()
