@@ -109,12 +109,16 @@ class KnowledgeBasedDataset(Dataset):
         return np.arange(self.entity_num)
 
     def positive_pairs(self) -> tuple[Tensor, Tensor]:
-        """Return the user and the item of every interaction that is a positive one: without a label, of every one."""
+        """Return the user and the item of every positive interaction, by user and item; a repeated pair comes once.
+
+        An interaction is positive if it has no label, or one above 0.
+        """
         users, items = self.user_item_pairs()
-        if self.label_field is None or self.label_field not in self.inter_feat:
-            return users, items
-        liked = self.inter_feat[self.label_field] > 0
-        return users[liked], items[liked]
+        if self.label_field is not None and self.label_field in self.inter_feat:
+            liked = self.inter_feat[self.label_field] > 0
+            users, items = users[liked], items[liked]
+        keys = torch.unique(users * self.item_num + items)
+        return torch.div(keys, self.item_num, rounding_mode="floor"), keys % self.item_num
 
     def collaborative_triples(self) -> Triples:
         """Return the triples of the collaborative knowledge graph: users and items are joined in it, too.
