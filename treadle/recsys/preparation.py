@@ -53,8 +53,8 @@ def create_dataset(config: Config, **tables: Any) -> Dataset:
     Args:
         config: The settings.
         tables: Tables to use in the place of files: `inter`, `user`, `item`, one of `additional_feat_suffix`, and with
-            a model of a knowledge graph `kg` and `link`. Each is a path, an Arrow table, a pandas data frame or a dict of columns. Interactions that are split already
-            are a list of tables.
+            a model of a knowledge graph `kg` and `link`. Each is a path, an Arrow table, a pandas data frame or a dict
+            of columns. Interactions that are split already are a list of tables.
 
     Raises:
         ConfigError: A setting cannot be meant for this data.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from treadle.data.seeds import fold_seed
+from treadle.errors import DataError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
 from treadle.recsys.enums import KGDataLoaderState
@@ -15,6 +16,8 @@ from treadle.recsys.loading.negatives import Negatives
 from treadle.recsys.loading.training import TrainDataLoader
 from treadle.recsys.sampling.user_items import UserItems
 
+NAMED = 5
+"""How many entities an error message names."""
 ROUND_BITS = 48
 """Bits to the left at which the number of a round over the triples stands in the number of an epoch."""
 
@@ -89,6 +92,10 @@ def other_tails(dataset: KnowledgeBasedDataset) -> Negatives:
     heads, _, tails = dataset.triples()
     number = dataset.entity_num
     known = UserItems(heads, tails, num_users=number, num_items=number)
+    spent = (known.counts >= known.catalogue_size).nonzero().flatten()
+    if len(spent):
+        named = ", ".join(map(repr, dataset.id2token(dataset.entity_field, spent[:NAMED]).tolist()))
+        raise DataError(f"the entities {named} are heads of triples to every entity: no other tail can be drawn")
     return Negatives(known, dataset.head_entity_field, users=torch.unique(heads))
 
 

@@ -40,7 +40,7 @@ def projected(vectors: Tensor, relations: Tensor, matrices: Tensor) -> Tensor:
 
 
 def _blocks(relations: Tensor, n_relations: int) -> tuple[Tensor, Tensor, int]:
-    """Return the slot of each row in blocks of one relation each, the relation of each block, and how many there are."""
+    """Return the slot of each row in blocks of one relation each, the relation of each block, and their number."""
     rows, device = len(relations), relations.device
     number = rows // BLOCK + min(n_relations, rows)
     ordered, order = relations.sort(stable=True)

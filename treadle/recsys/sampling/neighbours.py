@@ -84,9 +84,7 @@ class Neighbours:
             entities = before.tails.reshape(-1)
         return RippleSets(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
-    def _led_from(
-        self, owners: Tensor, entities: Tensor, n_users: int, size: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
+    def _led_from(self, owners: Tensor, entities: Tensor, n_users: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
         """Return places of triples that begin with some of a user's entities, and which users have any."""
         counts = self.counts[entities]
         ends = counts.cumsum(0)
@@ -102,14 +100,14 @@ def drawn_places(counts: Tensor, size: int, *, seed: int) -> Tensor:
     """Return `size` places below the count of each row, spread over all of them, `[rows, size]`.
 
     Of as many places or more, each draw has a stretch of its own to choose from, so that no two are alike. Fewer are
-    gone through in turns from a random one on. Where the count is 0, so is the place.
+    gone through in turns. Both begin at a random place, so that all are equally likely, however long the stretches are.
+    Where the count is 0, so is the place.
     """
-    columns = torch.arange(size)
-    bits = random_bits(seed, row_counters(torch.arange(len(counts)).unsqueeze(1), columns))
-    number = counts.unsqueeze(1)
+    columns, number = torch.arange(size), counts.unsqueeze(1)
+    rows = torch.arange(len(counts)).unsqueeze(1)
+    bits = random_bits(seed, row_counters(rows, columns))
+    begin = random_below(random_bits(seed, row_counters(rows, torch.tensor([size]))), number.clamp(min=1))
     low = torch.div(number * columns, size, rounding_mode="floor")
     high = torch.div(number * (columns + 1), size, rounding_mode="floor")
     stretched = low + random_below(bits, (high - low).clamp(min=1))
-    some = number.clamp(min=1)
-    in_turns = (random_below(bits[:, :1], some) + columns) % some
-    return torch.where(number >= size, stretched, in_turns)
+    return (begin + torch.where(number >= size, stretched, columns)) % number.clamp(min=1)

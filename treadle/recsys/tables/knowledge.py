@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def drop_unlinked(config: Config, graph: GraphTables, tables: Tables, sources: S
     if not stay.all():
         logger.info("%d interactions with items that are no entity are left out", int((~stay).sum()))
     ends = np.cumsum([0, *sources.sizes])
-    sources.sizes = [int(stay[start:end].sum()) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    sources.sizes = [int(stay[start:end].sum()) for start, end in pairwise(ends.tolist())]
     tables.inter = tables.inter.keep(stay)
     if tables.item is not None:
         tables.item = tables.item.keep(_is_linked(tables.item, item, graph))

@@ -56,9 +56,10 @@ class Sources:
             self.places[suffix] = [self._needed(suffix)]
         unknown = set(self._given) - set(self.places)
         if unknown:
+            known = ", ".join(["inter", "user", "item", *needed])
             raise ConfigError(
-                f"a table is handed over as {sorted(unknown)[0]!r}; there are {', '.join(['inter', 'user', 'item', *needed])} "
-                "and the names in additional_feat_suffix"
+                f"a table is handed over as {sorted(unknown)[0]!r}; there are {known} and the names in "
+                "additional_feat_suffix"
             )
 
     def _needed(self, suffix: str) -> Any:

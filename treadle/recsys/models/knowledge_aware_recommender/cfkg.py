@@ -57,22 +57,26 @@ class CFKG(KnowledgeRecommender):
             return dot(start, end)
         if end.dim() > start.dim():
             start = start.unsqueeze(-2)
-        return -(at_least_float32(start - end) + EPSILON).norm(dim=-1)
+        distances: Tensor = (at_least_float32(start - end) + EPSILON).norm(dim=-1)
+        return -distances
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the loss of all triples of a batch: those of users and items, and those of the graph."""
         users = self._chosen(interaction[self.USER_ID])
         heads = self.entity_embedding(interaction[self.HEAD_ENTITY_ID])
-        starts = torch.cat([users, heads + self.relation_embedding(interaction[self.RELATION_ID])])
-        graph = [interaction[name] for name in (self.TAIL_ENTITY_ID, self.NEG_TAIL_ENTITY_ID)]
-        items = [interaction[name] for name in (self.ITEM_ID, self.NEG_ITEM_ID)]
-        right, wrong = (
-            at_least_float32(self._score(starts, self.entity_embedding(torch.cat([item, tail]))))
-            for item, tail in zip(items, graph, strict=True)
-        )
+        heads = heads + self.relation_embedding(interaction[self.RELATION_ID])
+        chosen = self._losses(users, interaction[self.ITEM_ID], interaction[self.NEG_ITEM_ID])
+        known = self._losses(heads, interaction[self.TAIL_ENTITY_ID], interaction[self.NEG_TAIL_ENTITY_ID])
+        return torch.cat([chosen, known]).mean()
+
+    def _losses(self, starts: Tensor, end: Tensor, other: Tensor) -> Tensor:
+        """Return the loss of each triple; against several wrong ends it is the mean over them."""
+        right, wrong = (at_least_float32(self._score(starts, self.entity_embedding(one))) for one in (end, other))
+        right = right.unsqueeze(-1)
+        wrong = wrong.view(len(right), -1)
         if self.loss_function == "inner_product":
-            return (functional.softplus(-right) + functional.softplus(wrong)).mean()
-        return functional.relu(self.margin + wrong - right).mean()
+            return (functional.softplus(-right) + functional.softplus(wrong)).mean(dim=1)
+        return functional.relu(self.margin + wrong - right).mean(dim=1)
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""

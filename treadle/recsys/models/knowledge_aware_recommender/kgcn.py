@@ -46,7 +46,8 @@ class KGCN(KnowledgeRecommender):
         self.relation_embedding = nn.Embedding(self.n_relations, self.embedding_size)
         width = self.embedding_size * (2 if self.aggregator_class == "concat" else 1)
         self.linear_layers = nn.ModuleList([nn.Linear(width, self.embedding_size) for _ in range(self.n_iter)])
-        graph = Neighbours.both_ways(*(part.cpu() for part in dataset.triples()), self.n_entities)
+        heads, relations, tails = (part.cpu() for part in dataset.triples())
+        graph = Neighbours.both_ways(heads, relations, tails, self.n_entities)
         entities, relations = graph.sample(self.neighbor_sample_size, seed=int(config["seed"]))
         self.neighbours = Constants(entities=entities, relations=relations)
         self.bce_loss, self.l2_loss = nn.BCEWithLogitsLoss(), EmbLoss()
@@ -75,7 +76,8 @@ class KGCN(KnowledgeRecommender):
                 around = vectors[hop + 1].view(rows, -1, size, self.embedding_size)
                 heard = torch.matmul(weights[hop].to(around.dtype).unsqueeze(2), around).squeeze(2)
                 vectors[hop] = activation(layer(self._mixed(vectors[hop], heard)))
-        return vectors[0].view(rows, self.embedding_size)
+        found: Tensor = vectors[0].view(rows, self.embedding_size)
+        return found
 
     def _mixed(self, own: Tensor, heard: Tensor) -> Tensor:
         if self.aggregator_class == "sum":

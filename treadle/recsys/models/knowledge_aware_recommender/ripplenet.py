@@ -50,7 +50,8 @@ class RippleNet(KnowledgeRecommender):
         self.relation_embedding = nn.Embedding(self.n_relations, self.embedding_size**2)
         if self.item_update_mode.endswith("transform"):
             self.transform_matrix = nn.Linear(self.embedding_size, self.embedding_size, bias=False)
-        graph = Neighbours(*(part.cpu() for part in dataset.triples()), self.n_entities)
+        heads, relations, tails = (part.cpu() for part in dataset.triples())
+        graph = Neighbours(heads, relations, tails, self.n_entities)
         users, items = (ids.cpu() for ids in dataset.positive_pairs())
         options = {"hops": self.n_hop, "size": self.n_memory, "seed": int(config["seed"])}
         self.memory = Constants(**graph.ripple_sets(users, items, self.n_users, **options)._asdict())
