@@ -418,9 +418,8 @@ def test_ripplenet_asks_every_ring_with_the_item(mode: str, all_hops: bool) -> N
                 squares += sum((part**2).sum() for part in (entities[head], entities[tail], matrices[said]))
         logit = float(vector @ (sum(answers) if all_hops else answers[-1]))
         total -= log_sigmoid(logit if label else -logit)
-    if mode.endswith("transform"):
-        squares += (own["transform_matrix.weight"] ** 2).sum()
-    assert_same(built.model.calculate_loss(batch), (total - 0.4 * holds + 0.01 * squares) / len(batch))
+    whole = 0.01 * (own["transform_matrix.weight"] ** 2).sum() if mode.endswith("transform") else 0.0
+    assert_same(built.model.calculate_loss(batch), (total - 0.4 * holds + 0.01 * squares) / len(batch) + whole)
 
 
 @pytest.mark.parametrize("inner", [True, False])

@@ -116,14 +116,14 @@ class RippleNet(KnowledgeRecommender):
         return at_least_float32(dot(heads.flatten(0, 1), ends)).sigmoid().mean()
 
     def _penalty(self, rings: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
-        """Return the squares of heads, tails and matrices of the rings, summed, for each row of the batch."""
+        """Return the mean over rows of the squares of their rings, and the squares of the transformation."""
         squares = self._matrices.square().sum(dim=(1, 2))
         of_entities = [end.square().sum() for heads, tails, _, _ in rings for end in (heads, tails)]
         of_relations = [squares[relations].sum() for _, _, relations, _ in rings]
-        total = torch.stack([*of_entities, *of_relations]).sum()
-        if self.item_update_mode.endswith("transform"):
-            total = total + self.transform_matrix.weight.square().sum()
-        return total / len(rings[0][0])
+        mean = torch.stack([*of_entities, *of_relations]).sum() / len(rings[0][0])
+        if not self.item_update_mode.endswith("transform"):
+            return mean
+        return mean + self.transform_matrix.weight.square().sum()
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the probability of each row, `[rows]`."""
