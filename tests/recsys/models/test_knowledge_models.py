@@ -9,7 +9,7 @@ import torch
 from tests.guards.no_sync import no_sync
 from tests.recsys.models.tiny_graph import PLAIN, TRAINED, Built, build, train_steps
 from tests.recsys.models.tiny_ratings import all_scores, every_pair
-from treadle.recsys import InputType, Interaction, KGDataLoaderState, ModelType, get_model, model_names
+from treadle.recsys import InputType, Interaction, KGDataLoaderState, ModelType, Recommender, get_model, model_names
 from treadle.recsys.config_defaults import packaged
 from treadle.recsys.model_scores import ModelScores
 
@@ -155,6 +155,24 @@ def test_several_negatives_weigh_as_the_mean_of_their_pairs(variant: str) -> Non
 
 def _first(losses: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
     return losses[0] if isinstance(losses, tuple) else losses
+
+
+@plain
+def test_items_have_vectors_to_compare_and_export(variant: str) -> None:
+    built = build(variant)
+    recommender = Recommender(built.model, built.train.dataset, torch.device("cpu"))
+    assert len(recommender.item_vectors()) == built.model.n_items
+    assert len(recommender.similar_items("i3", k=2)) == 2
+
+
+@pytest.mark.parametrize("variant", ["CKE", "KGAT", "KGIN", "MKR"])
+def test_products_of_vectors_are_what_items_are_ranked_by(variant: str) -> None:
+    built = build(variant)
+    built.model.eval()
+    recommender = Recommender(built.model, built.train.dataset, torch.device("cpu"))
+    products = recommender.user_vectors() @ recommender.item_vectors().T
+    ranked = all_scores(built)
+    torch.testing.assert_close(ranked, products.sigmoid() if variant == "MKR" else products)
 
 
 @pytest.mark.parametrize("variant", ["KGAT", "KGIN", "MKR", "CKE"])

@@ -78,13 +78,17 @@ class CFKG(KnowledgeRecommender):
             return (functional.softplus(-right) + functional.softplus(wrong)).mean(dim=1)
         return functional.relu(self.margin + wrong - right).mean(dim=1)
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item: that of its entity."""
+        return self.entity_embedding.weight[: self.n_items]
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
 
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self._chosen(interaction[self.USER_ID]), self.entity_embedding.weight[: self.n_items]
+        users, items = self._chosen(interaction[self.USER_ID]), self.item_vectors()
         if self.loss_function == "inner_product":
             return all_dots(users, items)
         return torch.cat([self._score(user, items) for user in users])

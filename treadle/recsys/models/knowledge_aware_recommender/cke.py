@@ -76,14 +76,17 @@ class CKE(KnowledgeRecommender):
         loss: Tensor = self.kg_loss(far, near)
         return loss, self.reg_loss(heads, relations, tails, others, require_pow=self.require_pow)
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item: its own, and that of its entity."""
+        return self.item_embedding.weight + self.entity_embedding.weight[: self.n_items]
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
 
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
-        items = self.item_embedding.weight + self.entity_embedding.weight[: self.n_items]
-        return all_dots(self.user_embedding(interaction[self.USER_ID]), items)
+        return all_dots(self.user_embedding(interaction[self.USER_ID]), self.item_vectors())
 
 
 def _two_weights(weights: Any) -> list[float]:

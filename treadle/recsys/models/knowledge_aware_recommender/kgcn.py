@@ -93,6 +93,10 @@ class KGCN(KnowledgeRecommender):
         penalty: Tensor = self.l2_loss(users, self.entity_embedding(item), require_pow=self.require_pow)
         return loss + self.reg_weight * penalty
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item: that of its entity."""
+        return self.entity_embedding.weight[: self.n_items]
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the probability of each row, `[rows]`."""
         users, items = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])

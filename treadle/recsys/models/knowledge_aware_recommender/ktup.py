@@ -104,6 +104,10 @@ class KTUP(KnowledgeRecommender):
         apart = self._distance(self.item_embedding(item) - self.entity_embedding(item))
         return self.align_weight * (apart * is_item).sum() / is_item.sum().clamp(min=1)
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item: its own, and that of its entity."""
+        return self.item_embedding.weight + self.entity_embedding.weight[: self.n_items]
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])

@@ -102,6 +102,16 @@ class MKR(KnowledgeRecommender):
         """Return the loss of the task of recommending, for trainers that know of one task only."""
         return self.calculate_rs_loss(interaction)
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item, crossed with its entity."""
+        every = torch.arange(self.n_items, device=self.item_embeddings_lookup.weight.device)
+        return self._crossed(every, every)[0]
+
+    def user_vectors(self) -> Tensor:
+        """Return the vector of each user, as items meet it."""
+        vectors: Tensor = self.user_mlp(self.user_embeddings_lookup.weight)
+        return vectors
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]).sigmoid()
@@ -109,14 +119,10 @@ class MKR(KnowledgeRecommender):
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the probabilities of all items, `[rows * n_items]`."""
         users = self.user_mlp(self.user_embeddings_lookup(interaction[self.USER_ID]))
-        items = self.remembered(self._all_items)
+        items = self.remembered(self.item_vectors)
         if self.use_inner_product:
             return at_least_float32(all_dots(users, items)).sigmoid()
         return torch.cat([self._met(user.expand(len(items), -1), items) for user in users]).sigmoid()
-
-    def _all_items(self) -> Tensor:
-        every = torch.arange(self.n_items, device=self.item_embeddings_lookup.weight.device)
-        return self._crossed(every, every)[0]
 
 
 class CrossCompressUnit(nn.Module):

@@ -125,6 +125,10 @@ class RippleNet(KnowledgeRecommender):
             return mean
         return mean + self.transform_matrix.weight.square().sum()
 
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item: that of its entity."""
+        return self.entity_embedding.weight[: self.n_items]
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]).sigmoid()
