@@ -162,7 +162,7 @@ def test_items_have_vectors_to_compare_and_export(variant: str) -> None:
     built = build(variant)
     recommender = Recommender(built.model, built.train.dataset, torch.device("cpu"))
     assert len(recommender.item_vectors()) == built.model.n_items
-    assert len(recommender.similar_items("i3", k=2)) == 2
+    assert len(recommender.similar_items("i3", k=2)["i3"]) == 2
 
 
 @pytest.mark.parametrize("variant", ["CKE", "KGAT", "KGIN", "MKR"])
