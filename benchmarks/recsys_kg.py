@@ -254,7 +254,7 @@ def section(results: list[dict[str, Any]]) -> str:
             "",
             "Clicks: the rows and negatives of the files, divided 6:2:2 at random by the seed, which also gives",
             "weights and drawn neighbours; the test part is measured at the best epoch of the validation part, and",
-            "training stops after three epochs without a better one. The papers drew negatives and splits of their own.",
+            "training stops after three epochs without a better one. The papers drew their own negatives and splits.",
             "",
             table_of_clicks(results),
             "",
