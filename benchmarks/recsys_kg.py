@@ -67,6 +67,7 @@ class Case:
 
 DECAY = {"neighbor_sample_size": 8, "reg_weight": 0.0, "weight_decay": 1e-4}
 """As the authors' program has it: the penalty is on all weights in each step, not on those of the batch."""
+STRONGER = {**DECAY, "weight_decay": 2e-4, "learning_rate": 0.002}
 LARGER = {"train_batch_size": 1024}
 """The books have three times as many rows, and ten times as many entities to update in each step."""
 MUSIC, BOOKS = "kg-lastfm-music", "kg-book-crossing"
@@ -74,9 +75,17 @@ CASES = [
     Case(MUSIC, "MKR", 0.785, 0.797, {"embedding_size": 8, "kge_interval": 2, "train_batch_size": 256}),
     Case(MUSIC, "KGCN", 0.785, 0.796, {**DECAY, "embedding_size": 16, "train_batch_size": 128}),
     Case(MUSIC, "RippleNet", 0.77, 0.780, {"embedding_size": 16, "n_memory": 32, "train_batch_size": 256}),
-    Case(BOOKS, "KGCN", 0.725, 0.738, {**DECAY, **LARGER, "embedding_size": 16, "learning_rate": 0.005}),
+    Case(BOOKS, "KGCN", 0.725, 0.738, {**STRONGER, "embedding_size": 16, "train_batch_size": 512}),
     Case(BOOKS, "MKR", 0.72, 0.734, {**LARGER, "embedding_size": 8, "kge_interval": 2, "learning_rate": 0.01}),
     Case(BOOKS, "RippleNet", 0.70, 0.715, {**LARGER, "embedding_size": 8, "n_memory": 16, "learning_rate": 0.005}),
+]
+
+
+NOTES = [
+    "What was found: KGCN on the books overfits within three epochs; a weight decay of 2e-5 (as the authors have) gave",
+    "0.691, 2e-4 gives 0.699, and sizes and rates near the authors' (64, 2e-4) were not tried for want of time. KGAT",
+    "with norms in the place of squares in its penalty, as RecBole",
+    "has it, comes to 0.1036 / 0.1063 / 0.1925 for seed 2020: the penalty is not what recall differs by.",
 ]
 
 
@@ -218,7 +227,9 @@ def table_of_clicks(results: list[dict[str, Any]]) -> str:
             continue
         own = [one["auc"] for one in found]
         mean = statistics.mean(own)
-        met = "reached" if mean >= case.wanted and len(own) == len(SEEDS) else "missed"
+        met = "reached" if mean >= case.wanted else "missed"
+        if len(own) < len(SEEDS):
+            met = f"{met} so far"
         rows.append(
             f"| {case.name} | {', '.join(f'{auc:.4f}' for auc in own)} | {mean:.4f} | {case.wanted:.3f} | {met} | "
             f"{case.published:.3f} | {', '.join(str(one['epochs']) for one in found)} | "
@@ -263,6 +274,8 @@ def section(results: list[dict[str, Any]]) -> str:
             f"Beside the defaults: {settings}.",
             "",
             table_of_kgat(results),
+            "",
+            *NOTES,
             "",
             "RecBole's figures are of RecBole 1.2.1 with torch 2.13.0 on the same kind of machine, one thread, seed",
             "2020, its defaults, and a stand-in for the dgl version that it needs; that seed's split is the same here.",
