@@ -2,6 +2,7 @@
 
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
+from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
 from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.enums import EvaluatorType, FeatureSource, FeatureType, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.interaction import Interaction, cat_interactions
@@ -13,6 +14,9 @@ from treadle.recsys.recommendations import Recommendations
 from treadle.recsys.recommending import Recommender
 from treadle.recsys.trainers import (
     AbstractTrainer,
+    KGATTrainer,
+    KGTrainer,
+    MKRTrainer,
     RecVAETrainer,
     TraditionalTrainer,
     Trainer,
@@ -29,7 +33,11 @@ __all__ = [
     "FeatureType",
     "InputType",
     "Interaction",
+    "KGATTrainer",
     "KGDataLoaderState",
+    "KGTrainer",
+    "KnowledgeBasedDataset",
+    "MKRTrainer",
     "ModelType",
     "RecVAETrainer",
     "Recommendations",

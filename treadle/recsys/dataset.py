@@ -3,7 +3,7 @@
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,8 @@ class Dataset(Matrices):
     """
 
     inter_feat: Interaction
+    needed_tables: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the tables beside those of interactions, users and items that this kind of data set needs."""
 
     def __init__(
         self, config: Config, *, tables: Mapping[str, Any] | None = None, prepared: Prepared | None = None
@@ -65,7 +67,7 @@ class Dataset(Matrices):
         self.time_field: str | None = config["TIME_FIELD"]
         self._numerical = set(config["numerical_features"] or ())
         if prepared is None:
-            prepared = prepare(config, Sources(config, tables or {}))
+            prepared = self.prepare(config, Sources(config, tables or {}, self.needed_tables))
         self.prepared = prepared
         self.field2type = dict(prepared.types)
         self.field2source = dict(prepared.sources)
@@ -77,6 +79,11 @@ class Dataset(Matrices):
         self.user_feat = self._features.pop("user", None)
         self.item_feat = self._features.pop("item", None)
         self.file_size_list = prepared.parts
+
+    @classmethod
+    def prepare(cls, config: Config, sources: Sources) -> Prepared:
+        """Return the tables of a data set of this kind, read and prepared."""
+        return prepare(config, sources)
 
     def __getattr__(self, name: str) -> Any:
         features = self.__dict__.get("_features", {})

@@ -1,123 +1,176 @@
-"""Knowledge graphs beside a data set: triples of entities, and which item is which entity."""
+"""Data sets with a knowledge graph: items that are entities, and triples that join entities."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from treadle.errors import DataError
+from treadle.errors import ConfigError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
-from treadle.recsys.enums import FeatureType
-from treadle.recsys.optional import pyarrow
-from treadle.recsys.tables.columns import Array, Column, Table
-from treadle.recsys.tables.filtering import Tables
-from treadle.recsys.tables.intervals import parse_intervals, within
-from treadle.recsys.tables.numbering import number_tokens
-from treadle.recsys.tables.reading import Selection, find_file, read_table
-from treadle.recsys.tables.sources import reading_of
-from treadle.recsys.vocabulary import Vocabulary
+from treadle.recsys.dataset_matrices import FORMS
+from treadle.recsys.interaction import Interaction
+from treadle.recsys.optional import scipy_sparse
+from treadle.recsys.tables.knowledge import GRAPH_TABLES, GraphNames, add_graph, drop_unlinked, read_graph
+from treadle.recsys.tables.pipeline import Prepared, prepare
+from treadle.recsys.tables.sources import Sources
+
+Triples = tuple[Tensor, Tensor, Tensor]
 
 
-@dataclass(frozen=True)
-class KnowledgeGraph:
-    """Triples as ids, numbered from 1 as they first appear.
+class KnowledgeBasedDataset(Dataset):
+    """Interactions, and a knowledge graph of items and other entities.
+
+    Items and entities share one space of ids: an item that is linked to an entity has one id for both, and entities
+    that are no items follow behind the last item. So an id of an item is an id of an entity. Interactions with items
+    that are linked to nothing are left out, as RecBole leaves them out; `kg_unlinked_items: keep` keeps them, and such
+    an item is an entity without triples.
+
+    Args:
+        config: The settings.
+        tables: Tables to use in the place of files, by suffix; see `Dataset`. `kg` has the columns `head_id`,
+            `relation_id` and `tail_id`, and `link` has `item_id` and `entity_id`.
+        prepared: A data set that was prepared before.
 
     Attributes:
-        heads: The entity that each triple begins with.
-        relations: What it says.
-        tails: The entity that it ends with.
-        entities: The tokens of entities.
-        relation_tokens: The tokens of relations.
-        linked_items: Ids, in the data set, of the items that are entities.
-        linked_entities: The entity of each of these items.
-    """
-
-    heads: Array
-    relations: Array
-    tails: Array
-    entities: Vocabulary
-    relation_tokens: Vocabulary
-    linked_items: Array
-    linked_entities: Array
-
-
-def read_knowledge_graph(config: Config, dataset: Dataset, *, kg: Any = None, link: Any = None) -> KnowledgeGraph:
-    """Read the knowledge graph of a data set: the files `.kg` and `.link` in its folder, or tables in their place.
-
-    Triples of entities and relations that occur too rarely or too often are left out, as `entity_kg_num_interval` and
-    `relation_kg_num_interval` say. Links of items that the data does not have, or of entities without a triple, are
-    left out too.
+        kg_feat: The triples.
+        link_feat: Which item is which entity; both have the same id, except where two items are linked to one entity.
+        head_entity_field, tail_entity_field, relation_field, entity_field: The names of the columns.
 
     Raises:
-        DataError: A table is not there, or lacks a column.
+        ConfigError: A setting cannot be meant for this data.
+        DataError: The data cannot be used.
     """
-    head, relation, tail, entity = (
-        str(config[f"{name}_FIELD"]) for name in ("HEAD_ENTITY_ID", "RELATION_ID", "TAIL_ENTITY_ID", "ENTITY_ID")
-    )
-    triples = _read(config, "kg", kg, (head, relation, tail))
-    tokens = number_tokens(Tables(triples), [[head, tail], [relation]])
-    stay = _frequent(config, *(triples[name].values for name in (head, relation, tail)), entities=len(tokens[head]))
-    triples = triples.keep(stay)
-    # Numbered again, now that some are gone.
-    triples = _with_tokens(triples, tokens)
-    tokens = number_tokens(Tables(triples), [[head, tail], [relation]])
-    entities = Vocabulary(entity, tokens[head])
-    links = _read(config, "link", link, (str(dataset.iid_field), entity))
-    items, linked = _links(links, str(dataset.iid_field), entity, dataset, entities)
-    heads, relations, tails = (triples[name].values for name in (head, relation, tail))
-    return KnowledgeGraph(heads, relations, tails, entities, Vocabulary(relation, tokens[relation]), items, linked)
 
+    needed_tables: ClassVar[tuple[str, ...]] = GRAPH_TABLES
+    kg_feat: Interaction
+    link_feat: Interaction
 
-def _read(config: Config, suffix: str, given: Any, fields: tuple[str, ...]) -> Table:
-    name = f"{config['dataset']}.{suffix}"
-    place = given if given is not None else find_file(Path(config["data_path"]), name)
-    if place is None:
-        raise DataError(f"{Path(config['data_path']) / name} is not there; a knowledge graph needs it")
-    table = read_table(place, Selection(fields), reading_of(config), name=name)
-    assert table is not None, "fields are asked for"
-    for field in fields:
-        if table[field].kind is not FeatureType.TOKEN:
-            raise DataError(f"field {field!r} of {name} holds {table[field].kind.value}; it must hold a token")
-    there = np.logical_and.reduce([table[field].values >= 0 for field in fields])
-    return table.keep(there)
+    def __init__(
+        self, config: Config, *, tables: Mapping[str, Any] | None = None, prepared: Prepared | None = None
+    ) -> None:
+        super().__init__(config, tables=tables, prepared=prepared)
+        names = GraphNames.of(config)
+        self.head_entity_field, self.tail_entity_field = names.head, names.tail
+        self.relation_field, self.entity_field = names.relation, names.entity
 
+    @classmethod
+    def prepare(cls, config: Config, sources: Sources) -> Prepared:
+        """Return the tables of a data set with its graph, read and prepared."""
+        graph = read_graph(config, sources)
+        prepared = prepare(config, sources, partial(drop_unlinked, config, graph, sources=sources))
+        add_graph(config, prepared, graph)
+        return prepared
 
-def _frequent(config: Config, heads: Array, relations: Array, tails: Array, *, entities: int) -> Array:
-    """Return which triples stay, so that every entity and relation that is left occurs often enough."""
-    bounds = [
-        None if config[name] is None else parse_intervals(config[name], name)
-        for name in ("entity_kg_num_interval", "relation_kg_num_interval")
-    ]
-    stay = np.ones(len(heads), bool)
-    while True:
-        good = stay.copy()
-        if bounds[0] is not None:
-            used = np.bincount(np.concatenate([heads[stay], tails[stay]]), minlength=entities)
-            enough = within(used, bounds[0])
-            good &= enough[heads] & enough[tails]
-        if bounds[1] is not None:
-            used = np.bincount(relations[stay], minlength=int(relations.max(initial=0)) + 1)
-            good &= within(used, bounds[1])[relations]
-        if (good == stay).all():
-            return stay
-        stay = good
+    @property
+    def entity_num(self) -> int:
+        """How many entity ids there are, padding and items included."""
+        return self.num(self.entity_field)
 
+    @property
+    def relation_num(self) -> int:
+        """How many relation ids there are, padding and the relation of users and items included."""
+        return self.num(self.relation_field)
 
-def _with_tokens(table: Table, tokens: dict[str, Any]) -> Table:
-    """Return a numbered table with its tokens again, as it was before it was numbered."""
-    columns = {name: Column(column.kind, column.values, tokens=tokens[name]) for name, column in table.columns.items()}
-    return Table(table.name, columns)
+    @property
+    def user_item_relation(self) -> int:
+        """The id of the relation that joins users and items: the last one."""
+        return self.relation_num - 1
 
+    def triples(self) -> Triples:
+        """Return head, relation and tail of every triple."""
+        graph = self.kg_feat
+        return graph[self.head_entity_field], graph[self.relation_field], graph[self.tail_entity_field]
 
-def _links(table: Table, item: str, entity: str, dataset: Dataset, entities: Vocabulary) -> tuple[Array, Array]:
-    """Return the pairs of an item and an entity that the data and the graph both have."""
-    sides = []
-    for field, known in ((item, dataset.vocabulary(item).arrow_tokens), (entity, entities.arrow_tokens)):
-        arrow = pyarrow()
-        found = arrow.compute.index_in(table[field].tokens.cast(arrow.string()), known.cast(arrow.string()))
-        ids = arrow.compute.fill_null(found, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-        sides.append(ids[table[field].values])
-    both = (sides[0] > 0) & (sides[1] > 0)
-    return sides[0][both], sides[1][both]
+    @property
+    def head_entities(self) -> np.ndarray[Any, Any]:
+        """The entity that each triple begins with."""
+        entities: np.ndarray[Any, Any] = self.triples()[0].cpu().numpy()
+        return entities
+
+    @property
+    def relations(self) -> np.ndarray[Any, Any]:
+        """What each triple says."""
+        relations: np.ndarray[Any, Any] = self.triples()[1].cpu().numpy()
+        return relations
+
+    @property
+    def tail_entities(self) -> np.ndarray[Any, Any]:
+        """The entity that each triple ends with."""
+        entities: np.ndarray[Any, Any] = self.triples()[2].cpu().numpy()
+        return entities
+
+    @property
+    def entities(self) -> np.ndarray[Any, Any]:
+        """All ids of entities, padding included."""
+        return np.arange(self.entity_num)
+
+    def positive_pairs(self) -> tuple[Tensor, Tensor]:
+        """Return the user and the item of every positive interaction, by user and item; a repeated pair comes once.
+
+        An interaction is positive if it has no label, or one above 0.
+        """
+        users, items = self.user_item_pairs()
+        if self.label_field is not None and self.label_field in self.inter_feat:
+            liked = self.inter_feat[self.label_field] > 0
+            users, items = users[liked], items[liked]
+        keys = torch.unique(users * self.item_num + items)
+        return torch.div(keys, self.item_num, rounding_mode="floor"), keys % self.item_num
+
+    def collaborative_triples(self) -> Triples:
+        """Return the triples of the collaborative knowledge graph: users and items are joined in it, too.
+
+        Its nodes are the users by their ids, then the entities by theirs. Every positive interaction is an edge in
+        either direction, of the relation `user_item_relation`.
+        """
+        users, items = (ids.cpu() for ids in self.positive_pairs())
+        heads, relations, tails = (part.cpu() for part in self.triples())
+        items, first = items + self.user_num, self.user_num
+        joined = torch.full((2 * len(users),), self.user_item_relation)
+        return (
+            torch.cat([users, items, heads + first]),
+            torch.cat([joined, relations]),
+            torch.cat([items, users, tails + first]),
+        )
+
+    def kg_graph(self, form: str = "coo", value_field: str | None = None) -> Any:
+        """Return the knowledge graph as a sparse matrix of entities.
+
+        Args:
+            form: "coo" or "csr".
+            value_field: The field of relations, to have them in the matrix; 1 without it.
+
+        Raises:
+            ConfigError: There is no such form or field.
+            MissingDependencyError: SciPy is not installed.
+        """
+        return self._matrix(self.triples(), self.entity_num, form, value_field)
+
+    def ckg_graph(self, form: str = "coo", value_field: str | None = None) -> Any:
+        """Return the collaborative knowledge graph as a sparse matrix of users and entities, like `kg_graph`."""
+        return self._matrix(self.collaborative_triples(), self.user_num + self.entity_num, form, value_field)
+
+    def _matrix(self, triples: Triples, nodes: int, form: str, value_field: str | None) -> Any:
+        if form not in FORMS:
+            raise ConfigError(f"form={form!r} does not exist; there are {list(FORMS)}")
+        if value_field not in (None, self.relation_field):
+            raise ConfigError(f"value_field={value_field!r}: a triple has no value but its {self.relation_field!r}")
+        heads, relations, tails = (part.cpu().numpy() for part in triples)
+        values = np.ones(len(heads), np.float32) if value_field is None else relations
+        matrix = scipy_sparse().coo_matrix((values, (heads, tails)), shape=(nodes, nodes))
+        return matrix if form == "coo" else matrix.tocsr()
+
+    def to(self, device: torch.device | str) -> "Dataset":
+        """Return the data set with its interactions, features and graph on `device`."""
+        made = super().to(device)
+        made._features = {
+            name: table.to(device) if name in GRAPH_TABLES else table for name, table in self._features.items()
+        }
+        return made
+
+    def __repr__(self) -> str:
+        entities, triples = self.entity_num - 1, len(self.kg_feat)
+        return f"{super().__repr__()}\n    {triples} triples of {entities} entities, items included"

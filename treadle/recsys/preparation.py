@@ -21,11 +21,13 @@ from treadle.recsys.dataset_cache import (
     split_key,
     split_path,
 )
+from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
 from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.loading import (
     AbstractDataLoader,
     FullSortEvalDataLoader,
+    KnowledgeBasedDataLoader,
     Negatives,
     NegSampleEvalDataLoader,
     SequenceTrainDataLoader,
@@ -34,7 +36,6 @@ from treadle.recsys.loading import (
 )
 from treadle.recsys.sampling.evaluation_negatives import EvaluationMode, evaluation_negatives
 from treadle.recsys.sampling.user_items import UserItems, seen_by_phase
-from treadle.recsys.tables.pipeline import prepare
 from treadle.recsys.tables.sources import Sources
 
 logger = logging.getLogger(__name__)
@@ -51,23 +52,23 @@ def create_dataset(config: Config, **tables: Any) -> Dataset:
 
     Args:
         config: The settings.
-        tables: Tables to use in the place of files: `inter`, `user`, `item`, or one of `additional_feat_suffix`. Each
-            is a path, an Arrow table, a pandas data frame or a dict of columns. Interactions that are split already
-            are a list of tables.
+        tables: Tables to use in the place of files: `inter`, `user`, `item`, one of `additional_feat_suffix`, and with
+            a model of a knowledge graph `kg` and `link`. Each is a path, an Arrow table, a pandas data frame or a dict
+            of columns. Interactions that are split already are a list of tables.
 
     Raises:
         ConfigError: A setting cannot be meant for this data.
         DataError: The data cannot be used.
     """
     kind = dataset_class(config)
-    sources = Sources(config, tables)
+    sources = Sources(config, tables, kind.needed_tables)
     if not config["save_dataset"] and config["dataset_save_path"] is None:
-        return kind(config, prepared=prepare(config, sources))
+        return kind(config, prepared=kind.prepare(config, sources))
     key = content_key(config, sources)
     path = cache_path(config, kind.__name__, key)
     prepared = load_prepared(path, key)
     if prepared is None:
-        prepared = prepare(config, sources)
+        prepared = kind.prepare(config, sources)
         if config["save_dataset"]:
             save_prepared(path, key, prepared)
     return kind(config, prepared=prepared)
@@ -80,7 +81,11 @@ def dataset_class(config: Config) -> type[Dataset]:
         if not (isinstance(own, type) and issubclass(own, Dataset)):
             raise ConfigError(f"{config.model}.dataset_class is {own!r}, which is no Dataset")
         return own
-    return SequentialDataset if config["MODEL_TYPE"] is ModelType.SEQUENTIAL else Dataset
+    kinds: dict[ModelType, type[Dataset]] = {
+        ModelType.SEQUENTIAL: SequentialDataset,
+        ModelType.KNOWLEDGE: KnowledgeBasedDataset,
+    }
+    return kinds.get(config["MODEL_TYPE"], Dataset)
 
 
 def data_preparation(config: Config, dataset: Dataset) -> Loaders:
@@ -181,6 +186,8 @@ class _Loaders:
             if not isinstance(self._train, SequentialDataset):
                 raise ConfigError(f"train_all_positions is for sequential models, and {config.model} is none")
             return SequenceTrainDataLoader(config, self._train, self._training_negatives(), shuffle)
+        if isinstance(self._train, KnowledgeBasedDataset):
+            return KnowledgeBasedDataLoader(config, self._train, self._training_negatives(), shuffle=shuffle)
         return TrainDataLoader(config, self._train, self._training_negatives(), shuffle)
 
     def _training_negatives(self) -> Negatives | None:

@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from tests.recsys.data.small import Context, General, Sequential, real_folder
-from treadle.recsys import Config, Dataset, SequentialDataset, create_dataset, data_preparation
-from treadle.recsys.dataset_knowledge import read_knowledge_graph
+from treadle.recsys import (
+    Config,
+    Dataset,
+    KnowledgeBasedDataset,
+    SequentialDataset,
+    create_dataset,
+    data_preparation,
+)
 from treadle.recsys.tables.layouts import read_interactions
 
 RECBOLE_SPLIT = [(60_115_621_070, 1_617_862), (7_106_439_717, 706_345), (7_106_520_465, 593_925)]
@@ -85,10 +91,12 @@ def test_the_five_core_of_ml_100k_is_one(ml_100k: dict[str, Any]) -> None:
 
 
 def test_the_knowledge_graph_of_ml_100k_has_its_published_size(ml_100k: dict[str, Any]) -> None:
-    config = Config(General, "ml-100k", config_dict=ml_100k)
-    graph = read_knowledge_graph(config, create_dataset(config))
-    assert len(graph.heads) == 91_631
-    assert len(graph.linked_items) == 1_598
+    config = Config("CKE", "ml-100k", config_dict={**ml_100k, "load_col": None})
+    dataset = create_dataset(config)
+    assert isinstance(dataset, KnowledgeBasedDataset)
+    assert (len(dataset.kg_feat), len(dataset.link_feat)) == (91_631, 1_598)
+    # As many as in RecBole, which leaves out the same interactions.
+    assert (dataset.item_num, data_preparation(config, dataset)[0].sample_size) == (1_599, 78_836)
 
 
 def test_gowalla_is_read_from_its_lists_with_its_own_split() -> None:

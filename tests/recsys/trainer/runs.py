@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.interrupting import CutAt, CutError, assert_same_bits
-from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
+from treadle.recsys import Config, ModelType, create_dataset, data_preparation, get_model, get_trainer, init_seed
 from treadle.recsys.trainers._core import optimizers_of
 
 USERS, ITEMS, EACH = 24, 30, 12
@@ -26,6 +26,16 @@ def interactions(users: int = USERS, items: int = ITEMS, each: int = EACH) -> di
             table["rating"].append(float(1 + (user + item) % 5))
             table["timestamp"].append(float(place))
     return table
+
+
+def graph(items: int = ITEMS) -> dict[str, Any]:
+    """Return a knowledge graph of all items: who made each, where that is, and what is like it."""
+    triples = [(f"e{item}", "made_by", f"x{item % 7}") for item in range(items)]
+    triples += [(f"e{item}", "like", f"e{(item * 3 + 1) % items}") for item in range(items)]
+    triples += [(f"x{place}", "in", f"y{place % 3}") for place in range(7)]
+    names = ("head_id", "relation_id", "tail_id")
+    link = {"item_id": [f"i{item}" for item in range(items)], "entity_id": [f"e{item}" for item in range(items)]}
+    return {"kg": {name: [row[place] for row in triples] for place, name in enumerate(names)}, "link": link}
 
 
 def settings(folder: Path, **given: Any) -> dict[str, Any]:
@@ -69,7 +79,8 @@ def parts(folder: Path, model: Any = "BPR", *, table: Any = None, **given: Any) 
     """Return settings, and the loaders of the three parts of the data."""
     name = model if isinstance(model, str) else model.__name__
     config = Config(model, "toy", config_dict=settings(folder, **{**SMALL.get(name, {}), **given}))
-    dataset = create_dataset(config, inter=interactions() if table is None else table)
+    further = graph() if config["MODEL_TYPE"] is ModelType.KNOWLEDGE else {}
+    dataset = create_dataset(config, inter=interactions() if table is None else table, **further)
     return config, *data_preparation(config, dataset)
 
 

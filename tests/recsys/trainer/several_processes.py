@@ -77,6 +77,7 @@ SEQUENTIAL: dict[str, Any] = {
     "hidden_dropout_prob": 0.0,
     "attn_dropout_prob": 0.0,
 }
+TRANSLATED: dict[str, Any] = {"embedding_size": 8, "use_st_gumbel": False}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "own_loop": {"model": TwoLosses, "kind": Alternating, "embedding_size": 8},
     "pairs": {"model": "BPR"},
@@ -85,6 +86,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "positions": {"model": SASRec, "train_all_positions": True, "train_batch_size": 40, **SEQUENTIAL},
     "parts": {"model": InParts, "embedding_size": 8},
     "closed_form": {"model": "EASE"},
+    "joint": {"model": "CFKG", "embedding_size": 8},
+    "turns": {"model": "KTUP", "train_rec_step": 1, "train_kg_step": 1, "align_weight": 0.0, **TRANSLATED},
+    "graph_pass": {"model": "KGAT", "kg_embedding_size": 8, "layers": [8], "embedding_size": 8, "mess_dropout": 0.0},
+    "interval": {"model": "MKR", "embedding_size": 8, "kge_interval": 2, "kge_learning_rate": 0.01},
 }
 
 

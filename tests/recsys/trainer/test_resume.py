@@ -21,8 +21,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "MultiVAE": {"mlp_hidden_size": [16], "latent_dimension": 8, "train_batch_size": 8, "total_anneal_steps": 20},
     "SGL": {"embedding_size": 8, "n_layers": 1},
     "RecVAE": {"hidden_dimension": 16, "latent_dimension": 8, "train_batch_size": 8, "n_enc_epochs": 2},
+    "CFKG": {"embedding_size": 8},
+    "KTUP": {"embedding_size": 8, "train_rec_step": 1, "train_kg_step": 1},
+    "KGAT": {"embedding_size": 8, "kg_embedding_size": 8, "layers": [8]},
+    "MKR": {"embedding_size": 8, "kge_interval": 2, "kge_learning_rate": 0.01, "train_batch_size": 128},
 }
-"""A model for each way of training: pairs, a graph, users with noise, graphs drawn each epoch, and two optimizers."""
+"""A model for each way of training: pairs, a graph, users with noise, graphs drawn each epoch, two optimizers; pairs
+and triples together, in turns by epochs, one after the other with attention renewed, and triples in some epochs."""
+CUTS = {"RecVAE": [1, 7, 9, 20], "KTUP": [2, 4, 5, 8], "KGAT": [1, 4, 6, 11], "MKR": [4, 5, 9, 12]}
+"""After which updates a training dies: in every pass, after its last update, and between epochs."""
 
 
 def check(folder: Path, cuts: list[int], model: Any = "BPR", *, kind: Any = None, **given: Any) -> tuple[Run, Run]:
@@ -40,8 +47,7 @@ def test_a_training_that_dies_inside_epochs_and_between_them_ends_with_the_same_
     tmp_path: Path, model: str
 ) -> None:
     # Three epochs of three to nine updates: the first update, the last of an epoch, and others.
-    cuts = {"RecVAE": [1, 7, 9, 20]}.get(model, [1, 3, 5, 8])
-    check(tmp_path, cuts, model, **MODELS[model], **EVERY_STEP)
+    check(tmp_path, CUTS.get(model, [1, 3, 5, 8]), model, **MODELS[model], **EVERY_STEP)
 
 
 def test_a_training_that_is_saved_between_epochs_only_repeats_what_it_lost(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.epoch_batches import EpochBatches
 from treadle.recsys.loading.evaluation import FullSortEvalDataLoader, NegSampleEvalDataLoader
+from treadle.recsys.loading.knowledge import KGDataLoader, KnowledgeBasedDataLoader
 from treadle.recsys.loading.negatives import Negatives
 from treadle.recsys.loading.sequences import SequenceTrainDataLoader
 from treadle.recsys.loading.training import TrainDataLoader
@@ -12,6 +13,8 @@ __all__ = [
     "AbstractDataLoader",
     "EpochBatches",
     "FullSortEvalDataLoader",
+    "KGDataLoader",
+    "KnowledgeBasedDataLoader",
     "NegSampleEvalDataLoader",
     "Negatives",
     "SequenceTrainDataLoader",

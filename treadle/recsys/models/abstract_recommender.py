@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from treadle.recsys.enums import FeatureSource, InputType, ModelType
+from treadle.recsys.enums import FeatureSource, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FMFirstOrderLinear
 
@@ -198,11 +198,14 @@ class KnowledgeRecommender(AbstractRecommender):
     Attributes:
         USER_ID, ITEM_ID, NEG_ITEM_ID: The columns with users, items and sampled items.
         ENTITY_ID, RELATION_ID, HEAD_ENTITY_ID, TAIL_ENTITY_ID, NEG_TAIL_ENTITY_ID: The columns of the graph.
-        n_users, n_items, n_entities, n_relations: How many ids there are, padding included.
+        n_users, n_items, n_entities, n_relations: How many ids there are, padding included. The ids of items are the
+            first of those of entities, and the last relation is that of users and items.
+        batch_state: What `calculate_loss` is given: interactions with triples, or interactions alone.
         device: Where the settings want the model.
     """
 
     type = ModelType.KNOWLEDGE
+    batch_state = KGDataLoaderState.RSKG
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """From tables to features, in the order in which RecBole prepares a data set."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,8 +53,13 @@ class Prepared:
     parts: list[int] | None = None
 
 
-def prepare(config: Config, sources: Sources) -> Prepared:
+def prepare(config: Config, sources: Sources, narrow: Callable[[Tables], None] | None = None) -> Prepared:
     """Read, filter, number, join, fill, label, scale and embed the tables of a data set.
+
+    Args:
+        config: The settings.
+        sources: Where the tables are.
+        narrow: Leaves out rows, in place, before the filters of the settings do.
 
     Raises:
         ConfigError: A setting cannot be meant for these tables.
@@ -62,6 +67,8 @@ def prepare(config: Config, sources: Sources) -> Prepared:
     """
     tables = read_tables(config, sources)
     check_fields(tables)
+    if narrow is not None:
+        narrow(tables)
     if sources.split:
         _check_parts_have_ids(tables)
     else:

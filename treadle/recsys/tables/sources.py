@@ -24,8 +24,10 @@ class Sources:
         config: The settings.
         given: Tables that the program hands over, by the suffix of the file that they stand for; for interactions that
             are split already, a list of them.
+        needed: Suffixes of further tables that this kind of data set cannot do without.
 
     Attributes:
+        name: The name of the data set.
         folder: Where files are looked for.
         places: For each suffix its file or table; for interactions a list of them, one for each part.
         split: Whether the interactions come in parts.
@@ -35,9 +37,9 @@ class Sources:
         DataError: A file that is asked for is not there.
     """
 
-    def __init__(self, config: Config, given: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config, given: Mapping[str, Any], needed: tuple[str, ...] = ()) -> None:
         self._config = config
-        self._name = str(config["dataset"])
+        self.name = str(config["dataset"])
         self.folder = Path(config["data_path"])
         self._layout = check_layout(config["inter_layout"])
         self._given = dict(given)
@@ -50,30 +52,41 @@ class Sources:
             place = self._place(suffix, optional=suffix in ("user", "item"))
             if place is not None:
                 self.places[suffix] = [place]
+        for suffix in needed:
+            self.places[suffix] = [self._needed(suffix)]
         unknown = set(self._given) - set(self.places)
         if unknown:
+            known = ", ".join(["inter", "user", "item", *needed])
             raise ConfigError(
-                f"a table is handed over as {sorted(unknown)[0]!r}; there are inter, user, item and the names in "
+                f"a table is handed over as {sorted(unknown)[0]!r}; there are {known} and the names in "
                 "additional_feat_suffix"
             )
+
+    def _needed(self, suffix: str) -> Any:
+        """Return where a table is that this kind of data set cannot do without."""
+        name = f"{self.name}.{suffix}"
+        place = self._given[suffix] if suffix in self._given else find_file(self.folder, name)
+        if place is None:
+            raise DataError(f"{self.folder / name} is not there; a knowledge graph needs it")
+        return Path(place) if isinstance(place, str) else place
 
     def _interactions(self, names: Any) -> list[Any]:
         if "inter" in self._given:
             parts = self._given["inter"]
             return list(_checked_parts(parts, "inter")) if self.split else [parts]
         if names is None:
-            return [self._file(self._name, "inter")]
+            return [self._file(self.name, "inter")]
         if not isinstance(names, (list, tuple)):
             raise ConfigError(f"benchmark_filename={names!r} must be a list, such as ['train', 'valid', 'test']")
         return [
-            self._file(f"{self._name}.{part}", "inter", part) for part in _checked_parts(names, "benchmark_filename")
+            self._file(f"{self.name}.{part}", "inter", part) for part in _checked_parts(names, "benchmark_filename")
         ]
 
     def _file(self, stem: str, suffix: str, part: str | None = None) -> Path:
         if not self.folder.is_dir():
             raise DataError(
-                f"the folder {self.folder} of the data set {self._name!r} is not there; set data_path to the folder "
-                f"that holds {self._name}/, or the environment variable TREADLE_DATA"
+                f"the folder {self.folder} of the data set {self.name!r} is not there; set data_path to the folder "
+                f"that holds {self.name}/, or the environment variable TREADLE_DATA"
             )
         if self._layout == "atomic":
             stems = [f"{stem}.{suffix}"]
@@ -94,10 +107,10 @@ class Sources:
         selection = self.selection(suffix)
         if selection is None or not self.folder.is_dir():
             return None
-        found = find_file(self.folder, f"{self._name}.{suffix}")
+        found = find_file(self.folder, f"{self.name}.{suffix}")
         if found is None and (selection.load is not None or not optional):
             setting = "load_col" if selection.load is not None else "additional_feat_suffix"
-            raise DataError(f"{setting} asks for {self._name}.{suffix}, which is not in {self.folder}")
+            raise DataError(f"{setting} asks for {self.name}.{suffix}, which is not in {self.folder}")
         return found
 
     def selection(self, suffix: str) -> Selection | None:
@@ -129,7 +142,7 @@ class Sources:
         selection = self.selection(suffix)
         if suffix not in self.places or selection is None:
             return None
-        name = f"{self._name}.{suffix}"
+        name = f"{self.name}.{suffix}"
         tables = [self._read_one(place, selection, name, suffix) for place in self.places[suffix]]
         there = [table for table in tables if table is not None]
         if len(there) < len(tables) or not there:

@@ -1,6 +1,9 @@
 """Trainers of recommenders, by RecBole's names."""
 
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
+from treadle.recsys.trainers.kg_trainer import KGTrainer
+from treadle.recsys.trainers.kgat_trainer import KGATTrainer
+from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.registry import get_trainer, register_trainer
 from treadle.recsys.trainers.results import calculate_valid_score, early_stopping
@@ -9,6 +12,9 @@ from treadle.recsys.trainers.trainer import Trainer
 
 __all__ = [
     "AbstractTrainer",
+    "KGATTrainer",
+    "KGTrainer",
+    "MKRTrainer",
     "RecVAETrainer",
     "TraditionalTrainer",
     "Trainer",

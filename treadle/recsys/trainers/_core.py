@@ -149,7 +149,8 @@ class RecsysCore(Trainer):
         first = 0
         self.streams = {}
         for one in passes:
-            self.streams[one.name] = self.stream_over(self._data, one.name, passes=one.times, first_pass=first)
+            own = self._data if one.data is None or self._loop_is_foreign() else one.data(self._data)
+            self.streams[one.name] = self.stream_over(own, one.name, passes=one.times, first_pass=first)
             first += one.times
         self._train_dataloader = next(iter(self.streams.values()))
         self._eval_dataloader = None
@@ -203,14 +204,15 @@ class RecsysCore(Trainer):
             self.losses = self._run_foreign_epoch()
         else:
             super()._run_train_epoch(train_dl)
-            names = [one.name for one in self._passes if one.counts]
+            epoch = self.progress.epoch
+            names = [one.name for one in self._passes if one.counts and one.is_made(epoch)]
             self.losses = _reported(self.epoch_losses.read(names, self.processes))
         self.seconds = time.perf_counter() - began
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield a phase for each pass of the epoch."""
         for one in self._passes:
-            if one.is_due is not None and not one.is_due(epoch):
+            if not one.is_made(epoch):
                 continue
             yield self._phase_of(one, self.streams[one.name], self._verb(one))
             # In a run that is resumed inside a later pass it was done before, and is in the checkpoint.

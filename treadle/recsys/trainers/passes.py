@@ -20,6 +20,7 @@ class Pass:
         times: How often it goes through the data.
         after: Called when it is done.
         is_due: Tells of an epoch whether the pass is made in it; None for always.
+        data: Takes the training data and returns what of it the pass goes through; None for all of it.
         counts: Whether its loss is part of what the epoch reports as its own.
     """
 
@@ -30,4 +31,9 @@ class Pass:
     times: int = 1
     after: Callable[[], None] | None = None
     is_due: Callable[[int], bool] | None = None
+    data: Callable[[Any], Any] | None = None
     counts: bool = True
+
+    def is_made(self, epoch: int) -> bool:
+        """Whether the pass is made in an epoch."""
+        return self.is_due is None or self.is_due(epoch)

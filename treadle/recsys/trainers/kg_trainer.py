@@ -1,0 +1,89 @@
+"""The trainer of models with a knowledge graph, and what those of particular models share with it."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from treadle.errors import ConfigError
+from treadle.recsys.enums import KGDataLoaderState
+from treadle.recsys.loading import KnowledgeBasedDataLoader
+from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.trainer import Trainer
+
+
+class KGTrainer(Trainer):
+    """Trains on interactions and triples: both in each batch, or in turns by epochs.
+
+    With `train_rec_step` and `train_kg_step`, that many epochs go through the interactions with `calculate_loss`, then
+    that many through the triples with `calculate_kg_loss`, and so on. Without them every batch has what the model's
+    `batch_state` says: interactions and as many triples, or interactions alone.
+
+    Attributes:
+        train_rec_step, train_kg_step: How many epochs of each kind follow each other; None for no turns.
+
+    Raises:
+        ConfigError: They are no whole numbers from 1.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.train_rec_step = _epochs(config, "train_rec_step")
+        self.train_kg_step = _epochs(config, "train_kg_step")
+
+    def _passes(self) -> Iterable[Pass]:
+        rec, graph = self.train_rec_step, self.train_kg_step
+        if rec is None or graph is None:
+            state = getattr(self.model, "batch_state", KGDataLoaderState.RSKG)
+            loss = self.model.calculate_loss
+            return [Pass(name="train", loss=loss, optimizer=self.optimizer, data=partial(part_of, state=state))]
+        both = rec + graph
+        return [
+            rec_pass(self, self.model.calculate_loss, is_due=lambda epoch: epoch % both < rec),
+            kg_pass(self, self.model.calculate_kg_loss, is_due=lambda epoch: epoch % both >= rec),
+        ]
+
+
+def rec_pass(trainer: Trainer, loss: Callable[[Any], Any], **given: Any) -> Pass:
+    """Return a pass through the interactions."""
+    return _pass(trainer, "rec", loss, KGDataLoaderState.RS, **given)
+
+
+def kg_pass(trainer: Trainer, loss: Callable[[Any], Any], **given: Any) -> Pass:
+    """Return a pass through the triples."""
+    return _pass(trainer, "kg", loss, KGDataLoaderState.KG, **given)
+
+
+def _pass(trainer: Trainer, name: str, loss: Callable[[Any], Any], state: KGDataLoaderState, **given: Any) -> Pass:
+    # Neither loss need reach the whole model, and on several processes that has to be said.
+    known: dict[str, Any] = {"optimizer": trainer.optimizer, "parameters": trained(trainer.model), **given}
+    return Pass(name=name, loss=loss, data=partial(part_of, state=state), **known)
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a model that learn."""
+    return [one for one in model.parameters() if one.requires_grad]
+
+
+def part_of(data: Any, state: KGDataLoaderState) -> Any:
+    """Return the interactions, the triples or both of the training data.
+
+    Raises:
+        ConfigError: The data has no triples, and they are asked for.
+    """
+    if isinstance(data, KnowledgeBasedDataLoader):
+        return data.part(state)
+    if state is KGDataLoaderState.KG:
+        raise ConfigError(
+            f"the training data is a {type(data).__name__}, which has no triples to train on; use the loader that "
+            "data_preparation makes for a model with a knowledge graph"
+        )
+    return data
+
+
+def _epochs(config: Any, name: str) -> int | None:
+    value = config[name]
+    if value is not None and (type(value) is not int or value < 1):
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1, or nothing for joint batches")
+    return value
