@@ -346,8 +346,8 @@ GROUPS = {"optimizer": two_groups}, {}, r"parameters in each group: \[6\] in the
 LENGTH = {}, {"train_dataset": samples(16)}, r"data\.length: 24 in the checkpoint, 16 now"
 ROWS = {}, {"train_dataset": other_samples()}, r"data\.rows: \w{8} in the checkpoint, \w{8} now"
 FORM = {}, {"train_dataset": listed()}, r"data\.class: TensorDataset in the checkpoint, list now"
-BATCH = {}, {"per_device_batch_size": 4}, r"batch\.per device: 8 in the checkpoint, 4 now"
-WINDOW = {}, {"gradient_accumulation_steps": 2}, r"batch\.accumulation: 1 in the checkpoint, 2 now"
+BATCH = {}, {"per_device_batch_size": 4}, r"batch\.global: 8 in the checkpoint, 4 now"
+WINDOW = {}, {"gradient_accumulation_steps": 2}, r"batch\.global: 8 in the checkpoint, 16 now"
 PRECISION = {"precision": "bf16"}, {}, r"precision: fp32 in the checkpoint, bf16 now"
 
 

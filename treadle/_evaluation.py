@@ -13,6 +13,7 @@ from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collat
 from treadle.errors import ConfigError, DataError
 from treadle.events import LossTracker
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
+from treadle.parallel import in_step
 from treadle.run_config import TrainerRunConfig
 
 
@@ -76,7 +77,7 @@ class Evaluation(Saving):
         Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
         refuse_idle_collate(collate_fn, dataset)
-        self.model.to(self.device)
+        self._prepare_model()
         defaults = {"batch_size": per_device_batch_size}
         kwargs = loader_arguments(dataset, defaults, dataloader_kwargs, "dataloader_kwargs")
         loader = self._loader(dataset, False, kwargs, collate_fn)
@@ -85,12 +86,15 @@ class Evaluation(Saving):
         self._look_for_sparse()
         with self.single_precision, self._looking():
             self.model.eval()
-            outputs = [self._predict_batch(batch) for batch in stream]
+            passes = [(self._predict_batch(batch), counts) for batch, counts in self._in_step(stream)]
+            outputs = [output for output, counts in passes if counts]
         stream.close()
         return self._joined(outputs)
 
     def calculate_prediction(self, batch: Batch) -> Any:
         """Return the outputs of the model for one batch; override it for other than `model(inputs)`."""
+        if self.parallel.in_stages:
+            return self.parallel.forward(self.model, *model_inputs(batch))
         return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
 
     def _predict_batch(self, batch: Batch) -> Any:
@@ -112,7 +116,8 @@ class Evaluation(Saving):
         shape, dtype = self.processes.share((outputs[0].shape[1:], outputs[0].dtype) if outputs else None)
         nothing = torch.empty(0, *shape, dtype=dtype, device=self.device)
         outputs = outputs + [nothing] * (int(rounds) - len(outputs))
-        return torch.cat([self.processes.gather(output, padding_value=0) for output in outputs]).cpu()
+        ranks = self.parallel.data_ranks
+        return torch.cat([self.processes.gather(output, padding_value=0, ranks=ranks) for output in outputs]).cpu()
 
     def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
@@ -136,6 +141,8 @@ class Evaluation(Saving):
 
     def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
+        if self.parallel.in_stages:
+            return self.parallel.evaluate(self.model, self.precision.for_loss(self.loss_func), batch)
         return default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
 
     def eval_epoch_end(self) -> None:
@@ -150,16 +157,21 @@ class Evaluation(Saving):
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
         tracker = LossTracker()
-        self.processes.share_buffers(self.model)
+        self.parallel.share_buffers(self.model)
         self._look_for_sparse()
         with self.single_precision, self._looking():
             valid_dl.begin(0)
+            if self.parallel.copies > 1:
+                self._metrics.within(self.parallel.data_group)
             self._metrics.to(self.device)
             self._metrics.reset()
             with self._stopping_together():
                 self.eval_epoch_start()
             self.fire("on_eval_epoch_start", is_intermediate=is_intermediate)
-            for batch in valid_dl:
+            for batch, counts in self._in_step(valid_dl):
+                if not counts:
+                    self._predict_batch(batch)
+                    continue
                 self.fire("on_eval_step_start", batch=batch)
                 output = self._evaluate_batch(batch, valid_dl, tracker)
                 self.fire("on_eval_step_end", batch=batch, batch_output=output)
@@ -168,6 +180,16 @@ class Evaluation(Saving):
             results = self._record_evaluation(tracker, is_training)
         self.fire("on_eval_epoch_end", is_intermediate=is_intermediate)
         return results
+
+    def _in_step(self, stream: Stream) -> Iterator[tuple[Batch, bool]]:
+        """Yield batches, and whether they are more than company for other ranks; ranks with the same ones all count."""
+        if not self.parallel.meets:
+            yield from ((batch, True) for batch in stream)
+            return
+        drawn = -1
+        for batch, _ in in_step(stream, self.processes, self.parallel):
+            drawn, before = stream.drawn, drawn
+            yield batch, drawn != before
 
     def _evaluate_batch(self, batch: Batch, valid_dl: Any, tracker: LossTracker) -> dict[str, Any]:
         try:
@@ -229,6 +251,7 @@ class Evaluation(Saving):
         try:
             yield
         finally:
+            self.parallel.after_looking(self.model)
             for module, mode in modes:
                 module.training = mode
             random.load_state_dict(state)
@@ -238,9 +261,9 @@ class Evaluation(Saving):
         # Asked of the data and not of this rank's share: every rank must come to the same answer.
         length = getattr(stream.dataset, "__len__", None)
         shared = self.processes.distributed and stream.sampler is not None
-        if shared and length is not None and length() < self.processes.size:
+        if shared and length is not None and length() < self.parallel.data_size:
             raise DataError(
-                f"the evaluation data has {length()} samples for {self.processes.size} processes; "
+                f"the evaluation data has {length()} samples for {self.parallel.data_size} processes; "
                 "give at least one to each"
             )
         return stream
@@ -255,8 +278,8 @@ class Evaluation(Saving):
             source,
             device=self.device,
             seed=self._data_seed,
-            rank=self.processes.rank,
-            size=self.processes.size,
+            rank=self.parallel.data_rank,
+            size=self.parallel.data_size,
             evaluation=evaluation,
             limit=self.max_batches_per_epoch,
             name=name,
@@ -269,6 +292,9 @@ class Evaluation(Saving):
         return as_loader(data, shuffle=shuffle, **{"collate_fn": collate_fn, **kwargs})
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
+        raise NotImplementedError
+
+    def _prepare_model(self) -> None:
         raise NotImplementedError
 
     def _create_run_config(

@@ -28,7 +28,8 @@ from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_error
 from treadle.offload import OffloadedState, check_offload
-from treadle.parallel import LossModule, Processes
+from treadle.parallel import LossModule, Plan, Processes
+from treadle.parallel.choosing import strategy_for
 from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
@@ -76,6 +77,7 @@ class Foundation:
             in the backward pass instead of being kept.
         offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
         timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
+        parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model.
     """
 
     scheduler: Any
@@ -108,6 +110,7 @@ class Foundation:
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
         timeout: float | None = None,
+        parallel: Plan | str = "auto",
     ) -> None:
         _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
         _check_choice("microbatch", microbatch, ("fixed", "auto"))
@@ -134,6 +137,8 @@ class Foundation:
         check_execution(execution, self.processes.device)
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = Precision(precision, self.processes.device, loss_scaling, agree)
+        self.parallel = strategy_for(parallel, self.processes)
+        self.precision.agree_on_overflow = agree if self.parallel.spreads else None
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
         self.activation_checkpointing = ActivationCheckpointing(model, activation_checkpointing or ())
         self.offload_optimizer = offload_optimizer
@@ -185,6 +190,10 @@ class Foundation:
         self._learning: list[int] = []
         self._reach_known = self._finds_unreached = False
         self.fire("on_init_end")
+        self._check_plan()
+
+    def _check_plan(self) -> None:
+        """Refuse what the plan cannot do, before anything runs."""
 
     @property
     def device(self) -> torch.device:

@@ -17,8 +17,8 @@ from treadle.gradients import norm_of
 from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
 from treadle.nonfinite import REMEDY, RollBack
-from treadle.optimizer_state import OptimizerState
 from treadle.parallel.peers import Peers
+from treadle.resplitting import batch_identity
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import SCHEDULED, fit_schedule
@@ -110,13 +110,14 @@ class Running(SetUp):
     def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
         """Read the checkpoint at `step`, having checked that it is of this run."""
         manifest = store.manifest(step)
-        found = differences(manifest["identity"], self._identity())
+        saved = manifest["identity"]
+        found = differences({**saved, "batch": batch_identity(saved["batch"])}, self._identity())
         if found:
             listed = "; ".join(found)
             raise CheckpointError(
                 f"the run in {self.run_dir} is another one: {listed}. Start afresh in another run_dir"
             )
-        shared = store.read(step, rank=0)
+        shared = self._read_shared(store, step)
         own = self._read_own(store, step, shared)
         self._fit_schedule(shared["tracked"], manifest)
         self._report_changes(shared["tracked"], manifest)
@@ -128,11 +129,6 @@ class Running(SetUp):
         if not is_longer(self._planned(), manifest["planned"]):
             self._stop_reason = manifest.get("stopped")
         self.print(f"going on from step {step} of {self.run_dir}")
-
-    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of this process in the checkpoint at `step`, of which `shared` is the first one's."""
-        own: dict[str, Any] = shared if self.processes.is_main else store.read(step)
-        return own
 
     def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
@@ -158,7 +154,7 @@ class Running(SetUp):
             self.print("resumed, but not bit for bit: " + "; ".join(changed))
         moving = SCHEDULED if self._is_scheduled() else ()
         for name, optimizer in self.optimizers().items():
-            for change in OptimizerState(optimizer, self.model).changed_arguments(tracked[name], moving):
+            for change in self._optimizer_state(optimizer).changed_arguments(tracked[name], moving):
                 self.print(f"{name}: {change}; the checkpoint's value is used")
 
     def _is_scheduled(self) -> bool:
@@ -179,14 +175,19 @@ class Running(SetUp):
         assert self.run_config is not None
         data = getattr(self._train_dataloader, "dataset", None)
         return {
-            "model": fingerprint_model(self.model),
-            "optimizer": {name: fingerprint_optimizer(one) for name, one in self.optimizers().items()},
-            "data": fingerprint_data(self.train_dataset if data is None else data),
-            "batch": {
-                "per device": self.run_config.train_per_device_batch_size,
-                "accumulation": self.run_config.gradient_accumulation_steps,
-                "processes": self.processes.size,
+            "model": self.parallel.fingerprint or fingerprint_model(self.model),
+            "optimizer": {
+                name: self.parallel.prints.get(id(one)) or fingerprint_optimizer(one)
+                for name, one in self.optimizers().items()
             },
+            "data": fingerprint_data(self.train_dataset if data is None else data),
+            "batch": batch_identity(
+                {
+                    "per device": self.run_config.train_per_device_batch_size,
+                    "accumulation": self.run_config.gradient_accumulation_steps,
+                    "processes": self.parallel.data_size,
+                }
+            ),
             "precision": self.precision.initial,
         }
 
@@ -275,12 +276,18 @@ class Running(SetUp):
             NonFiniteError: They are not.
             RollBack: They are not, and the run may go back.
         """
-        weights = [parameter.detach() for parameter in self.model.parameters() if parameter.is_floating_point()]
-        if not weights or bool(torch.isfinite(norm_of(weights))) or not self.progress.step:
+        if not self.progress.step or self._weights_are_finite():
             return
         if self.on_nonfinite == "rollback":
             raise RollBack(self.progress.step, math.nan)
         raise NonFiniteError(f"the weights are not finite after step {self.progress.step}; {REMEDY}")
+
+    def _weights_are_finite(self) -> bool:
+        norm = self.parallel.norm_of_weights()
+        if norm is not None:
+            return bool(torch.isfinite(norm))
+        weights = [parameter.detach() for parameter in self.model.parameters() if parameter.is_floating_point()]
+        return not weights or bool(torch.isfinite(norm_of(weights)))
 
     def _report_failed_save(self, error: CheckpointError) -> None:
         self._saved_at = None
@@ -452,7 +459,7 @@ class Running(SetUp):
         if self.processes.is_main:
             store.discard_after(step)
         self.processes.barrier()
-        shared = store.read(step, rank=0)
+        shared = self._read_shared(store, step)
         shared["tracked"]["poisoned"] = {"steps": sorted({*self._poisoned.steps, request.step})}
         self._restored = (shared, shared if self.processes.is_main else store.read(step))
         self._saved_at = None

@@ -5,11 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from treadle._foundation import Foundation
-from treadle.checkpoint import import_torch, read_file, write_file
+from treadle.checkpoint import CheckpointStore, import_torch, read_file, write_file
 from treadle.checkpoint.importing import weights_in
+from treadle.data import fold_seed
+from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
+from treadle.optimizer_state import OptimizerState
+from treadle.parallel import copying
+from treadle.resplitting import Split, joined_losses, split_anew
 
 LOCAL = ("random", "losses")
 """What differs between the ranks of a run, beside their places in the data."""
@@ -44,7 +50,8 @@ class Saving(Foundation):
         """
         state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
         if save_optimizer and self.optimizer is not None:
-            state["optimizer_state_dict"] = _states(self.optimizers())
+            states = {name: self._optimizer_state(one) for name, one in self.optimizers().items()}
+            state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
         if save_scheduler and self.scheduler is not None:
             state["scheduler_state_dict"] = self.scheduler.state_dict()
         state.update(checkpoint_kwargs or {})
@@ -100,7 +107,14 @@ class Saving(Foundation):
                 "pass load_optimizer=False to leave them"
             )
         for name, optimizer in present.items():
-            optimizer.load_state_dict(states[name])
+            self._optimizer_state(optimizer).load_whole(states[name])
+
+    def _optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
+        """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
+        if not self.parallel.spreads:
+            return OptimizerState(optimizer, self.model)
+        self._prepare_model()
+        return self.parallel.optimizer_state(optimizer)
 
     def save_training_state(
         self, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
@@ -110,6 +124,11 @@ class Saving(Foundation):
         Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
         save in `on_update_end`, `on_update_start` or at the end of the run.
         """
+        if self.parallel.spreads:
+            raise CheckpointError(
+                f"save_training_state: parallel=Plan({self.parallel.describe()}) spreads the model over processes, and "
+                "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
+            )
         state = {"run": self._state(), "kwargs": checkpoint_kwargs or {}}
         write_file(Path(output_dir) / _state_file(self.processes.rank), state)
         self.processes.barrier()
@@ -132,16 +151,84 @@ class Saving(Foundation):
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the run; what all ranks have in common is only in the first one's."""
-        tracked = self._tracked.state_dict(None if self.processes.is_main else self._is_local)
-        return {"processes": self.processes.size, "tracked": tracked}
+        tracked = self._tracked.state_dict(None if self.processes.is_main else self._is_written)
+        return {**self._split_facts(), "tracked": tracked}
+
+    def _split_facts(self) -> dict[str, Any]:
+        """Return what another run must know of how this one shares out its batches and its weights."""
+        now = self._split()
+        facts = {"sharded": self.parallel.spreads, "data": now.data, "batch_size": now.batch_size}
+        return {"processes": now.processes, **facts, "copies": self.parallel.loss_copies}
+
+    def _split(self) -> Split:
+        """Return how this run shares out its batches."""
+        size = None if self.run_config is None else self.run_config.train_per_device_batch_size
+        return Split(self.processes.size, self.parallel.data_size, size)
+
+    def _is_written(self, name: str) -> bool:
+        """Whether a rank other than the first has something to write of what is tracked under `name`."""
+        spread = name in ("model", "callbacks", *self.optimizers())
+        return self._is_local(name) or (self.parallel.spreads and spread)
+
+    def _read_shared(self, store: CheckpointStore, step: int) -> dict[str, Any]:
+        """Return what processes have in common in the checkpoint at `step`; of spread weights what is needed here."""
+        shared: dict[str, Any] = store.read_lazily(step) if self.parallel.spreads else store.read(step, rank=0)
+        return shared
+
+    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of this process in the checkpoint at `step`, of which `shared` is the first one's.
+
+        Where batches were shared out otherwise, that is the sums of losses of all processes.
+        """
+        now = self._split()
+        then = Split.of_state(shared, now)
+        if then == now:
+            own: dict[str, Any] = shared if self.processes.is_main else store.read(step)
+            return own
+        if then.processes != now.processes or then.data != now.data:
+            self.print(
+                f"the run had {then.processes} processes and has {now.processes} now: it goes on with the next "
+                "samples, but not bit for bit"
+            )
+        return {"losses": [self._losses_of(store, step, rank, shared) for rank in range(then.processes)]}
+
+    @staticmethod
+    def _losses_of(store: CheckpointStore, step: int, rank: int, shared: dict[str, Any]) -> dict[str, Any]:
+        state = shared if rank == 0 else store.read(step, rank=rank)
+        losses: dict[str, Any] = state["tracked"]["losses"]
+        return losses
 
     def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
         """Bring everything tracked back: from the first rank's state, and from `own` what is this rank's alone."""
-        if shared["processes"] != self.processes.size:
+        now = self._split()
+        then = Split.of_state(shared, now)
+        if then != now:
+            self._load_state_of(then, now, shared, own, partly=partly)
+            return
+        self._load_all(shared, own, partly=partly)
+
+    def _load_state_of(
+        self, then: Split, now: Split, shared: dict[str, Any], own: dict[str, Any], *, partly: bool
+    ) -> None:
+        """Go on with the state of a run that shared out its batches otherwise; `own` knows the sums of all ranks.
+
+        Raises:
+            CheckpointError: The state is that of one rank alone, or its place lies inside a batch of now.
+        """
+        if "losses" not in own:
             raise CheckpointError(
                 f"the training state was written by {shared['processes']} processes and this run has "
                 f"{self.processes.size}; start as many"
             )
+        state = split_anew(shared, then, now)
+        sums = joined_losses(own["losses"], int(shared.get("copies", 1)), mine=self.parallel.keeps_losses)
+        tracked = {**state["tracked"], "losses": sums}
+        self._load_all(state, {**state, "tracked": tracked}, partly=partly)
+        if self.parallel.data_rank:
+            # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
+            seed_generators(fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step))
+
+    def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
         common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}
         mine = {name: value for name, value in own["tracked"].items() if self._is_local(name)}
         state = {**common, **mine}
@@ -149,6 +236,9 @@ class Saving(Foundation):
         self._tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
         if self._graphs is not None:
             self._graphs.forget()
+
+    def _prepare_model(self) -> None:
+        raise NotImplementedError
 
     @staticmethod
     def _is_local(name: str) -> bool:
@@ -163,12 +253,14 @@ def _state_file(rank: int) -> str:
 class ModelState:
     """A model's weights and buffers under the names they have without `torch.compile`."""
 
+    reads_pieces = True
+
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights and buffers."""
-        return plain_state_dict(self._model)
+        """Return weights and buffers, or the pieces of them that this process holds."""
+        return without_prefix(copying.state_of(self._model))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take weights and buffers back."""
@@ -176,8 +268,13 @@ class ModelState:
 
 
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the weights and buffers of `model` without the prefix of `torch.compile`."""
-    return {name.replace(COMPILED_PREFIX, ""): value for name, value in model.state_dict().items()}
+    """Return the weights and buffers of `model`, whole ones, without the prefix of `torch.compile`."""
+    return without_prefix(copying.whole_state_of(model))
+
+
+def without_prefix(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state under the names that it has without `torch.compile`."""
+    return {name.replace(COMPILED_PREFIX, ""): value for name, value in state.items()}
 
 
 def load_plain_state_dict(model: nn.Module, state: dict[str, Any], *, where: str) -> None:
@@ -186,13 +283,11 @@ def load_plain_state_dict(model: nn.Module, state: dict[str, Any], *, where: str
     Raises:
         CheckpointError: Names or shapes differ; the message lists them.
     """
+    if copying.load_state(model, state, where=where):
+        return
     actual = {name.replace(COMPILED_PREFIX, ""): name for name in model.state_dict()}
     renamed = {actual.get(name, name): value for name, value in state.items()}
     try:
         model.load_state_dict(renamed)
     except RuntimeError as error:
         raise CheckpointError(f"{where} does not fit the model: {error}") from error
-
-
-def _states(optimizers: dict[str, Any]) -> dict[str, Any]:
-    return {name: optimizer.state_dict() for name, optimizer in optimizers.items()}

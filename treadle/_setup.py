@@ -2,14 +2,12 @@
 
 import math
 import os
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +16,7 @@ from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
 from treadle.data.loaders import loader_arguments, needs_no_workers, refuse_idle_collate
-from treadle.data.seeds import draw_seed
+from treadle.data.seeds import draw_seed, seed_generators
 from treadle.errors import ConfigError, DataError
 from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
@@ -28,7 +26,6 @@ from treadle.memory import forget_peak
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState
-from treadle.optimizer_state import OptimizerState
 from treadle.parallel import LossModule
 from treadle.phase import held_by
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
@@ -67,7 +64,10 @@ class SetUp(Evaluation):
         self._track_run()
         self._choose_execution()
         self._scale = WindowScale(
-            self.loss_reduction, ranks=self.processes.size, nominal=self.run_config.train_per_device_batch_size
+            self.loss_reduction,
+            ranks=self.parallel.data_size,
+            nominal=self.run_config.train_per_device_batch_size,
+            rides=self.parallel.spreads,
         )
 
     def _scale_rates(self) -> None:
@@ -102,7 +102,8 @@ class SetUp(Evaluation):
         if not skips and self.precision.scaler is None:
             return None
         strides = {id(one.optimizer): one.stride for one in self._offloaded}
-        return UpdateGate(self.model, self._optimizers, self.device, watches=skips, strides=strides)
+        agree = self.processes.make_largest if self.parallel.spreads else None
+        return UpdateGate(self.model, self._optimizers, self.device, watches=skips, strides=strides, agree=agree)
 
     @contextmanager
     def _saving_memory(self) -> Iterator[None]:
@@ -124,10 +125,9 @@ class SetUp(Evaluation):
 
     def _seed_run(self) -> None:
         if self.seed is not None:
-            own = fold_seed(self.seed, self.processes.rank)
-            random.seed(own)
-            np.random.seed(own)
-            torch.manual_seed(own)
+            # Ranks that work on the same samples draw the same numbers.
+            own = fold_seed(self.seed, self.parallel.data_rank)
+            seed_generators(own)
         self._data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
 
     def _prepare_dataloaders(
@@ -171,7 +171,7 @@ class SetUp(Evaluation):
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
-        self.model.to(self.device)
+        self._prepare_model()
         self.precision.check(self.model)
         self._optimizers = list(self.optimizers().values())
         if not self.offload_optimizer:
@@ -181,13 +181,22 @@ class SetUp(Evaluation):
             # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
             for optimizer in self._optimizers:
                 prefer_fused(optimizer)
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._wrap()
+        return self.model
+
+    def _prepare_model(self) -> None:
+        """Bring the model to the device, or what this process holds of it."""
+        if not self.parallel.prepared:
+            self._check_held()
+        self.parallel.prepare(self.model, list(self.optimizers().values()))
+        self.parallel.place(self.model)
+
+    def _check_held(self) -> None:
+        groups = [group for optimizer in self.optimizers().values() for group in optimizer.param_groups]
         held = {id(parameter) for group in groups for parameter in group["params"]}
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if held and trainable and not any(id(parameter) in held for parameter in trainable):
             raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
-        self._wrap()
-        return self.model
 
     def _wrap(self, *, all_reached: bool = True) -> None:
         """With several processes, put a data-parallel wrapper around the loss of what learns now.
@@ -198,7 +207,11 @@ class SetUp(Evaluation):
         self._loss_module = self._wrapped = None
         self._learning = self._learning_now()
         self._reach_known = self._finds_unreached = not all_reached
-        if self.processes.distributed and self._learning:
+        if self.parallel.spreads:
+            # What is exchanged is the strategy's; the module collects the weight of a window.
+            self._reach_known = True
+            self._loss_module = LossModule(self.model, self.device)
+        elif self.processes.distributed and self._learning:
             own = {id(parameter) for parameter in self.model.parameters()}
             held = [parameter for optimizer in self._optimizers for parameter in held_by(optimizer)]
             others = [parameter for parameter in held if id(parameter) not in own]
@@ -230,7 +243,7 @@ class SetUp(Evaluation):
         self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
     ) -> TrainerRunConfig:
         """Return the settings of the run, resolved."""
-        settings, size = self._settings, self.processes.size
+        settings, size = self._settings, self.parallel.data_size
         accumulation = 1 if settings is None else settings.accumulation
         train_size = None if self._train_dataloader is None else self._train_dataloader.batch_size
         eval_size = None if self._eval_dataloader is None else self._eval_dataloader.batch_size
@@ -258,7 +271,8 @@ class SetUp(Evaluation):
             is_world_process_zero=self.processes.is_main,
             is_distributed=self.processes.distributed,
             mixed_precision=self.precision.kind,
-            num_processes=size,
+            num_processes=self.processes.size,
+            parallel=self.parallel.describe(),
             device=str(self.device),
             seed=self.seed,
             loss_reduction=self.loss_reduction,
@@ -316,7 +330,7 @@ class SetUp(Evaluation):
         """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
         self.track(model=ModelState(self.model))
         for name, optimizer in self.optimizers().items():
-            self.track(**{name: OptimizerState(optimizer, self.model)})
+            self.track(**{name: self._optimizer_state(optimizer)})
         self._tracked.remove("scheduler")
         if self.scheduler is not None:
             self.track(scheduler=self.scheduler)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -26,6 +27,9 @@ class Updating(Running):
         """Accumulate the gradient of `window`; the host never waits for the device."""
         self._phase = phase
         self._updated = False
+        if self.parallel.in_stages:
+            self._calculate_in_stages(phase, window)
+            return
         heard = not phase.silent
         gate = self._gate_in_use if self._gate is not None and heard else None
         if gate is not None:
@@ -56,6 +60,25 @@ class Updating(Running):
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
 
+    def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
+        """Have all micro-batches of `window` under way at once, through stages on different processes."""
+        assert self._loss_module is not None
+        gate = self._gate_in_use if self._gate is not None else None
+        if gate is not None:
+            gate.begin()
+        self._scale.begin(len(window))
+        counting = [batch for position, batch in enumerate(window) if position != phase.stream.padded]
+        self._window_samples = sum(map(size_of, counting))
+        with self.precision.autocast(phase.name):
+            loss_func = self.precision.for_loss(self.loss_func)
+            losses = self.parallel.run_window(self.model, counting, loss_func, self._scale.factor)
+        for loss, size in losses:
+            self._loss_tracker.update(loss, size)
+            if gate is not None:
+                gate.note(loss)
+        weight = self._loss_module.weight
+        weight.grad = torch.full_like(weight, self._scale.factor(self._window_samples))
+
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         rider: Tensor | None = None
@@ -72,6 +95,8 @@ class Updating(Running):
         self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
     ) -> tuple[dict[str, Any], Tensor | None]:
         """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
+        if self.parallel.spreads:
+            self.parallel.begin_micro_batch(last=last)
         if self._wrapped is None or self._averages(phase):
             module = self._loss_module
             return (verb(batch), None) if module is None else module(verb, batch)
@@ -112,7 +137,9 @@ class Updating(Running):
             self._scale.normalise(gradients_of(phase.trained))
             return
         rider = self._loss_module.weight
-        if self._averages(phase):
+        if self.parallel.spreads:
+            self.parallel.finish_gradients(rider)
+        elif self._averages(phase):
             GradientAverager(self.processes).average([*phase.trained, rider])
         if phase.parameters is None and not self._reach_known:
             self._learn_reach()
@@ -124,13 +151,15 @@ class Updating(Running):
         norm, value = self.settings.clip_norm, self.settings.clip_value
         optimizer = self._acting_optimizer
         self.precision.unscale(optimizer)
-        gradients = gradients_of(held_by(optimizer) if self._phase is None else self._phase.trained)
+        trained = held_by(optimizer) if self._phase is None else self._phase.trained
+        gradients = gradients_of(trained)
         if value is not None:
             clip_by_value(gradients, value)
+        known = self.parallel.norm(trained) if self.parallel.spreads else None
         if norm is not None:
-            self.gradient_norm = clip_by_norm(gradients, norm)
+            self.gradient_norm = clip_by_norm(gradients, norm, known)
         elif self.track_gradient_norm:
-            self.gradient_norm = norm_of(gradients)
+            self.gradient_norm = norm_of(gradients) if known is None else known
         if self.gradient_norm is not None and (self._gate is None or self._gate_in_use is None):
             # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
             self._loss_tracker.spoil(self.gradient_norm)
@@ -190,3 +219,5 @@ class Updating(Running):
         """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
+        if self.parallel.spreads:
+            self.parallel.drop_gradients()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from treadle.checkpoint.pieces import materialised
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
 
 if TYPE_CHECKING:
@@ -329,11 +330,14 @@ class CallbackHandler:
         states = {type(callback).__name__: _state_of(callback) for callback in self.callback_list}
         return {name: state for name, state in states.items() if state}
 
+    reads_pieces = True
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hand each callback its state; one that is new to the run keeps its own."""
         for callback in self.callback_list:
             if type(callback).__name__ in state:
-                callback.load_state_dict(state[type(callback).__name__])
+                own = state[type(callback).__name__]
+                callback.load_state_dict(own if getattr(callback, "reads_pieces", False) else materialised(own))
 
 
 def _state_of(callback: Any) -> dict[str, Any]:

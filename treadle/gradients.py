@@ -25,17 +25,19 @@ class WindowScale:
         reduction: "mean" or "sum", what the loss is over its samples.
         ranks: How many processes share the window.
         nominal: The weight of an ordinary micro-batch, the same on every rank.
+        rides: Whether a rider collects the factors of one rank too.
 
     Attributes:
         mean: Whether losses are means.
         pending: Whether the gradients of this window still have to be divided.
     """
 
-    def __init__(self, reduction: str, *, ranks: int = 1, nominal: float | None = None) -> None:
+    def __init__(self, reduction: str, *, ranks: int = 1, nominal: float | None = None, rides: bool = False) -> None:
         if reduction not in REDUCTIONS:
             raise ConfigError(f"loss_reduction={reduction!r} is unknown; use 'mean' or 'sum'")
         self.mean = reduction == "mean"
         self._ranks = ranks
+        self._several = ranks > 1 or rides
         self._fixed_nominal = float(nominal or 32)
         self.begin(1)
 
@@ -44,7 +46,7 @@ class WindowScale:
         self._parts = parts
         self._total: Any = 0
         self._nominal: Any = None
-        self.pending = self.mean and (parts > 1 or self._ranks > 1)
+        self.pending = self.mean and (parts > 1 or self._several)
 
     def share(self, loss: Tensor, weight: Any, rider: Tensor | None = None) -> Tensor:
         """Return the part of the window's loss that this micro-batch makes up.
@@ -61,9 +63,13 @@ class WindowScale:
             # A batch that only keeps this rank in step weighs nothing; its sum is another rank's already.
             counts = isinstance(weight, Tensor) or weight > 0
             return loss * (self._ranks if counts else 0) + rider
-        factor = weight / (self._fixed_nominal * self._parts)
+        factor = self.factor(weight)
         shared: Tensor = loss * factor + rider * factor
         return shared
+
+    def factor(self, weight: Any) -> Any:
+        """Return what the mean loss of a micro-batch of this weight is multiplied by, the same on every rank."""
+        return weight / (self._fixed_nominal * self._parts)
 
     def _share_alone(self, loss: Tensor, weight: Any) -> Tensor:
         if self._nominal is None:
@@ -129,12 +135,17 @@ def _elements(gradient: Tensor) -> Tensor:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def clip_by_norm(gradients: list[Tensor], limit: float) -> Tensor:
+def clip_by_norm(gradients: list[Tensor], limit: float, norm: Tensor | None = None) -> Tensor:
     """Scale `gradients` down so that their joint norm is at most `limit`; return the norm they had.
 
     Nothing is read from the device.
+
+    Args:
+        gradients: The gradients, or this rank's pieces of them.
+        limit: The bound.
+        norm: Their joint norm, where it is known.
     """
-    norm = norm_of(gradients)
+    norm = norm_of(gradients) if norm is None else norm
     factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
     _multiply(gradients, factor)
     return norm

@@ -31,6 +31,13 @@ class EvaluationMetrics:
             if hasattr(metric, "to"):
                 metric.to(device)
 
+    def within(self, group: Any) -> None:
+        """Have metrics of torchmetrics take in what the processes of `group` saw, and no others."""
+        for metric in self._metrics.values():
+            for part in _parts(metric):
+                if hasattr(part, "process_group"):
+                    part.process_group = group
+
     def update(self, outputs: Any, targets: Any) -> None:
         """Take in the outputs and targets of one batch."""
         for metric in self._metrics.values():

@@ -75,6 +75,7 @@ class UpdateGate:
         watches: Whether the loss is looked at, and the gradient if nobody else has; without it the caller says
             what is bad.
         strides: How each optimizer goes through its weights, by its id, where it does not do so at once.
+        agree: Makes a flag the largest of all processes, where each has other gradients.
 
     Attributes:
         watches: See above.
@@ -90,10 +91,12 @@ class UpdateGate:
         *,
         watches: bool = True,
         strides: Mapping[int, Stride] | None = None,
+        agree: Callable[[Tensor], Any] | None = None,
     ) -> None:
         self._buffers = BuffersBefore(model)
         self._loss = torch.zeros((), device=device)
         self._strides = strides or {}
+        self._agree = agree
         self.watches = watches
         self.applied = torch.ones((), device=device)
         self.skipped = torch.zeros((), device=device)
@@ -122,6 +125,8 @@ class UpdateGate:
             overflow: 1 if a gradient is not finite and 0 if all are, where that is known.
         """
         bad = self._is_bad(gradients, overflow)
+        if self._agree is not None:
+            self._agree(bad)
         stride = self._strides.get(id(optimizer), _at_once)
         stride(lambda: gated_step(optimizer, bad))
         self._buffers.put_back(bad)

@@ -46,12 +46,16 @@ def check_offload(offload: Any, optimizers: Iterable[Optimizer], execution: str)
             "use execution='eager' or 'compile'"
         )
     for optimizer in optimizers:
-        steps = {inspect.unwrap(kind.step) for kind in KNOWN}
-        if inspect.unwrap(type(optimizer).step) not in steps:
+        if not is_elementwise(optimizer):
             raise ConfigError(
                 f"offload_optimizer=True updates the weights part by part, which is not known to be right for "
                 f"{type(optimizer).__name__}; use one of {[kind.__name__ for kind in KNOWN]}"
             )
+
+
+def is_elementwise(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is known to update each number of a weight by itself."""
+    return inspect.unwrap(type(optimizer).step) in {inspect.unwrap(kind.step) for kind in KNOWN}
 
 
 @dataclass(eq=False)

@@ -19,6 +19,7 @@ class OptimizerState:
     optimizer is carried out stays as it was built.
     """
 
+    reads_pieces = True
     IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
@@ -36,6 +37,18 @@ class OptimizerState:
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state with the names and shapes of its parameters."""
         return {"facts": self._facts(), "parameters": self._parameters(), "optimizer": self._optimizer.state_dict()}
+
+    def whole(self) -> dict[str, Any]:
+        """Return the optimizer's own state, of all processes."""
+        return self._optimizer.state_dict()
+
+    def load_whole(self, state: dict[str, Any]) -> None:
+        """Take back what `whole` returned."""
+        self._optimizer.load_state_dict(state)
+
+    def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return what of the state of all processes belongs to this one."""
+        return state
 
     def _facts(self) -> dict[str, Any]:
         sizes = [len(group["params"]) for group in self._optimizer.param_groups]
@@ -73,7 +86,7 @@ class OptimizerState:
         kept = [
             {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
         ]
-        self._optimizer.load_state_dict(_copied(state["optimizer"]))
+        self._optimizer.load_state_dict(_copied(self._own_part(state["optimizer"])))
         for group, how in zip(self._optimizer.param_groups, kept, strict=True):
             group.update(how)
         counters_to_device(self._optimizer)

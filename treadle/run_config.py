@@ -29,6 +29,7 @@ class TrainerRunConfig:
     is_distributed: bool
     mixed_precision: str
     num_processes: int
+    parallel: str
     device: str
     seed: int | None
     loss_reduction: str

@@ -21,6 +21,7 @@ from treadle.losses import describe_batch, name_of
 from treadle.lr_scaling import LRScaling
 from treadle.micro_batches import BeforeAttempt
 from treadle.nonfinite import REMEDY, RollBack
+from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
 from treadle.progress import Cadence
@@ -135,6 +136,9 @@ class Trainer(Updating):
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
         with self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
             return self._run_training()
+
+    def _check_plan(self) -> None:
+        check_trainer(self, Trainer)
 
     # The run ----------------------------------------------------------------------------------------------
 
@@ -261,7 +265,7 @@ class Trainer(Updating):
                 break
             self.progress.finish_visit()
         self._note_cut()
-        self.processes.share_buffers(self.model)
+        self.parallel.share_buffers(self.model)
         with self._stopping_together():
             self.train_epoch_end()
         if self._log_is_due():

@@ -152,6 +152,22 @@ class PlainHead(nn.Module):
         return scores if targets is None else F.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
+class Inputs(nn.Module):
+    """The beginning of a trunk, for a stage of a pipeline: what tokens and their places look like to the blocks.
+
+    Args:
+        trunk: The trunk, whose modules these are.
+    """
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.drop = trunk.tokens, trunk.positions, trunk.drop
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden: Tensor = self.drop(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
+        return hidden
+
+
 class GPT(nn.Module):
     """A decoder-only transformer with learned positions and norms before each part, initialised as GPT-2.
 
@@ -214,6 +230,19 @@ class GPT(nn.Module):
             scores: Tensor = self.head(hidden)
             return scores
         return {"loss": self.head(hidden, targets)}
+
+    def tensor_plan(self) -> dict[str, str]:
+        """Return how layers are spread over processes: by heads and hidden units, summed where they are added up."""
+        return {
+            "trunk.blocks.*.attention.inputs": "column",
+            "trunk.blocks.*.attention.residual": "row",
+            "trunk.blocks.*.feed_forward.outward": "column",
+            "trunk.blocks.*.feed_forward.residual": "row",
+        }
+
+    def pipeline_blocks(self) -> list[nn.Module]:
+        """Return the modules that tokens go through one after the other, to be shared out to stages."""
+        return [Inputs(self.trunk), *self.trunk.blocks, self.trunk.norm, self.head]
 
     def count_parameters(self, *, positions: bool = True) -> int:
         """Return how many numbers are learned; tied ones count once, those of `positions` if asked for."""

@@ -57,6 +57,41 @@ class Block(nn.Module):
         return result
 
 
+class Inputs(nn.Module):
+    """The beginning of a Vision Transformer, for a stage of a pipeline: from an image to hidden states.
+
+    Args:
+        model: The model, whose modules these are.
+    """
+
+    def __init__(self, model: "VisionTransformer") -> None:
+        super().__init__()
+        self.patches, self.drop = model.patches, model.drop
+        self.gathering, self.positions = model.gathering, model.positions
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        hidden = torch.cat([self.gathering.expand(len(patches), -1, -1), patches], dim=1)
+        result: Tensor = self.drop(hidden + self.positions)
+        return result
+
+
+class Scores(nn.Module):
+    """The end of a Vision Transformer: the scores of what the first place gathered.
+
+    Args:
+        model: The model, whose modules these are.
+    """
+
+    def __init__(self, model: "VisionTransformer") -> None:
+        super().__init__()
+        self.norm, self.head = model.norm, model.head
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.norm(hidden[:, 0]))
+        return scores
+
+
 class VisionTransformer(nn.Module):
     """Patches, a token that gathers what is seen, blocks, and scores for each class.
 
@@ -118,3 +153,16 @@ class VisionTransformer(nn.Module):
         if labels is None or not self.training:
             return {"prediction_scores": scores}
         return {"loss": F.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)}
+
+    def tensor_plan(self) -> dict[str, str]:
+        """Return how layers are spread over processes: by heads and hidden units, summed where they are added up."""
+        return {
+            "blocks.*.attention.inputs": "column",
+            "blocks.*.attention.residual": "row",
+            "blocks.*.feed_forward.0": "column",
+            "blocks.*.feed_forward.2": "row",
+        }
+
+    def pipeline_blocks(self) -> list[nn.Module]:
+        """Return the modules that images go through one after the other, to be shared out to stages."""
+        return [Inputs(self), *self.blocks, Scores(self)]

@@ -29,9 +29,8 @@ def assert_equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
 
 
 def test_the_last_weights_are_written_as_safetensors(run: Path, treadle: Treadle) -> None:
-    output = treadle("export", "runs/small", "--output", "weights.safetensors").stdout
-    assert output == "4 tensors written to weights.safetensors\n"
-    assert_equal(load_file("weights.safetensors"), weights_at(run, "last"))
+    assert treadle("export", "runs/small").stdout == "4 tensors written to model.safetensors\n"
+    assert_equal(load_file("model.safetensors"), weights_at(run, "last"))
 
 
 def test_the_best_weights_are_written_for_torch(run: Path, treadle: Treadle) -> None:

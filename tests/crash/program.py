@@ -23,6 +23,8 @@ from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
 from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
 from treadle.checkpoint import Policy, write_file
 from treadle.data import RandomState
+from treadle.parallel import Plan
+from treadle.parallel.copying import whole_state_of
 
 OUTCOME = "outcome.safetensors"
 WAITING = "waiting"
@@ -49,6 +51,7 @@ class Options:
         kill_at_operation: Which of the process's operations on the checkpoint folder kills it; 0 is none.
         kill_ranks_at: Which of several ranks are killed at which operation, as "rank:operation"; one in each start.
         kill_after_finish: Whether it is killed when the finished run was saved, before it could say so.
+        shard: Over how many ranks the weights are sharded; 1 leaves each of them all.
         kill_at_steps: At which steps it is killed, once each; of several ranks, the one that is the step modulo
             their number.
     """
@@ -58,6 +61,7 @@ class Options:
     workers: int = 2
     epochs: int = 3
     save_every: str = "2 steps"
+    shard: int = 1
     keep_last: int = 2
     asynchronous: bool = True
     patience: int = 50
@@ -139,6 +143,7 @@ def train(options: Options) -> None:
         seed=7,
         precision="bf16",
         checkpoints=Policy(keep_last=options.keep_last, best="eval_loss_epoch", asynchronous=options.asynchronous),
+        parallel="auto" if options.shard == 1 else Plan(shard=options.shard),
     )
     result = trainer.train(
         make_data(options.data, options.workers),
@@ -153,10 +158,10 @@ def train(options: Options) -> None:
         resume="auto",
     )
     outcome = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "model": whole_state_of(model),
+        "optimizer": trainer._optimizer_state(optimizer).whole(),
         "scheduler": trainer.scheduler.state_dict(),
-        "average": average.state_dict(),
+        "average": average.state_dict() | {"module": whole_state_of(average.ema_model.module)},
         "stopping": stopping.state_dict(),
         "random": RandomState().state_dict(),
         "history": result.history,

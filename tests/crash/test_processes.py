@@ -1,5 +1,6 @@
 """Several processes of which one is killed are restarted by torchrun and end like processes never disturbed."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,15 @@ def test_two_processes_of_which_one_is_killed_end_like_two_undisturbed_ones(tmp_
     assert group.launcher_printed.count("exitcode: -9") == len(kills)
     assert_same_outcome(tmp_path, whole)
     assert [line["step"] for line in metrics(tmp_path)] == [4, 5, 8, 10, 12]
+
+
+def test_processes_that_share_the_weights_and_are_killed_at_random_end_like_undisturbed_ones(tmp_path: Path) -> None:
+    kills = sorted(random.Random(20).sample(range(2, 12), 2))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(Group(whole, "--shard", "2"))
+    group = finish(Group(killed, "--shard", "2", "--kill-at-steps", *map(str, kills), restarts=len(kills)))
+    assert group.launcher_printed.count("exitcode: -9") == len(kills)
+    assert_same_outcome(killed, whole)
 
 
 def test_a_process_killed_while_they_save_leaves_no_half_of_a_checkpoint(tmp_path: Path, whole: Path) -> None:

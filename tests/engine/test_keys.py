@@ -20,7 +20,9 @@ from treadle.config import ConfigDict, LazyCall, get_config
 from treadle.config.nodes import is_lazy
 from treadle.engine import DefaultTrainer, EagerTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
 from treadle.engine.evaluation import DatasetEvaluator
+from treadle.engine.options import plan_of
 from treadle.errors import ConfigError, NonFiniteError
+from treadle.parallel import Plan
 
 READERS = ("treadle.engine", "treadle.config.resolution")
 FILLED_IN = {"train.scheduler.max_iter", "train.scheduler.warmup_iter", "train.scheduler.milestones"}
@@ -87,6 +89,7 @@ def with_everything(folder: Path, **train: Any) -> ConfigDict:
         amp={"enabled": True},
         activation_checkpoint={"enabled": True, "modules": ["Linear"]},
         on_nonfinite="skip",
+        zero_optimization={"enabled": True, "stage": 3},
         resume="auto",
         peak_flops=1e12,
         **train,
@@ -118,7 +121,6 @@ def test_every_key_that_the_source_asks_for_is_in_the_packaged_configs() -> None
 
 
 NOT_READ = {
-    "train.zero_optimization.stage": "comes after `enabled`, which is refused",
     "train.dist.pipeline_num_layers": "comes after `pipeline_parallel_size`, which is refused",
     "train.dist.custom_pipeline_stage_id": "comes after `pipeline_parallel_size`, which is refused",
 }
@@ -373,10 +375,26 @@ def the_rates_are_computed_from_them(folder: Path) -> None:
     assert latest["mfu"] == pytest.approx(50.0 * latest["samples_per_second"] / 1e6)
 
 
+@effect_of("train.zero_optimization.enabled", "train.zero_optimization.stage")
+def weights_are_sharded_over_all_processes(folder: Path) -> None:
+    def plan(**settings: Any) -> Any:
+        return plan_of(make_config(folder, zero_optimization=settings), world=4)
+
+    assert plan(enabled=False) == "auto"
+    assert plan(enabled=True, stage=3) == Plan(data=1, shard=4)
+    assert plan(enabled=True, stage=2) == Plan(data=1, shard=4, reshard_after_forward=False)
+    with pytest.raises(ConfigError, match=r"train\.zero_optimization\.stage=4 is unknown; use 1, 2 or 3"):
+        plan(enabled=True, stage=4)
+
+
+@effect_of("train.dist.tensor_parallel_size")
+def layers_are_spread_over_so_many_processes(folder: Path) -> None:
+    assert plan_of(make_config(folder, dist={"tensor_parallel_size": 2}), world=4) == Plan(tensor=2)
+    with pytest.raises(ConfigError, match=r"train\.dist\.tensor_parallel_size=2, but 1 processes were started"):
+        made_with(folder, dist={"tensor_parallel_size": 2})
+
+
 @effect_of(
-    "train.zero_optimization.enabled",
-    "train.zero_optimization.stage",
-    "train.dist.tensor_parallel_size",
     "train.dist.pipeline_parallel_size",
     "train.dist.pipeline_num_layers",
     "train.dist.custom_pipeline_stage_id",
@@ -387,8 +405,6 @@ def the_rates_are_computed_from_them(folder: Path) -> None:
 )
 def what_this_version_or_this_launch_cannot_do_is_refused(folder: Path) -> None:
     refused: list[tuple[str, dict[str, Any]]] = [
-        ("train.zero_optimization.enabled=True", {"zero_optimization": {"enabled": True, "stage": 2}}),
-        ("train.dist.tensor_parallel_size=2", {"dist": {"tensor_parallel_size": 2}}),
         (
             "train.dist.pipeline_parallel_size=2",
             {"dist": {"pipeline_parallel_size": 2, "pipeline_num_layers": 2, "custom_pipeline_stage_id": [0, 1]}},

@@ -1,13 +1,13 @@
 """`ModelEma`: a copy of a model whose weights are a moving average of the model's."""
 
 from collections.abc import Iterator
-from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.parallel.copying import copy_of, is_spread
 
 Slot = tuple[dict[str, Any], str]
 """Where a tensor hangs: the dict of a module and the key in it, so that a tensor put there anew is found."""
@@ -32,7 +32,9 @@ class ModelEma(nn.Module):
         if not 0.0 <= decay < 1.0:
             raise ConfigError(f"ModelEma: decay={decay} must be at least 0 and below 1")
         self.decay = decay
-        self.module = deepcopy(model).eval().requires_grad_(False)
+        self.module = copy_of(model).eval().requires_grad_(False)
+        # Of a model that is spread over processes, each averages the pieces that it holds.
+        self._tensors = _pieces if is_spread(model) else _tensors
         averaged = set(_averaged_names(self.module))
         own = dict(_slots(self.module))
         self._averaged = {name: slot for name, slot in own.items() if name in averaged}
@@ -53,15 +55,15 @@ class ModelEma(nn.Module):
             applied: 1 or 0, on the device: whether the update it follows was applied or left out.
         """
         averaged, copied = self._slots_of(model)
-        own = _tensors(self._averaged.values())
+        own = self._tensors(self._averaged.values())
         if averaged and applied is None:
-            torch._foreach_lerp_(own, _tensors(averaged), 1.0 - self.decay)
+            torch._foreach_lerp_(own, self._tensors(averaged), 1.0 - self.decay)
         elif averaged and applied is not None:
             share = (1.0 - self.decay) * applied
-            for average, tensor in zip(own, _tensors(averaged), strict=True):
+            for average, tensor in zip(own, self._tensors(averaged), strict=True):
                 average.lerp_(tensor, share.to(average.dtype))
         if copied:
-            torch._foreach_copy_(_tensors(self._copied.values()), _tensors(copied))
+            torch._foreach_copy_(self._tensors(self._copied.values()), self._tensors(copied))
 
     @torch.no_grad()
     def set(self, model: nn.Module) -> None:
@@ -69,7 +71,7 @@ class ModelEma(nn.Module):
         averaged, copied = self._slots_of(model)
         own = [*self._averaged.values(), *self._copied.values()]
         if own:
-            torch._foreach_copy_(_tensors(own), _tensors([*averaged, *copied]))
+            torch._foreach_copy_(self._tensors(own), self._tensors([*averaged, *copied]))
 
     def _slots_of(self, model: nn.Module) -> tuple[list[Slot], list[Slot]]:
         """Return where the tensors of `model` hang, in our order; found once for a model, not at each update."""
@@ -108,3 +110,7 @@ def _averaged_names(model: nn.Module) -> Iterator[str]:
 
 def _tensors(slots: Any) -> list[Tensor]:
     return [store[key] for store, key in slots]
+
+
+def _pieces(slots: Any) -> list[Tensor]:
+    return [getattr(store[key], "_local_tensor", store[key]) for store, key in slots]

@@ -9,6 +9,7 @@ from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watching import WatchesMetric
+from treadle.parallel.copying import load_state, state_of
 from treadle.progress import Cadence
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class ModelEmaCallback(WatchesMetric):
     Attributes:
         ema_model: The average of the run under way, or of the last one.
     """
+
+    reads_pieces = True
+    """Of a model that is spread over processes, each reads the pieces that it holds."""
 
     def __init__(
         self,
@@ -143,7 +147,7 @@ class ModelEmaCallback(WatchesMetric):
         """Return the averaged weights, the best value and the state of the callbacks."""
         state = {**super().state_dict(), "callbacks": self._handler.state_dict()}
         if self.ema_model is not None:
-            state["module"] = self.ema_model.module.state_dict()
+            state["module"] = state_of(self.ema_model.module)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,4 +155,6 @@ class ModelEmaCallback(WatchesMetric):
         super().load_state_dict(state)
         self._handler.load_state_dict(state["callbacks"])
         if self.ema_model is not None:  # before the run starts there is none, and the state comes again after it
-            self.ema_model.module.load_state_dict(state["module"])
+            module = self.ema_model.module
+            if not load_state(module, state["module"], where="the state of the average"):
+                module.load_state_dict(state["module"])

@@ -30,6 +30,8 @@ class SaveTrainingStateCallback(TrainerCallback):
         max_checkpoints: How many folders to keep, the oldest go first. `final` is not counted and always stays.
     """
 
+    needs_whole_model = "saves a folder by itself, without the pieces of other processes; use run_dir= and save_every="
+
     def __init__(
         self,
         save_dir: str | os.PathLike[str] | None = None,

@@ -6,19 +6,20 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from treadle.checkpoint.durable import clear_parts, give_plain_mode, replace_text, sync_file
 from treadle.checkpoint.manifest import damage, describe_files, file_names, read_manifest, write_manifest
+from treadle.checkpoint.pieces import PartFile, materialised, merged
 from treadle.checkpoint.policy import Policy
-from treadle.checkpoint.tree import join
+from treadle.checkpoint.tree import LazyTensors, join
 from treadle.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
@@ -317,18 +318,51 @@ class CheckpointStore:
     def read(self, step: int, rank: int | None = None) -> Any:
         """Return the state of this rank, or of `rank`, in the checkpoint at `step`, which was verified before.
 
+        The first rank's is all that ranks have in common, put together from what each of them wrote of it.
+
         Raises:
             CheckpointError: It cannot be read.
         """
+        number = self._rank if rank is None else rank
+        with self._reading(step) as path:
+            structure, file = self._open_part(path, number)
+            if number == 0 and _is_sharded(structure):
+                return materialised(self._read_common(path))
+            return join(structure, LazyTensors(file) if _is_sharded(structure) else file.read_all())
+
+    def read_lazily(self, step: int) -> Any:
+        """Return what ranks have in common, with every tensor as a `SavedTensor` of which parts can be read.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        with self._reading(step) as path:
+            return self._read_common(path)
+
+    def _read_common(self, path: Path) -> Any:
+        structure, file = self._open_part(path, 0)
+        parts = [(structure, file)]
+        if _is_sharded(structure):
+            parts += [self._open_part(path, rank) for rank in range(1, int(structure["processes"]))]
+        return merged([join(structure, LazyTensors(file)) for structure, file in parts])
+
+    @staticmethod
+    def _open_part(path: Path, rank: int) -> tuple[Any, PartFile]:
+        tensor_file, structure_file = file_names(rank)
+        return json.loads((path / structure_file).read_text(encoding="utf-8")), PartFile(path / tensor_file)
+
+    @contextmanager
+    def _reading(self, step: int) -> Iterator[Path]:
         path = self.path(step)
-        tensor_file, structure_file = file_names(self._rank if rank is None else rank)
         try:
-            with safe_open(path / tensor_file, framework="pt", device="cpu") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-            structure = json.loads((path / structure_file).read_text(encoding="utf-8"))
-            return join(structure, tensors)
+            yield path
         except (OSError, ValueError, SafetensorError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _is_sharded(structure: Any) -> bool:
+    """Whether a state says of itself that other ranks wrote parts of what they have in common."""
+    return isinstance(structure, dict) and bool(structure.get("sharded"))
 
 
 def _done(rank: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container
 from typing import Any, Protocol, runtime_checkable
 
+from treadle.checkpoint.pieces import materialised
 from treadle.checkpoint.tree import all_plain
 from treadle.errors import CheckpointError, ConfigError
 
@@ -19,7 +20,10 @@ class Stateful(Protocol):
 
 
 class Tracked:
-    """Named stateful things: together they are what a checkpoint holds."""
+    """Named stateful things: together they are what a checkpoint holds.
+
+    One with the attribute `reads_pieces` reads what it needs of large tensors itself.
+    """
 
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
@@ -69,7 +73,8 @@ class Tracked:
             )
         for name, value in self._objects.items():
             if name in state:
-                value.load_state_dict(unshared(state[name]))
+                own = unshared(state[name])
+                value.load_state_dict(own if getattr(value, "reads_pieces", False) else materialised(own))
 
 
 def unshared(value: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treadle.checkpoint.pieces import PartFile, Piece, SavedTensor
 from treadle.errors import CheckpointError
 
 KIND = "__kind__"
@@ -39,6 +40,9 @@ class _Splitter:
     def _encode(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, Tensor):
             return {KIND: "tensor", "name": self._keep(value, path)}
+        if isinstance(value, Piece):
+            name = self._keep(value.tensor, path) if value.written else None
+            return {KIND: "piece", "name": name, "shape": list(value.shape), "offset": list(value.offset)}
         if value is None or isinstance(value, (bool, str)):
             return value
         if isinstance(value, np.generic):
@@ -93,7 +97,7 @@ def all_plain(values: Sequence[Any]) -> bool:
     return kinds <= PLAIN or (kinds == {float} and all(map(math.isfinite, values)))
 
 
-def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
+def join(structure: Any, tensors: "dict[str, Tensor] | LazyTensors") -> Any:
     """Put together again what `split` took apart.
 
     Raises:
@@ -109,6 +113,8 @@ def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
     try:
         if kind == "tensor":
             return tensors[structure["name"]]
+        if kind == "piece":
+            return _piece(structure, tensors)
         if kind == "tuple":
             return tuple(join(item, tensors) for item in structure["items"])
         if kind == "dict":
@@ -118,3 +124,28 @@ def join(structure: Any, tensors: dict[str, Tensor]) -> Any:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint is damaged: a {kind!r} entry lacks {error}") from error
     raise CheckpointError(f"the checkpoint holds an entry of unknown kind {kind!r}; it may be from a newer Treadle")
+
+
+class LazyTensors:
+    """The tensors of one rank's part of a checkpoint, by name, none of them read yet."""
+
+    def __init__(self, file: PartFile) -> None:
+        self.file = file
+
+    def __getitem__(self, name: str) -> SavedTensor:
+        shape = self.file.shape_of(name)
+        return self.piece(name, shape, (0,) * len(shape))
+
+    def piece(self, name: str | None, shape: Sequence[int], offset: Sequence[int]) -> SavedTensor:
+        """Return a tensor of `shape` of which the one called `name` is the part at `offset`; None adds no part."""
+        saved = SavedTensor(shape, name or "a tensor")
+        if name is not None:
+            saved.add(offset, self.file.shape_of(name), self.file.slicer(name))
+        return saved
+
+
+def _piece(structure: dict[str, Any], tensors: Any) -> Any:
+    if not isinstance(tensors, LazyTensors):
+        # A file of one rank alone, whose state has nothing of the others'.
+        raise CheckpointError("the checkpoint holds pieces of tensors that other ranks wrote; read it by its folder")
+    return tensors.piece(structure["name"], structure["shape"], structure["offset"])

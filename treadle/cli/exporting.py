@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def export(
     source: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint file such as best_model.pt.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; by default model.safetensors or model.pt.")
+    ] = None,
     torch: Annotated[bool, typer.Option("--torch", help="Write what torch.load(weights_only=True) reads.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint of a run, not the last.")] = False,
 ) -> None:
@@ -27,8 +29,9 @@ def export(
     """
     with reported("export"):
         weights = _weights_of(source, best=best)
-        _write(weights, output, torch_format=torch)
-        typer.echo(f"{len(weights)} tensors written to {output}")
+        target = output or Path("model.pt" if torch else "model.safetensors")
+        _write(weights, target, torch_format=torch)
+        typer.echo(f"{len(weights)} tensors written to {target}")
 
 
 def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":

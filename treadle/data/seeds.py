@@ -1,9 +1,11 @@
 """Seeds derived from other numbers, without the traps of torch's generators."""
 
+import random
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 
+import numpy as np
 import torch
 
 
@@ -39,3 +41,10 @@ def seeds_below(*parts: object) -> Callable[[object], int]:
 def draw_seed() -> int:
     """Draw a seed from torch's default generator, so that a user's own `torch.manual_seed` decides it."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's generators."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)

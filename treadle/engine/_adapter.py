@@ -22,7 +22,7 @@ from treadle.errors import CheckpointError, NonFiniteError
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
-from treadle.parallel import LossModule
+from treadle.parallel import LossModule, Plan
 from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run_folder import RunFolder
@@ -83,6 +83,7 @@ class CoreOptions:
     check_period: int = 20
     bucket_megabytes: int | None = None
     timeout: float | None = None
+    parallel: Plan | str = "auto"
 
 
 class EngineCore(Splitting):
@@ -128,6 +129,7 @@ class EngineCore(Splitting):
             deterministic=options.deterministic,
             execution=options.execution,
             timeout=options.timeout,
+            parallel=options.parallel,
         )
 
     def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:
@@ -154,8 +156,8 @@ class EngineCore(Splitting):
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""
         self._tracked.remove("metrics_file")
-        tracked = self._tracked.state_dict()
-        return {"processes": self.processes.size, "odd_samples": self._odd_samples, "tracked": tracked}
+        facts = {**self._split_facts(), "odd_samples": self._odd_samples}
+        return {**facts, "tracked": self._tracked.state_dict()}
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Log what the core says."""

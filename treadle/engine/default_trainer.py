@@ -30,6 +30,7 @@ from treadle.engine.logs import setup_logger
 from treadle.engine.options import (
     check_supported,
     core_options,
+    data_size,
     device_of,
     execution_of,
     lr_scaling_of,
@@ -102,7 +103,7 @@ class DefaultTrainer(TrainerBase):
             cfg.train.train_micro_batch_size,
             cfg.train.global_batch_size,
             cfg.train.num_accumulation_steps,
-            dist.get_world_size(),
+            data_size(cfg),
         )
         cfg.train.update(sizes._asdict())
         self.tokenizer = self.build_tokenizer(cfg)
@@ -364,9 +365,7 @@ class DefaultTrainer(TrainerBase):
     @classmethod
     def auto_scale_hyperparams(cls, cfg: Any, data_loader: Any) -> None:
         """Work out the numbers of `cfg.train` that depend on the data and the number of processes, in place."""
-        resolved = resolve_train(
-            cfg.train, data_parallel_size=dist.get_world_size(), dataset_length=_samples_in(data_loader)
-        )
+        resolved = resolve_train(cfg.train, data_parallel_size=data_size(cfg), dataset_length=_samples_in(data_loader))
         cfg.train.update(resolved)
 
     @classmethod

@@ -14,6 +14,7 @@ from treadle.engine._adapter import CoreOptions
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution import EXECUTIONS
 from treadle.lr_scaling import LRScaling
+from treadle.parallel import Plan
 from treadle.precision import LossScaling
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,13 @@ def check_supported(cfg: Any) -> None:
     Raises:
         ConfigError: Something of that kind is asked for.
     """
-    if try_get_key(cfg, "train.zero_optimization.enabled", default=False):
+    stages = try_get_key(cfg, "train.dist.pipeline_parallel_size", default=1)
+    if stages != 1:
         raise ConfigError(
-            f"train.zero_optimization.enabled=True: sharding of optimizer and weights {LATER}; set it to False"
+            f"train.dist.pipeline_parallel_size={stages}: here the loss is in the forward pass of the model, which "
+            f"cannot be cut into stages; set it to 1, or use Trainer(..., parallel=Plan(pipeline={stages}))"
         )
-    for key in ("tensor_parallel_size", "pipeline_parallel_size"):
-        size = try_get_key(cfg, f"train.dist.{key}", default=1)
-        if size != 1:
-            raise ConfigError(f"train.dist.{key}={size}: it {LATER}; set it to 1, and spread the batch over processes")
+    plan_of(cfg, dist.get_world_size())
     if try_get_key(cfg, "graph.auto_parallel.enabled", default=False):
         raise ConfigError(f"graph.auto_parallel.enabled=True: finding a placement by itself {LATER}; set it to False")
     most = try_get_key(cfg, "train.nccl_fusion_max_ops", default=None)
@@ -90,11 +90,12 @@ def execution_of(cfg: Any) -> Execution:
 
 def _check_world(cfg: Any) -> None:
     world = dist.get_world_size()
-    asked = try_get_key(cfg, "train.dist.data_parallel_size", default=1)
-    if asked not in (None, 1, world):
+    asked, tensor = try_get_key(cfg, "train.dist.data_parallel_size", default=1), tensor_size(cfg)
+    if asked not in (None, 1, data_size(cfg)):
+        together = f" times tensor_parallel_size={tensor} is {asked * tensor}" if tensor > 1 else ""
         raise ConfigError(
-            f"train.dist.data_parallel_size={asked}, but {world} processes were started; start as many as it says, or "
-            "leave it out"
+            f"train.dist.data_parallel_size={asked}{together}, but {world} processes were started; start as many as it "
+            "says, or leave it out"
         )
     nodes = try_get_key(cfg, "train.dist.num_nodes", default=None)
     each = try_get_key(cfg, "train.dist.num_gpus_per_node", default=None)
@@ -109,6 +110,37 @@ def _check_world(cfg: Any) -> None:
                 f"train.dist.{key}={number}, but {world} processes were started, which cannot be spread so; leave it "
                 "out to take what the launcher says"
             )
+
+
+def tensor_size(cfg: Any) -> int:
+    """Return over how many processes each layer is spread."""
+    return int(try_get_key(cfg, "train.dist.tensor_parallel_size", default=1) or 1)
+
+
+def data_size(cfg: Any) -> int:
+    """Return over how many processes, or groups of them, a batch is shared."""
+    return dist.get_world_size() // tensor_size(cfg)
+
+
+def plan_of(cfg: Any, world: int) -> Plan | str:
+    """Return how so many processes share the run, by `train.zero_optimization` and `train.dist`.
+
+    Raises:
+        ConfigError: The processes cannot be shared out so.
+    """
+    tensor = tensor_size(cfg)
+    if world % tensor:
+        raise ConfigError(
+            f"train.dist.tensor_parallel_size={tensor}, but {world} processes were started; start a multiple of "
+            f"{tensor}, or set it to 1"
+        )
+    if not try_get_key(cfg, "train.zero_optimization.enabled", default=False):
+        return "auto" if tensor == 1 else Plan(tensor=tensor)
+    stage = try_get_key(cfg, "train.zero_optimization.stage", default=1)
+    if stage not in (1, 2, 3):
+        raise ConfigError(f"train.zero_optimization.stage={stage!r} is unknown; use 1, 2 or 3")
+    # What stages 1 and 2 leave whole is the weights, between forward and backward pass.
+    return Plan(data=1, shard=world // tensor, tensor=tensor, reshard_after_forward=stage == 3)
 
 
 def precision_of(cfg: Any) -> str:
@@ -206,4 +238,5 @@ def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> 
         check_period=cfg.train.log_period,
         bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),
         timeout=try_get_key(cfg, "train.dist.timeout", default=None),
+        parallel=plan_of(cfg, dist.get_world_size()),
     )

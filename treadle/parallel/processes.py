@@ -3,7 +3,7 @@
 import atexit
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -129,8 +129,8 @@ class Processes:
             dist.all_gather_object(values, value, group=self._control)
         return values
 
-    def share_buffers(self, module: nn.Module) -> None:
-        """Give every process the first one's buffers, such as running statistics, which no gradient keeps alike."""
+    def share_buffers(self, module: nn.Module, group: Any = None) -> None:
+        """Give every process, or those of `group`, the first one's buffers, such as running statistics."""
         if not self.distributed:
             return
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
@@ -138,7 +138,7 @@ class Processes:
             by_kind.setdefault((buffer.device, buffer.dtype), []).append(buffer)
         for buffers in by_kind.values():
             flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
-            dist.broadcast(flat, src=0)
+            dist.broadcast(flat, group=group, group_src=0)
             parts = torch.split(flat, [buffer.numel() for buffer in buffers])
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.copy_(part.view_as(buffer))
@@ -160,8 +160,10 @@ class Processes:
             if self.is_main:
                 self.barrier()
 
-    def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
-        """Return the rows of `tensor` from every process, in rank order.
+    def gather(
+        self, tensor: Tensor, padding_value: float | None = None, *, ranks: Sequence[int] | None = None
+    ) -> Tensor:
+        """Return the rows of `tensor` from every process, in rank order, or from those of `ranks`.
 
         With `padding_value`, the processes may hold different numbers of rows; the padding that makes them
         equal on the way is removed by length, so that rows which happen to equal it survive. A scalar gives
@@ -181,7 +183,7 @@ class Processes:
         padded[: len(tensor)] = tensor
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded.contiguous())
-        return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)])
+        return torch.cat([parts[rank][: lengths[rank]] for rank in (range(self.size) if ranks is None else ranks)])
 
     def _lengths(self, tensor: Tensor) -> list[int]:
         own = torch.tensor([len(tensor)])
@@ -193,6 +195,8 @@ class Processes:
 _control_groups: list[dist.ProcessGroup] = []
 _joined_with: list[float] = []
 """The timeout that this process joined the others with, if it did so itself."""
+meshes: dict[Any, Any] = {}
+"""The grids of ranks that were made, by their axes: each holds groups, and all trainers of the process share them."""
 
 
 def _check_timeout(seconds: float | None) -> None:
@@ -220,3 +224,4 @@ def leave_group() -> None:
         dist.destroy_process_group()
         _control_groups.clear()
         _joined_with.clear()
+        meshes.clear()

@@ -43,6 +43,7 @@ class Precision:
         scaler: Scales the loss where gradients would underflow; None otherwise.
         fallback: When and why the format was changed; None if it was not.
         products: Keeps autocast away from products with sparse tensors.
+        agree_on_overflow: Makes the flag of an overflow the largest of all processes, where each has other gradients.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Precision:
         self.products = SparseProducts(device.type)
         self._device, self._agree = device, agree
         self._unscaled = False
+        self.agree_on_overflow: Callable[[Tensor], Any] | None = None
         self.begin_run()
 
     def begin_run(self) -> None:
@@ -128,6 +130,8 @@ class Precision:
         """Bring the gradients to their true size, once per update, so that they can be clipped."""
         if self.scaler is not None and not self._unscaled:
             self.scaler.unscale(parameter for group in optimizer.param_groups for parameter in group["params"])
+            if self.agree_on_overflow is not None:
+                self.agree_on_overflow(self.scaler.overflow)
             self._unscaled = True
 
     @property

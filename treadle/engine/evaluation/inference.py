@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from treadle.data import Stream, make_loader
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
-from treadle.parallel import Processes
+from treadle.parallel import Processes, Strategy, in_step, strategy_of
 
 logger = logging.getLogger(__name__)
 
@@ -62,17 +62,21 @@ def inference_on_dataset(
     processes = Processes(device)
     evaluator = DatasetEvaluator() if evaluator is None else evaluator
     prepare = _prepared(get_batch, input_placement_device)
-    stream = _share_of(data_loader, batch_size, processes)
+    strategy = strategy_of(getattr(model, "model", model))
+    stream = _share_of(data_loader, batch_size, processes, strategy)
     evaluator.reset()
     began = time.perf_counter()
     batches = 0
     with inference_context(model):
-        for batch in islice(stream, int(eval_iter)):
-            batches += 1
+        for batch, counts in in_step(islice(stream, int(eval_iter)), processes, strategy):
+            batches += counts
             inputs = prepare(batch)
             with autocast():
                 outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-            _hand_over(evaluator, processes, inputs, outputs)
+            if counts or not evaluator.local:
+                _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
+        if strategy is not None:
+            strategy.after_looking(getattr(model, "model", model))
         if processes.distributed and not evaluator.local:
             _wait_for_others(evaluator, processes)
     results = evaluator.evaluate() or {}
@@ -86,23 +90,22 @@ def _prepared(get_batch: Callable[..., Any] | None, device: str | None) -> Calla
     return with_placement(get_batch, device)
 
 
-def _share_of(data: Any, batch_size: int, processes: Processes) -> Stream:
+def _share_of(data: Any, batch_size: int, processes: Processes, strategy: Strategy | None) -> Stream:
     sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if sized and not isinstance(data, (DataLoader, list, tuple)):
         data = make_loader(data, shuffle=False, batch_size=batch_size)
-    stream = Stream(
-        data, device=processes.device, rank=processes.rank, size=processes.size, evaluation=True, name="test"
-    )
+    rank, size = (processes.rank, processes.size) if strategy is None else (strategy.data_rank, strategy.data_size)
+    stream = Stream(data, device=processes.device, rank=rank, size=size, evaluation=True, name="test")
     stream.begin(0)
     return stream
 
 
-def _hand_over(evaluator: DatasetEvaluator, processes: Processes, inputs: Any, outputs: Any) -> None:
+def _hand_over(evaluator: DatasetEvaluator, processes: Processes, own: tuple[Any, Any] | None) -> None:
     """Give one batch to the evaluator, joined with those of the other processes unless it is local."""
-    if not processes.distributed or evaluator.local:
-        evaluator.process(inputs, outputs)
+    if own is not None and (not processes.distributed or evaluator.local):
+        evaluator.process(*own)
         return
-    for theirs in _batches_of_all(processes, (on_host(inputs), on_host(outputs))):
+    for theirs in _batches_of_all(processes, on_host(own)):
         evaluator.process(*theirs)
 
 

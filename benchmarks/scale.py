@@ -1,0 +1,162 @@
+"""What a step on several processes costs beside a hand-written loop: python -m benchmarks.scale [--processes 2]
+
+Ratios of the time of a step, in alternating rounds on the same processes, and the bytes that a process holds under each
+plan: its weights, their gradients, and the state of the optimizer. The table goes into docs/scaling.md.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from examples.language_model.gpt import GPT
+from treadle import Trainer
+from treadle.parallel import Plan
+
+PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
+BEGIN, END = "<!-- begin: written by benchmarks/scale.py -->", "<!-- end: benchmarks -->"
+VOCABULARY, CONTEXT, BATCH = 64, 32, 4
+STEPS = 10
+"""Steps in a round; the first round of each loop is not counted."""
+
+
+def model() -> GPT:
+    """Return a GPT whose step is some tens of milliseconds."""
+    torch.manual_seed(0)
+    return GPT(VOCABULARY, context=CONTEXT, layers=4, heads=4, width=128)
+
+
+class Loss(nn.Module):
+    """The cross-entropy of all places."""
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    """Return batches of random tokens."""
+    generator = torch.Generator().manual_seed(dist.get_rank() if dist.is_initialized() else 0)
+    shape = (count * BATCH, CONTEXT)
+    tokens, targets = (torch.randint(VOCABULARY, shape, generator=generator) for _ in range(2))
+    return list(zip(tokens.split(BATCH), targets.split(BATCH), strict=True))
+
+
+def hand_written(kind: str) -> Callable[[], float]:
+    """Return a function that times some steps of a plain loop."""
+    network: Any = model()
+    if kind == "DDP":
+        network = DistributedDataParallel(network)
+    else:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in network.trunk.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(network, mesh=mesh)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    loss, data = Loss(), batches(STEPS)
+
+    def steps() -> float:
+        dist.barrier()
+        began = time.perf_counter()
+        for tokens, targets in data:
+            loss(network(tokens), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return (time.perf_counter() - began) / STEPS
+
+    return steps
+
+
+class Timed(Trainer):
+    """Notes when updates end."""
+
+    ends: list[float]
+
+    def update(self, phase: Any, window: Any) -> None:
+        super().update(phase, window)
+        self.ends.append(time.perf_counter())
+
+
+def of_treadle(parallel: Plan | str) -> Callable[[], float]:
+    """Return a function that times as many steps of a trainer, without what is before its first epoch."""
+    network = model()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    trainer = Timed(network, Loss(), optimizer, callbacks=(), seed=0, parallel=parallel)
+    joined = [torch.cat(column) for column in zip(*batches(2 * STEPS), strict=True)]
+    data = TensorDataset(*joined)
+
+    def steps() -> float:
+        trainer.ends = []
+        trainer.train(data, max_steps=STEPS + 3, per_device_batch_size=BATCH, log_every=10_000)
+        return (trainer.ends[-1] - trainer.ends[2]) / STEPS
+
+    return steps
+
+
+def held(parallel: Plan | str) -> int:
+    """Return the bytes of weights, gradients and optimizer state on this process."""
+    network = model()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    trainer = Trainer(network, Loss(), optimizer, callbacks=(), seed=0, parallel=parallel)
+    joined = [torch.cat(column) for column in zip(*batches(8), strict=True)]
+    trainer.train(TensorDataset(*joined), max_steps=1, per_device_batch_size=BATCH)
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return sum(2 * weight.nbytes for weight in weights) + sum(value.nbytes for value in kept)
+
+
+def measure(rounds: int) -> list[str]:
+    """Measure on all processes and return the lines of the table."""
+    world = dist.get_world_size()
+    lines = ["| loop | by hand, ms a step | Treadle, ms a step | ratio |", "|---|---|---|---|"]
+    for kind, plan in (("DDP", "auto"), ("FSDP2", Plan(shard=world))):
+        pair = (hand_written(kind), of_treadle(plan))
+        times: list[list[float]] = [[one() for one in pair] for _ in range(rounds + 1)][1:]
+        ratio = statistics.median(ours / theirs for theirs, ours in times)
+        theirs, ours = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+        lines.append(f"| {kind} x{world} | {theirs:.1f} | {ours:.1f} | {ratio:.2f} |")
+    lines += ["", "| plan | MiB held by a process: weights, gradients, optimizer |", "|---|---|"]
+    plans = {"DDP": "auto", "FSDP2": Plan(shard=world), "tensor": Plan(tensor=world), "pipeline": Plan(pipeline=world)}
+    for name, plan in plans.items():
+        sizes = torch.tensor([float(held(plan))])
+        dist.all_reduce(sizes, dist.ReduceOp.MAX)
+        lines.append(f"| {name} x{world} | {float(sizes) / 2**20:.2f} |")
+    return lines
+
+
+def main() -> None:
+    """Start the processes, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, default=2, help="how many")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each loop is timed")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/scaling.md")
+    options = parser.parse_args()
+    if "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.processes}"]
+        command = [sys.executable, *launcher, "-m", "benchmarks.scale", *sys.argv[1:]]
+        raise SystemExit(subprocess.run(command, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode)
+    Trainer(nn.Linear(1, 1), None, None, callbacks=())  # joins the group
+    lines = measure(options.rounds)
+    if dist.get_rank() == 0:
+        print("\n".join(lines))
+        if options.write:
+            text = PAGE.read_text()
+            PAGE.write_text("\n".join((text.split(BEGIN)[0] + BEGIN, "", *lines, "", END)) + text.split(END)[1])
+
+
+if __name__ == "__main__":
+    main()

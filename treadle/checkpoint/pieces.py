@@ -1,0 +1,166 @@
+"""Tensors that are spread over the ranks of a run: written in pieces, read in other pieces."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from treadle.errors import CheckpointError
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a piece of a tensor begins, and its extent, in every dimension."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """What this rank holds of a tensor that several share, as it stands in a state that is to be saved.
+
+    Args:
+        tensor: The numbers.
+        shape: The shape of the whole.
+        offset: Where in it these begin.
+        written: Whether this rank writes them; of several that hold the same, one does.
+    """
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    written: bool = True
+
+
+class SavedTensor:
+    """A tensor in a checkpoint, of which any part is read from whichever files hold it.
+
+    Attributes:
+        shape: Its shape.
+    """
+
+    def __init__(self, shape: Sequence[int], name: str) -> None:
+        self.shape = tuple(shape)
+        self._name = name
+        self._parts: list[tuple[Box, Callable[[], Any]]] = []
+
+    def add(self, offset: Sequence[int], extent: Sequence[int], reader: Callable[[], Any]) -> None:
+        """Add a piece; `reader` opens it for slicing."""
+        self._parts.append(((tuple(offset), tuple(extent)), reader))
+
+    def add_all_of(self, other: "SavedTensor") -> None:
+        """Add the pieces that another rank wrote of the same tensor."""
+        self._parts += other._parts
+
+    def whole(self) -> Tensor:
+        """Return all of it."""
+        return self.part((0,) * len(self.shape), self.shape)
+
+    def part(self, offset: Sequence[int], extent: Sequence[int]) -> Tensor:
+        """Return the part that begins at `offset`; exactly the bytes of it are read.
+
+        Raises:
+            CheckpointError: Some of it is in no file.
+        """
+        wanted: Box = (tuple(offset), tuple(extent))
+        found, result = 0, None
+        for box, reader in self._parts:
+            common = _overlap(wanted, box)
+            if common is None and not (result is None and 0 in wanted[1]):
+                continue
+            piece = _cut(reader(), box, common or (box[0], (0,) * len(box[0])))
+            if piece.shape == wanted[1]:
+                return piece
+            if result is None:
+                result = torch.empty(wanted[1], dtype=piece.dtype)
+            if common is not None:
+                result[_slices(common, wanted)] = piece
+                found += piece.numel()
+        if result is None or found < result.numel():
+            raise CheckpointError(f"the checkpoint lacks a part of {self._name}, at {wanted[0]} of {self.shape}")
+        return result
+
+
+def _overlap(one: Box, other: Box) -> Box | None:
+    """Return what two boxes have in common; None if nothing.
+
+    >>> _overlap(((0, 2), (4, 4)), ((2, 0), (4, 4)))
+    ((2, 2), (2, 2))
+    """
+    begin = tuple(max(a, b) for a, b in zip(one[0], other[0], strict=True))
+    ends = zip(one[0], one[1], other[0], other[1], strict=True)
+    end = tuple(min(a + size, b + extent) for a, size, b, extent in ends)
+    extent = tuple(last - first for first, last in zip(begin, end, strict=True))
+    return None if any(size <= 0 for size in extent) else (begin, extent)
+
+
+def _slices(box: Box, within: Box) -> tuple[slice, ...]:
+    starts = (first - outer for first, outer in zip(box[0], within[0], strict=True))
+    return tuple(slice(start, start + size) for start, size in zip(starts, box[1], strict=True))
+
+
+def _cut(source: Any, held: Box, wanted: Box) -> Tensor:
+    """Return the part of an opened tensor; one without dimensions cannot be cut."""
+    piece: Tensor = source[_slices(wanted, held)] if held[1] else source[...]
+    return piece
+
+
+class PartFile:
+    """The tensors that one rank wrote, opened when the first is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: Any = None
+
+    def slicer(self, name: str) -> Callable[[], Any]:
+        """Return what opens the tensor called `name` for slicing."""
+        return lambda: self._slice(name)
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, without reading it."""
+        return tuple(self._file().get_slice(name).get_shape())
+
+    def read(self, name: str) -> Tensor:
+        """Return a whole tensor."""
+        return self._file().get_tensor(name)  # type: ignore[no-any-return]
+
+    def read_all(self) -> dict[str, Tensor]:
+        """Return all tensors by name."""
+        return {name: self.read(name) for name in self._file().keys()}  # noqa: SIM118 - not a mapping
+
+    def _slice(self, name: str) -> Any:
+        found = self._file().get_slice(name)
+        return found if found.get_shape() else self.read(name)
+
+    def _file(self) -> Any:
+        if self._opened is None:
+            self._opened = safe_open(self._path, framework="pt", device="cpu")
+        return self._opened
+
+
+def materialised(tree: Any) -> Any:
+    """Return `tree` with every saved tensor read as a whole."""
+    if isinstance(tree, SavedTensor):
+        return tree.whole()
+    if isinstance(tree, dict):
+        return {key: materialised(value) for key, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map(materialised, tree))
+    return tree
+
+
+def merged(trees: Sequence[Any]) -> Any:
+    """Return the state that several ranks wrote parts of: entries of dicts and pieces of tensors are put together.
+
+    Where ranks differ in anything else, the first one's counts.
+    """
+    first = trees[0]
+    if isinstance(first, SavedTensor):
+        for other in trees[1:]:
+            if isinstance(other, SavedTensor):
+                first.add_all_of(other)
+        return first
+    if not isinstance(first, dict):
+        return first
+    names = dict.fromkeys(name for tree in trees if isinstance(tree, dict) for name in tree)
+    return {name: merged([tree[name] for tree in trees if isinstance(tree, dict) and name in tree]) for name in names}

@@ -1,0 +1,108 @@
+"""Layers as stages: which of them belong together, and the part of a model that one stage is."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from treadle.errors import ConfigError
+from treadle.parallel.plan import Plan
+
+
+def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
+    """Return the modules that data goes through one after the other.
+
+    Raises:
+        ConfigError: Nobody says which these are, or there are fewer than stages.
+    """
+    own = getattr(model, "pipeline_blocks", None)
+    if plan.stages is not None:
+        parts = list(plan.stages(model))
+    elif own is not None:
+        parts = list(own())
+    elif isinstance(model, nn.Sequential):
+        parts = list(model)
+    else:
+        raise ConfigError(
+            f"Plan: pipeline={plan.pipeline}, but {type(model).__name__} has no pipeline_blocks(); pass stages=, which "
+            "returns the modules that data goes through one after the other"
+        )
+    if len(parts) < plan.pipeline:
+        raise ConfigError(f"Plan: pipeline={plan.pipeline}, but there are {len(parts)} modules to share out")
+    return parts
+
+
+def stages_of(parts: Sequence[nn.Module], plan: Plan) -> list[int]:
+    """Return the stage of each module: as the plan says, else so that the largest stage has few weights.
+
+    Raises:
+        ConfigError: The plan says it for another number of modules, or not in order.
+    """
+    if plan.stage_of is None:
+        return balanced([_weights_in(part) for part in parts], plan.pipeline)
+    given = list(plan.stage_of)
+    if len(given) != len(parts):
+        raise ConfigError(f"Plan: stage_of has {len(given)} numbers for {len(parts)} modules")
+    steps = {later - earlier for earlier, later in pairwise(given)}
+    if given[0] != 0 or given[-1] != plan.pipeline - 1 or not steps <= {0, 1}:
+        raise ConfigError(f"Plan: stage_of={given} must go from 0 to {plan.pipeline - 1} without a gap")
+    return given
+
+
+def balanced(sizes: Sequence[int], stages: int) -> list[int]:
+    """Return the stage of each module such that the largest sum of sizes in a stage is as small as can be.
+
+    >>> balanced([4, 2, 2, 2, 2], 2)
+    [0, 0, 1, 1, 1]
+    """
+    limit = max(*sizes, -(-sum(sizes) // stages))
+    while (found := _filled(sizes, stages, limit)) is None:
+        limit += max(1, limit // 64)
+    return found
+
+
+def _filled(sizes: Sequence[int], stages: int, limit: int) -> list[int] | None:
+    stage, filled, result = 0, 0, []
+    for place, size in enumerate(sizes):
+        left = len(sizes) - place
+        # Each stage that is still to come needs a module too.
+        if place and (filled + size > limit or left <= stages - 1 - stage) and stage < stages - 1:
+            stage, filled = stage + 1, 0
+        filled += size
+        result.append(stage)
+        if filled > limit:
+            return None
+    return result if stage == stages - 1 else None
+
+
+def _weights_in(part: nn.Module) -> int:
+    return sum(weight.numel() for weight in part.parameters())
+
+
+class Stage(nn.Module):
+    """Some modules, called one after the other."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return what the last module makes of what the first one is given."""
+        value: Tensor = self.parts[0](*args, **kwargs) if len(self.parts) else args[0]
+        for part in self.parts[1:]:
+            value = part(value)
+        return value
+
+
+def hollow(model: nn.Module, kept: Sequence[nn.Module]) -> None:
+    """Take everything out of `model` that is not in the modules `kept`."""
+    staying = {id(module) for part in kept for module in part.modules()}
+    weights = {id(weight) for part in kept for weight in part.parameters()}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None and id(weight) not in weights:
+                module._parameters[name] = None
+        for name in module._buffers:
+            if id(module) not in staying:
+                module._buffers[name] = None

@@ -1,0 +1,145 @@
+"""What a plan does to a model, an optimizer and their gradients: one object for each way, behind the same verbs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from treadle.errors import DataError
+from treadle.optimizer_state import OptimizerState
+from treadle.parallel.plan import Degrees, Plan
+from treadle.parallel.processes import Processes
+
+
+class Strategy:
+    """Every process has all of the model: alone, or kept alike by torch's DistributedDataParallel.
+
+    Args:
+        processes: The processes.
+        plan: The plan.
+        degrees: Its numbers for these processes.
+
+    Attributes:
+        spreads: Whether ranks hold other weights than their neighbours.
+        in_stages: Whether a batch goes through several ranks one after the other.
+        data_rank: Which share of the data this rank works on.
+        data_size: How many shares there are.
+        data_ranks: The ranks of one copy of each share, in the order of shares.
+        data_group: The ranks that hold the same weights and work on other samples; None for all processes.
+        copies: How many ranks work on the same samples.
+        loss_copies: How many of these record the loss of a batch.
+        prepared: Whether the model is spread out.
+        fingerprint: What the model was before, to compare runs by; empty if it is as it was.
+        prints: The same for optimizers, by their ids.
+    """
+
+    spreads = False
+    in_stages = False
+
+    def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
+        self.processes, self.plan, self.degrees = processes, plan, degrees
+        self.data_rank, self.data_size = processes.rank, processes.size
+        self.data_ranks = list(range(processes.size))
+        self.data_group: Any = None
+        self.copies = self.loss_copies = 1
+        self.prepared = False
+        self.fingerprint: dict[str, Any] = {}
+        self.prints: dict[int, dict[str, Any]] = {}
+
+    @property
+    def keeps_losses(self) -> bool:
+        """Whether this rank goes on with the sums of losses of a run that other ranks began."""
+        return self.data_rank == 0
+
+    def optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
+        """Return what saves and restores the pieces of an optimizer that are here."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return the numbers of the plan in words, for the record of a run.
+
+        >>> Strategy(Processes("cpu"), Plan(), Degrees(1, 1, 1, 1)).describe()
+        'data=1'
+        """
+        used = {axis: number for axis, number in self.degrees._asdict().items() if number > 1}
+        return " ".join(f"{axis}={number}" for axis, number in sorted(used.items())) or "data=1"
+
+    def prepare(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Spread the model over the ranks, once, and have the optimizers hold what is here of it."""
+
+    def place(self, model: nn.Module) -> None:
+        """Bring the model to the device of this rank."""
+        model.to(self.processes.device)
+
+    def begin_micro_batch(self, *, last: bool) -> None:
+        """Get ready for the passes of a micro-batch; gradients are exchanged with the `last` of a window."""
+
+    def finish_gradients(self, rider: Tensor) -> None:
+        """Bring the gradients of a window, and that of `rider`, to their mean over the ranks that share the data."""
+
+    def drop_gradients(self) -> None:
+        """Forget gradients that no optimizer holds."""
+
+    def run_window(
+        self, model: nn.Module, window: Sequence[Any], loss_func: Any, share: Callable[[int], float]
+    ) -> list[tuple[Tensor, int]]:
+        """Calculate the gradients of a window in stages; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def evaluate(self, model: nn.Module, loss_func: Any, batch: Any) -> dict[str, Any]:
+        """Return loss, outputs and size of a batch that goes through stages."""
+        raise NotImplementedError
+
+    def forward(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """Return the outputs for a batch that goes through stages."""
+        raise NotImplementedError
+
+    @property
+    def meets(self) -> bool:
+        """Whether ranks with other samples need each other in a forward pass, and so must make as many."""
+        return self.spreads and self.data_size > 1
+
+    def norm(self, held: Sequence[nn.Parameter]) -> Tensor | None:
+        """Return the joint norm of the gradients of `held` over the ranks that hold pieces; None if none do."""
+        return None
+
+    def norm_of_weights(self) -> Tensor | None:
+        """Return the joint norm of all weights over the ranks that hold pieces; None if none do."""
+        return None
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give the ranks that hold the same weights the buffers of the first of them."""
+        self.processes.share_buffers(model)
+
+    def after_looking(self, model: nn.Module) -> None:
+        """Give up what a forward pass without a backward pass left behind."""
+
+
+def in_step(batches: Iterable[Any], processes: Processes, strategy: Strategy | None) -> Iterator[tuple[Any, bool]]:
+    """Yield batches to evaluate, and whether they count here.
+
+    Ranks that need each other in a forward pass make as many of them: one without a batch takes its last once more. Of
+    several ranks with the same samples, the first one counts them.
+
+    Args:
+        batches: The batches of this rank.
+        processes: The processes.
+        strategy: How they share the model.
+
+    Raises:
+        DataError: This rank has no batch at all, and others have.
+    """
+    counts = strategy is None or processes.rank in strategy.data_ranks
+    if strategy is None or not strategy.meets:
+        yield from ((batch, counts) for batch in batches)
+        return
+    iterator, batch, nothing = iter(batches), None, object()
+    while True:
+        found = next(iterator, nothing)
+        if not processes.reduce([float(found is not nothing)], "max")[0]:
+            return
+        batch = batch if found is nothing else found
+        if batch is None:
+            raise DataError("a process has no batch to evaluate while others have; give at least one to each")
+        yield batch, counts and found is not nothing
