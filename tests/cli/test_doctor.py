@@ -11,10 +11,14 @@ PROGRAMS = Path(__file__).parents[1] / "doctor"
 
 
 @pytest.mark.slow
-def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_told_so(treadle: Treadle) -> None:
+def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_told_so(
+    treadle: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.parents[1]))
     fault = PROGRAMS / "faults" / "a_branch_on_a_value.py"
     told = treadle("doctor", str(fault), status=1).stdout
-    assert "a_branch_on_a_value.py:12: blocks_device: asks for the value of a tensor" in told
+    line = next(number for number, line in enumerate(fault.read_text().splitlines(), 1) if "# planted" in line)
+    assert f"a_branch_on_a_value.py:{line}: blocks_device: asks for the value of a tensor" in told
     assert "in 12 steps" in told.splitlines()[-1]
     lines = treadle("doctor", str(fault), "--json", status=1).stdout.splitlines()
     assert "blocks_device" in [json.loads(line)["kind"] for line in lines]

@@ -49,8 +49,8 @@ def test_a_program_without_a_fault_is_left_in_peace(program: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", APART, ids=lambda path: path.stem)
-def test_what_cannot_be_repeated_shows_in_two_processes(program: Path) -> None:
-    assert [finding.kind for finding in examine_apart(program).findings] == ["not_repeatable"]
+def test_what_cannot_be_repeated_shows_in_several_processes(program: Path) -> None:
+    assert "not_repeatable" in [finding.kind for finding in examine_apart(program).findings]
 
 
 def test_a_program_that_trains_nothing_is_refused(tmp_path: Path) -> None:

@@ -68,14 +68,10 @@ def test_consumed_samples_are_the_same_however_many_processes_go_on(
     trainer = DefaultTrainer(make_config(tmp_path, train_iter=2))
     trainer.train()
     core = trainer.core
-    tracked = {
-        "stream_train": {"epoch": 0, "drawn": 12, "last": 0},
-        "progress": {**core.progress.state_dict(), "samples": 95},
-    }
-    # Two processes with 95 samples each, since the last batch of an epoch was short, and four that go on.
-    monkeypatch.setattr(core.processes, "size", 4)
-    state = core._split_anew({"processes": 2, "batch_size": 16, "tracked": tracked})
-    core.progress.load_state_dict(state["tracked"]["progress"])
+    # Two shares of the data with 95 samples each, since the last batch of an epoch was short, and four that go on.
+    monkeypatch.setattr(core.parallel, "data_size", 4)
+    monkeypatch.setattr(core, "_load_state_of", lambda *arguments, **names: None)
+    core._load_state({"processes": 2, "data": 2, "batch_size": 16, "tracked": {"progress": {"samples": 95}}}, {})
     assert (core.progress.samples, core.consumed_samples) == (47, 190)
-    # What is not shared out evenly is saved with the run.
+    # What is not shared out evenly is counted apart.
     assert core._odd_samples == 2

@@ -20,8 +20,8 @@ def doctor(
 ) -> None:
     """Run a few steps of a program and say what is wrong with it.
 
-    The program is run twice, in processes of its own, until it has trained for
-    some steps; nothing is written into the folder of its run. Exits with status
+    The program is run three times, in processes of its own, until it has
+    trained for some steps; nothing is written into the folder of its run. Exits with status
     1 if something was found.
 
     \b

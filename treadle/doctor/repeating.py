@@ -1,4 +1,4 @@
-"""A program is examined in processes of its own, twice: what differs between them cannot be repeated."""
+"""A program is examined in processes of its own: what differs between them cannot be repeated."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from treadle.doctor.examining import STEPS, Examination
 from treadle.doctor.finding import Finding
 from treadle.errors import ConfigError
 
-HASH_SEEDS = ("1", "2")
-"""Sets of words have another order with each of them."""
+HASH_SEEDS = ("1", "2", "3")
+"""Sets of words have their own order with each of them; of two words, one order in two."""
 
 
 def examine_apart(program: Path, steps: int = STEPS) -> Examination:
-    """Examine a program in two processes of its own, and return what is wrong with it.
+    """Examine a program in processes of its own, and return what is wrong with it.
 
     Raises:
         ConfigError: The program cannot be examined; the message is that of its process.
     """
-    first, second = (_examined(program, steps, seed) for seed in HASH_SEEDS)
-    first.findings += differences(first, second)
+    first, *others = [_examined(program, steps, seed) for seed in HASH_SEEDS]
+    first.findings += next((found for other in others if (found := differences(first, other))), [])
     return first
 
 

@@ -1,5 +1,6 @@
 """Failing together: a process that fails tells the others why, and none waits for one that is gone."""
 
+import atexit
 import json
 import logging
 import os
@@ -161,9 +162,12 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treadle-failures", daemon=True)
         self._thread.start()
+        # A thread that is inside of torch's store when Python ends takes the process down with it.
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """Look no more."""
+        atexit.unregister(self.stop)
         self._over.set()
         self._thread.join(LOOK_SECONDS)
 

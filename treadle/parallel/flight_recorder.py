@@ -20,15 +20,11 @@ def record_collectives(folder: Path | None) -> None:
     Args:
         folder: The folder of the run, if it has one.
     """
-    settings = {"BUFFER_SIZE": ENTRIES}
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    settings = {"TORCH_FR_BUFFER_SIZE": ENTRIES, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if folder is not None:
-        settings["DUMP_TEMP_FILE"] = str(folder.absolute() / FOLDER / "rank_")
-    # The newer and the older names of the same.
-    older = {"BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE", "DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+        settings["TORCH_FR_DUMP_TEMP_FILE"] = str(folder.absolute() / FOLDER / "rank_")
     for name, value in settings.items():
-        for variable in (f"TORCH_FR_{name}", older[name]):
-            os.environ.setdefault(variable, value)
+        os.environ.setdefault(name, value)
 
 
 def keep_record(folder: Path, rank: int) -> str:

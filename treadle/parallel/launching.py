@@ -45,6 +45,9 @@ def notebook_launcher(
 
 
 def _check_that_others_can_start(count: int) -> None:
+    if dist.is_initialized() and dist.get_world_size() == 1:
+        # A group of this process alone, which a plan needed, would be in the way of theirs.
+        leave_group()
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             f"notebook_launcher: num_processes={count}, but this process is one of several already; "

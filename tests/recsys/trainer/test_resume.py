@@ -258,5 +258,5 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_another_batch_size_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
     make(tmp_path, run_dir=folder, epochs=1).fit()
-    with pytest.raises(CheckpointError, match="per device: 64 in the checkpoint, 32 now"):
+    with pytest.raises(CheckpointError, match=r"batch\.global: 64 in the checkpoint, 32 now"):
         make(tmp_path, run_dir=folder, epochs=2, train_batch_size=32).fit()

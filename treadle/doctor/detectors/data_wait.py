@@ -13,6 +13,8 @@ MUCH = 0.3
 """The share of the time from which on waiting is a fault."""
 WARM_UP = 2
 """Steps that do not count: workers have to start, and kernels to be chosen."""
+LEAST = 0.002
+"""Seconds of waiting in a step under which nobody cares: the step of a toy is as short."""
 FEWEST = 2
 """Steps that must count before anything is said."""
 
@@ -41,7 +43,7 @@ class DataWait(Detector):
             return
         whole = counted[-1][0] - counted[0][0]
         waited = sum(seconds for _, seconds in counted[1:])
-        if waited > MUCH * whole:
+        if waited > MUCH * whole and waited > LEAST * steps:
             work = max(whole - waited, 1e-9)
             stream = next(iter(self.trainer.streams.values()))
             workers = max(1, getattr(stream.source, "num_workers", 0) or 0) * math.ceil(waited / work)
