@@ -30,7 +30,7 @@ from benchmarks.provenance import provenance
 from benchmarks.recsys_checks import check_products, check_steps
 from benchmarks.recsys_published import ANCHOR, GOWALLA, RESULTS, reach
 from benchmarks.results import write_section
-from treadle import Trainer, TrainerCallback
+from treadle import Trainer
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 from treadle.recsys.models.graph import Graph
 
@@ -62,34 +62,23 @@ EVERY = 10
 """Epochs from one evaluation to the next, where epochs are timed."""
 
 
-class Watch(TrainerCallback):
-    """Times epochs, and asks the run to end when the time of the section is over.
+class Watch(recsys_sasrec.Watch):
+    """Times epochs with all that follows them too.
 
     Attributes:
-        seconds: How long the training of each epoch took.
         whole: How long each epoch took with all that follows it: metrics, evaluation, checkpoints.
     """
 
     def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._began = 0.0
-        self.seconds: list[float] = []
+        super().__init__(findings)
         self.whole: list[float] = []
 
     def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
         """Take the time, which is also the end of the epoch before."""
-        now = perf_counter()
-        if self._began:
-            self.whole.append(now - self._began)
-        self._began = now
-
-    def on_train_epoch_end(self, trainer: Trainer, **kwargs: Any) -> None:
-        """Take the time again, when the device is done."""
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize(trainer.device)
-        self.seconds.append(perf_counter() - self._began)
-        if not self._findings.has_time(self.seconds[-1]):
-            trainer.request_stop("the time of the section is over; the same command goes on")
+        before = self._began
+        super().on_train_epoch_start(trainer, **kwargs)
+        if before:
+            self.whole.append(self._began - before)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

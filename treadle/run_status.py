@@ -10,12 +10,14 @@ import os
 import platform
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from treadle.errors import CheckpointError
+from treadle.leaving import PreemptedExit
 
 STATUS = "status.json"
 LOCK = ".lock"
@@ -169,3 +171,22 @@ def in_use(run: Path) -> str:
     status = read_status(run)
     who = "another process" if status is None else f"process {status.pid} on {status.host}"
     return f"{run} is in use: {who} trains in it; wait for its end, stop it, or choose another folder"
+
+
+@contextmanager
+def ended(holder: Occupation | None, is_done: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Note how the block ended in the folder that `holder` holds; nothing on a process that holds none.
+
+    Args:
+        holder: What holds the folder.
+        is_done: Whether the run came to its end, asked after the block; otherwise it was stopped.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if holder is not None:
+            left = isinstance(error, (PreemptedExit, KeyboardInterrupt))
+            holder.end(STOPPED if left else FAILED, str(error) if left else f"{type(error).__name__}: {error}")
+        raise
+    if holder is not None:
+        holder.end(FINISHED if is_done() else STOPPED)

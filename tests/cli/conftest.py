@@ -1,6 +1,5 @@
 """A project to run commands in, and how a command is run: in this process, or as one of its own."""
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.project import make_project
+from tests.cli.project import forget_project, make_project
 from treadle.cli import app
 
 Treadle = Callable[..., Any]
@@ -23,12 +22,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "80")
     yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
-        del sys.modules[name]
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
+    forget_project()
 
 
 @pytest.fixture

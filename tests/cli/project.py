@@ -1,5 +1,7 @@
 """A small project in a folder, as a user has one: his own classes, configs that name them, and runs."""
 
+import logging
+import sys
 from pathlib import Path
 
 PARTS = '''
@@ -137,3 +139,13 @@ def make_project(folder: Path) -> Path:
     (folder / "mine" / "parts.py").write_text(PARTS)
     (folder / "configs" / "small.py").write_text(CONFIG)
     return folder
+
+
+def forget_project() -> None:
+    """Forget the modules of a project, and what its runs logged to."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+    logger = logging.getLogger("treadle")
+    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
+        logger.removeHandler(handler)
+        handler.close()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from treadle.engine import dist
 from treadle.errors import CheckpointError
-from treadle.leaving import PreemptedExit
-from treadle.run_status import FAILED, FINISHED, STOPPED, Occupation
+from treadle.run_status import Occupation, ended
 
 
 @contextmanager
@@ -26,15 +25,8 @@ def occupied(folder: Path, is_done: Callable[[], bool]) -> Iterator[None]:
     problem = dist.broadcast_from_main(problem)
     if problem:
         raise CheckpointError(problem)
-    try:
+    with ended(holder, is_done):
         yield
-    except BaseException as error:
-        if holder is not None:
-            left = isinstance(error, (PreemptedExit, KeyboardInterrupt))
-            holder.end(STOPPED if left else FAILED, str(error) if left else f"{type(error).__name__}: {error}")
-        raise
-    if holder is not None:
-        holder.end(FINISHED if is_done() else STOPPED)
 
 
 def _hold(folder: Path) -> tuple[Occupation | None, str]:

@@ -1,7 +1,6 @@
 """`treadle search`: hyperparameters of a config, architectures of a space, and any function, by one command."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.project import make_project
+from tests.cli.project import forget_project, make_project
 from treadle.cli import app
 
 PARTS = """
@@ -89,12 +88,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("COLUMNS", "80")
     yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
-        del sys.modules[name]
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
+    forget_project()
 
 
 @pytest.fixture

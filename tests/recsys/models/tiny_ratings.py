@@ -1,12 +1,12 @@
 """A small table of ratings, and general models built on it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tests.recsys.models.building import BuiltModel
 from treadle.recsys import Config, Interaction, create_dataset, data_preparation, get_model
 
 USERS, ITEMS = 16, 12
@@ -58,19 +58,8 @@ SMALLER = {
 }
 
 
-@dataclass
-class Built:
-    """A model, and what it was built on."""
-
-    config: Config
-    train: Any
-    valid: Any
-    model: Any
-
-    def batch(self, index: int = 0) -> Interaction:
-        """Return a training batch."""
-        batch: Interaction = self.train.batch_at(0, index)
-        return batch
+class Built(BuiltModel):
+    """A model on the ratings, which can be had as matrices."""
 
     def matrix(self, value_field: str | None = None) -> Tensor:
         """Return the ratings to train on as a dense matrix of users and items, in float64."""

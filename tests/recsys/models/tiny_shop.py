@@ -1,13 +1,13 @@
 """A small shop written as atomic files, and models of sequences and clicks built on it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tests.recsys.data.small import write_table
+from tests.recsys.models.building import BuiltModel
 from treadle.recsys import Config, Interaction, ModelType, create_dataset, data_preparation, get_model
 from treadle.recsys.models.next_item import NextItemRecommender
 
@@ -31,19 +31,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Models and the settings that change what they calculate."""
 
 
-@dataclass
-class Built:
-    """A model, and what it was built on."""
-
-    config: Config
-    train: Any
-    valid: Any
-    model: Any
-
-    def batch(self, index: int = 0) -> Interaction:
-        """Return a training batch."""
-        batch: Interaction = self.train.batch_at(0, index)
-        return batch
+class Built(BuiltModel):
+    """A model on the shop, with rows as an evaluation has them."""
 
     def row(self, *items: int, user: int = 1, target: int = 1, **columns: Any) -> Interaction:
         """Return one row with a history, as an evaluation has it."""

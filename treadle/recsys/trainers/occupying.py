@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.errors import CheckpointError
-from treadle.leaving import PreemptedExit
 from treadle.parallel import Processes
-from treadle.run_status import FAILED, FINISHED, STOPPED, Occupation
+from treadle.run_status import Occupation, ended
 
 
 @contextmanager
@@ -22,15 +21,8 @@ def occupied(folder: Path | None, processes: Processes) -> Iterator[None]:
     problem = processes.share(problem)
     if problem:
         raise CheckpointError(problem)
-    try:
+    with ended(holder):
         yield
-    except BaseException as error:
-        if holder is not None:
-            left = isinstance(error, (PreemptedExit, KeyboardInterrupt))
-            holder.end(STOPPED if left else FAILED, str(error) if left else f"{type(error).__name__}: {error}")
-        raise
-    if holder is not None:
-        holder.end(FINISHED)
 
 
 def _hold(folder: Path, processes: Processes) -> tuple[Occupation | None, str]:

@@ -7,31 +7,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from treadle.recsys.enums import InputType
-from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
-from treadle.recsys.models.general_recommender.lightgcn import rows_of
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layered_graph import LayeredGraphRecommender
 from treadle.recsys.models.layers.interactions import BiGNNLayer
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import number, share, sizes, whole
 
 if TYPE_CHECKING:
     from treadle.recsys.config import Config
     from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
 
 
-class NGCF(GeneralRecommender):
+class NGCF(LayeredGraphRecommender):
     """Layers in which a node takes up its neighbours, and what it has in common with them; all layers make the score.
 
     Wang, He, Wang, Feng and Chua, "Neural graph collaborative filtering", 2019. With `require_pow`, as is the default,
     the penalty is half the squares of the final embeddings of a batch, as in the authors' program.
     """
-
-    input_type = InputType.PAIRWISE
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__(config, dataset)
@@ -63,26 +57,3 @@ class NGCF(GeneralRecommender):
             features = functional.normalize(features, p=2, dim=1)
             layers.append(features)
         return torch.cat([layer.to(layers[0].dtype) for layer in layers], dim=1)
-
-    def forward(self) -> tuple[Tensor, Tensor]:
-        """Return the embeddings of users, and those of items."""
-        return self.graph.split(self.embeddings())
-
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
-        """Return the pairwise loss, and the penalty on the embeddings."""
-        negative = interaction[self.NEG_ITEM_ID]
-        nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)
-        users, positives, negatives = rows_of(self.embeddings(), nodes, negative)
-        loss: Tensor = self.mf_loss(dot(users, positives), dot(users, negatives))
-        penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
-        return loss + self.reg_weight * penalty
-
-    def predict(self, interaction: "Interaction") -> Tensor:
-        """Return the score of each row, `[rows]`."""
-        users, items = self.remembered(self.forward)
-        return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
-
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
-        """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self.remembered(self.forward)
-        return all_dots(users[interaction[self.USER_ID]], items)

@@ -55,25 +55,12 @@ class FMEmbedding(nn.Module):
         return embedded
 
 
-class FLEmbedding(nn.Module):
-    """The embeddings of several fields of numbers, in one table.
-
-    Args:
-        field_dims: How many buckets each field has.
-        offsets: Where each field begins in the table.
-        embed_dim: The length of an embedding.
-    """
-
-    offsets: Tensor
-
-    def __init__(self, field_dims: Sequence[int], offsets: Sequence[int], embed_dim: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(int(sum(field_dims)), embed_dim)
-        self.register_buffer("offsets", torch.as_tensor(offsets, dtype=torch.int64), persistent=False)
+class FLEmbedding(FMEmbedding):
+    """The embeddings of several fields of numbers, in one table: `field_dims` says how many buckets each has."""
 
     def forward(self, input_x: Tensor) -> Tensor:
         """Return the embeddings `[rows, fields, embed_dim]` of pairs (number, bucket) `[rows, fields, 2]`."""
-        embedded: Tensor = self.embedding(input_x[..., 1].long() + self.offsets)
+        embedded = super().forward(input_x[..., 1].long())
         # Times have 64 bit, and would make everything behind them have so, too.
         return embedded * input_x[..., :1].to(embedded.dtype)
 
