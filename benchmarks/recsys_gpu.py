@@ -47,6 +47,8 @@ SETTINGS: dict[str, Any] = {
     "show_progress": False,
 }
 LIGHTGCN = {"n_layers": 3, "reg_weight": 1e-4, "require_pow": True}
+AS_IN_THE_PAPER = {"train_sampling": "users"}
+"""How LightGCN's authors draw what it learns from."""
 BUDGETS = {
     "parity": 90.0,
     "gfcf": 60.0,
@@ -235,7 +237,7 @@ def train_well(name: str, findings: Findings, parsed: argparse.Namespace) -> Non
     """Train LightGCN as its paper does, as long as there is time, and test it."""
     epochs = parsed.epochs or (2 if parsed.smoke else 1000)
     folder = parsed.run_dir / "quality"
-    trainer, train, test = built("LightGCN", parsed, epochs=epochs, run_dir=str(folder))
+    trainer, train, test = built("LightGCN", parsed, epochs=epochs, run_dir=str(folder), **AS_IN_THE_PAPER)
     watch = Watch(findings)
     trainer.callbacks.append(watch)
 
@@ -254,7 +256,7 @@ def train_well(name: str, findings: Findings, parsed: argparse.Namespace) -> Non
         "epochs": done,
         "complete": done >= epochs,
         "train_s": statistics.median(watch.seconds) if watch.seconds else None,
-        "settings": {key: trainer.config[key] for key in (*LIGHTGCN, "precision", "message_precision", "seed")},
+        "settings": {key: trainer.config[key] for key in (*LIGHTGCN, *AS_IN_THE_PAPER, "precision", "seed")},
     }
 
 

@@ -39,7 +39,7 @@ PROTOCOL: dict[str, Any] = {
     "eval_args": {"mode": "uni100"},
     "metrics": ["Hit", "NDCG"],
     "topk": [10],
-    "valid_metric": "NDCG@10",
+    "valid_metric": "Hit@10",
     "n_layers": 2,
     "hidden_dropout_prob": 0.2,
     "attn_dropout_prob": 0.2,
@@ -141,8 +141,8 @@ def run_section(name: str, findings: Findings, parsed: argparse.Namespace) -> No
     findings.say(f"{len(train)} steps an epoch, {sum(one.numel() for one in model.parameters()):,} parameters")
 
     def evaluated(epoch: int, score: float) -> None:
-        findings.data.setdefault("valid", []).append({"epoch": epoch + 1, "ndcg@10": round(score, 4)})
-        findings.say(f"epoch {epoch + 1}: NDCG@10 {score:.4f} on validation")
+        findings.data.setdefault("valid", []).append({"epoch": epoch + 1, "hit@10": round(score, 4)})
+        findings.say(f"epoch {epoch + 1}: Hit@10 {score:.4f} on validation")
         findings.save()
 
     trainer.fit(train, valid, verbose=False, saved=saved, callback_fn=evaluated)

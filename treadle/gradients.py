@@ -117,7 +117,8 @@ def _multiply(gradients: list[Tensor], factor: Any) -> None:
         if gradient.is_sparse:
             gradient.mul_(factor)
     if dense:
-        torch._foreach_mul_(dense, factor.squeeze() if isinstance(factor, Tensor) else factor)
+        # Gradients that are kept on the host are multiplied there.
+        torch._foreach_mul_(dense, factor.squeeze().to(dense[0].device) if isinstance(factor, Tensor) else factor)
 
 
 def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -1,13 +1,14 @@
 """Where the state of an optimizer is kept when its weights are elsewhere; `meta` stands for a GPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from torch.optim import ASGD, Adagrad, Adam, NAdam, Optimizer
+from torch import Tensor, nn
+from torch.optim import ASGD, SGD, Adagrad, Adam, NAdam, Optimizer
 
-from treadle.execution.fused import counters_to_device, state_to_weights
+from treadle.execution.fused import counters_to_device, give_momenta, state_to_weights
 
 HOST, DEVICE = torch.device("cpu"), torch.device("meta")
 
@@ -70,3 +71,34 @@ def test_state_that_is_with_its_weights_is_left_as_it_is() -> None:
     before = optimizer.state[weight]["sum"]
     state_to_weights(optimizer)
     assert optimizer.state[weight]["sum"] is before
+
+
+def trained_in_parts(make: Callable[[list[nn.Parameter]], Optimizer]) -> list[Tensor]:
+    """Train two weights of which the second gets its first gradient in the third step."""
+    weights = [nn.Parameter(torch.full((2,), 1.0)), nn.Parameter(torch.full((2,), 2.0))]
+    optimizer = make(weights)
+    for step in range(5):
+        loss = weights[0].square().sum() + (weights[1].square().sum() if step >= 2 else 0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [weight.detach() for weight in weights]
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_weight_that_gets_its_first_gradient_late_has_the_momentum_it_would_have(nesterov: bool) -> None:
+    options: dict[str, Any] = {"lr": 0.125, "momentum": 0.5, "nesterov": nesterov}
+
+    def fused(weights: list[nn.Parameter]) -> Optimizer:
+        optimizer = SGD(weights, fused=True, **options)
+        optimizer.register_step_pre_hook(give_momenta)
+        return optimizer
+
+    found = trained_in_parts(fused)
+    expected = trained_in_parts(lambda weights: SGD(weights, foreach=False, **options))
+    assert all(map(torch.equal, found, expected))
+
+
+def test_torch_alone_does_not_take_such_a_weight() -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        trained_in_parts(lambda weights: SGD(weights, lr=0.125, momentum=0.5, fused=True))

@@ -119,6 +119,8 @@ class PositionedBatchSampler(Sampler[Any]):
     def span(self, number: int) -> tuple[int, int]:
         """Return where in the order the batch numbered `number` begins and ends."""
         base = number * self.global_size
+        if self._size == 1:
+            return base, min(len(self.order), base + self.global_size)
         first, last = self._share(min(len(self.order) - base, self.global_size))
         if first == last:
             first, last = 0, 1

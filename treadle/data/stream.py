@@ -49,6 +49,7 @@ class Stream:
         drawn: Batches drawn from it so far.
         samples: Samples that were drawn by iterating, and not asked for yet.
         replaying: Whether the phases of a resumed epoch are being gone through again, with nothing drawn.
+        in_memory: The batches of data on the device, for a step that gathers them itself; None where there are none.
         keep_last: Whether the last window is kept for a phase that takes it again.
         padded: The position, in the last window, of a batch that must not count; None otherwise.
         waiting: Adds up the time that draws take; None until somebody wants to know.
@@ -102,6 +103,7 @@ class Stream:
         self.fetched: Any = None
         self.loader: Any = source
         self._gathered: InMemoryBatches | None = None
+        self.in_memory: PlacedBatches | None = None
         self._prefetcher = self._make_prefetcher(prefetch)
         self._in_process = self.sampler is not None and is_plain(source, pins=self._prefetcher is not None)
         if self.sampler is not None:
@@ -122,6 +124,8 @@ class Stream:
         assert self.sampler is not None
         data, collate = self.source.dataset, self.source.collate_fn
         self._gathered = in_memory_batches(self.source, self.sampler, self._device, seed=self._seed, rank=self._rank)
+        if self._gathered is not None and self._gathered.is_on(self._device):
+            self.in_memory = self._gathered
         self.fetched = data if draws_nothing(data, collate) else SeededSamples(data, collate, self._seed)
         if not self._in_process and self._gathered is None:
             self.loader = rebuilt(self.source, self.fetched, self.sampler)
@@ -130,11 +134,6 @@ class Stream:
     def sends_ahead(self) -> bool:
         """Whether batches are sent to the device ahead of their use."""
         return self._prefetcher is not None
-
-    @property
-    def in_memory(self) -> PlacedBatches | None:
-        """The batches of an `InMemoryDataset` on the device, for a step that gathers them itself; else None."""
-        return self._gathered if self._gathered is not None and self._gathered.is_on(self._device) else None
 
     @property
     def length(self) -> int | None:
@@ -276,10 +275,10 @@ class Stream:
             return None
         if self._iterator is None:
             self._iterator = self._open()
-        left = (self.length or 0) - self.drawn
+        left = (self.length or 0 if self._end is None else self._end) - self.drawn
         if self.endless and left < size:
             return None
-        numbers = list(islice(gathered.numbers, min(size, left)))
+        numbers = list(islice(gathered.numbers, size if size < left else left))
         self._last_size = len(numbers)
         self.drawn += self._last_size
         if self._size > 1:

@@ -36,6 +36,7 @@ class PendingRows:
         self._table = torch.zeros(rows, columns, dtype=dtype, device=device)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self._places = torch.arange(rows, device=device).unsqueeze(1)
+        self._size, self._columns = rows, range(columns)
         self._claimed = 0
         self._block = _Block(self)
 
@@ -60,11 +61,11 @@ class PendingRows:
         """Return the numbers of the step that was replayed last; nothing is read."""
         block, row = self._block, self._claimed
         self._claimed += 1
-        if self._claimed == len(self._table):
+        if self._claimed == self._size:
             block.kept = self._table.clone()
             self._block, self._claimed = _Block(self), 0
             self.begin()
-        return [PendingNumber(block, row, column) for column in range(self._table.shape[1])]
+        return [PendingNumber(block, row, column) for column in self._columns]
 
     def filled(self) -> Tensor:
         """Return the rows that were claimed since the table began anew."""
@@ -81,6 +82,8 @@ class _Block:
 
     def row(self, number: int) -> list[float]:
         if number >= len(self._read):
-            self._read = (self._rows.filled() if self.kept is None else self.kept).tolist()
+            table = self._rows.filled() if self.kept is None else self.kept
+            # Only what is new: a list of all rows each time would cost more than the steps that fill them.
+            self._read += table[len(self._read) :].tolist()
         row: list[float] = self._read[number]
         return row

@@ -33,6 +33,11 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         "a sparse product or sparse optimizer synchronises in its backward pass; write it as an autograd function of "
         "your own, or use execution='eager'",
     ),
+    (
+        "make the legacy stream depend",
+        "something keeps the graph of an earlier step alive, such as a loss, an output or a hidden state in an "
+        "attribute; keep it detached, or drop it before the next step makes its own",
+    ),
     ("ALLOCATION_FAILED", "a library allocates in its first call; run that part once before the first step"),
     ("out of memory", "there is not enough memory for a recorded step beside an ordinary one; use a smaller batch"),
     ("Cannot prepare for replay", "compile='reduce-overhead' records by itself; use compile=True"),

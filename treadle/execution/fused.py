@@ -23,11 +23,32 @@ def prefer_fused(optimizer: Optimizer) -> None:
         chosen = group.get("foreach") is not None or group.get("fused") is not None
         if chosen or group.get("differentiable") or not all(map(_is_supported, group["params"])):
             return
+        if group.get("momentum") and group["dampening"]:
+            # A weight that gets its first gradient later than others could not be given a momentum; see below.
+            return
     for group in optimizer.param_groups:
         group["fused"] = True
     optimizer.defaults["fused"] = True
+    if isinstance(optimizer, torch.optim.SGD):
+        optimizer.register_step_pre_hook(give_momenta)
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     counters_to_device(optimizer)
+
+
+def give_momenta(optimizer: Optimizer, *step: Any) -> None:
+    """Give weights a momentum of zero where others have one already, which torch's fused SGD takes for granted.
+
+    Weights get their first gradient late where layers are unfrozen, or where a search draws which of them take part.
+    Without dampening a momentum that begins at zero is that of torch, which begins with the first gradient.
+    """
+    for group in optimizer.param_groups:
+        if not group["momentum"] or not group["fused"]:
+            continue
+        trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+        late = [one for one in trained if optimizer.state.get(one, {}).get("momentum_buffer") is None]
+        if len(late) < len(trained):
+            for parameter in late:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class Capturable:

@@ -42,6 +42,9 @@ class Mixed(Chooser):
 
     def prepare(self, architecture: Any) -> None:
         """Take the weights of this pass."""
+        # Those of the pass before go first: they hold on to the stream on which their gradients were collected, and
+        # a step that is recorded on another one could not collect its own.
+        self.weights = torch.empty(0)
         self.weights = architecture.mixing()
 
     def row(self, label: str) -> Tensor:

@@ -157,11 +157,14 @@ class AbstractDataLoader(ABC):
         if self._order is None or self._order[0] != epoch:
             # On the host, where every machine draws the same; then once to the device.
             generator = torch.Generator().manual_seed(fold_seed(self._seed, "order", epoch))
-            order = torch.randperm(self.sample_size, generator=generator)
+            order = self._draw_order(generator)
             if self.device.type == "cuda":
                 order = order.pin_memory().to(self.device, non_blocking=True)
             self._order = (epoch, order.to(self.device))
         return self._order[1]
+
+    def _draw_order(self, generator: torch.Generator) -> Tensor:
+        return torch.randperm(self.sample_size, generator=generator)
 
     def __iter__(self) -> Iterator[Any]:
         epoch, first = self.epoch, self._next_batch

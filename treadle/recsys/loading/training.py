@@ -14,6 +14,8 @@ from treadle.recsys.enums import FeatureSource, FeatureType, InputType
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.models.settings import choice
+from treadle.recsys.sampling.rows_of_users import RowsOfUsers
 from treadle.recsys.transforms import Transform, make_transform
 
 AT_ONCE = (1 << 28, 1 << 31)
@@ -47,6 +49,8 @@ class TrainDataLoader(AbstractDataLoader):
         self._flat = self._arguments.get("layout") == "flat"
         self._draws_hard = self._draws and bool(self._arguments["dynamic"])
         self._epoch: tuple[int, Interaction, Tensor | None] | None = None
+        by_users = choice(config, "train_sampling", ("rows", "users")) == "users"
+        self._by_users = RowsOfUsers(dataset.inter_feat[str(dataset.uid_field)].cpu()) if by_users else None
         super().__init__(config, dataset, sampler, shuffle)
         self._announce_fields()
 
@@ -77,6 +81,11 @@ class TrainDataLoader(AbstractDataLoader):
         """Keep the data on `device`, and make the batches there; returns the loader itself."""
         self._epoch = None
         return super().to(device)
+
+    def _draw_order(self, generator: torch.Generator) -> Tensor:
+        if self._by_users is None:
+            return super()._draw_order(generator)
+        return self._by_users.draw(self.sample_size, generator)
 
     def set_batch_size(self, batch_size: int) -> None:
         """Take another number of rows for a batch, negatives included."""

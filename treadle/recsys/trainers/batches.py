@@ -63,14 +63,9 @@ class LoaderStream(Stream):
         # The place is the stream's own, and batches are where they belong.
         self._stateful, self._move, self._as_is = None, stay, size == 1
         if size == passes == 1 and isinstance(loader, TrainDataLoader) and loader.fits_at_once:
-            self._placed = EpochBatches(loader)
+            self.in_memory = self._placed = EpochBatches(loader)
         self.share = 1.0
         self.begin(0)
-
-    @property
-    def in_memory(self) -> EpochBatches | None:
-        """The rows of the epoch, for a step that cuts its batches out of them; None where they are not all there."""
-        return self._placed
 
     def places(self, size: int) -> list[tuple[int, int]] | None:
         """Draw up to `size` batches without cutting them out, for a step that does it itself.
