@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def start(
     *arguments: str,
-    stdout: IO[Any],
+    stdout: IO[Any] | None = None,
     stderr: IO[Any] | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -29,8 +29,8 @@ def start(
 
     Args:
         arguments: The arguments.
-        stdout: The file that takes what it prints.
-        stderr: The one that takes its errors; by default the same.
+        stdout: The file that takes what it prints; by default, as with `stderr`, that of this process.
+        stderr: The file that takes its errors; by default that of what it prints.
         cwd: Its working folder.
         env: All of its environment.
         new_session: Whether it has a session of its own.
@@ -53,7 +53,7 @@ def start(
         pid = ask(
             _server()[0],
             arguments,
-            [nothing.fileno(), stdout.fileno(), errors.fileno(), told],
+            [nothing.fileno(), stdout.fileno() if stdout else 1, errors.fileno() if errors else 2, told],
             folder=str(folder),
             environment=environment,
             new_session=new_session,
@@ -61,6 +61,12 @@ def start(
         )
     os.close(told)
     return Reported(arguments, pid, status)
+
+
+def popen(command: Sequence[str], *, env: Mapping[str, str], start_new_session: bool) -> Any:
+    """Start a command of this interpreter, for code under test that calls `subprocess.Popen` so."""
+    assert command[0] == sys.executable
+    return start(*command[1:], env=env, new_session=start_new_session, launches=True)
 
 
 def run(
