@@ -8,6 +8,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 demo: .venv/demo.stamp
 	$(BIN)/python examples/digits.py
 
+# Two workers on two cores: a second thread in each would only take turns with the other worker, and burn what it waits.
+# Compiled modules are kept, whatever the shell says, for the processes that tests start.
+test quick: export OMP_NUM_THREADS = 1
+test quick: export PYTHONDONTWRITEBYTECODE =
+
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 

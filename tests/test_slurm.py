@@ -1,12 +1,12 @@
 """What SLURM says of a process, in environments that are made up after real ones."""
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forking.starting import start
 from treadle.errors import ConfigError
 from treadle.slurm import SlurmTask, adopt_task, expand_counts, expand_hosts, slurm_task
 
@@ -141,7 +141,7 @@ print(processes.rank, processes.size, processes.local_rank, processes.reduce([pr
 
 
 @pytest.mark.slow
-def test_processes_of_a_step_join_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_step_join_without_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     changes = {
@@ -150,13 +150,11 @@ def test_processes_of_a_step_join_without_a_launcher(monkeypatch: pytest.MonkeyP
         "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURM_STEP_NODELIST": "localhost",
     }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, **environment(rank, **changes)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    assert [process.communicate(timeout=240)[0] for process in started] == ["0 2 0 [3.0]\n", "1 2 1 [3.0]\n"]
+    printed = [tmp_path / f"{rank}.txt" for rank in range(2)]
+    started = []
+    for rank, path in enumerate(printed):
+        own = {**os.environ, **environment(rank, **changes)}
+        with path.open("w") as output, path.with_suffix(".errors").open("w") as errors:
+            started.append(start("-c", PROGRAM, stdout=output, stderr=errors, env=own))
+    assert [process.wait(240) for process in started] == [0, 0]
+    assert [path.read_text() for path in printed] == ["0 2 0 [3.0]\n", "1 2 1 [3.0]\n"]

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from benchmarks.execution_work import MLP, Clock, Material, fused_adamw, train_b
 from benchmarks.fashion_task import Task
 from benchmarks.fashion_task import train_by_hand as train_task_by_hand
 from tests.benchmarks.fake_cuda import put_in_place
+from tests.forking.starting import run
 from treadle.data.locating import data_folder
 
 ROOT = Path(__file__).parents[2]
@@ -39,11 +38,9 @@ def read(folder: Path, name: str) -> Any:
 @pytest.mark.slow
 def test_every_section_runs_in_tiny_sizes_without_a_gpu(tmp_path: Path) -> None:
     # In a process of its own: it sets what holds for a whole process.
-    command = [sys.executable, "-m", "benchmarks.execution", "--smoke", "--sections", "small,gpt2,fashion,cpu"]
+    command = ["-m", "benchmarks.execution", "--smoke", "--sections", "small,gpt2,fashion,cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run(*command, "--out", str(tmp_path), cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "errors.txt").exists(), (tmp_path / "errors.txt").read_text()
     for name in ("small", "gpt2", "fashion", "cpu"):

@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.forking.starting import start
 from tests.interrupting import assert_same_bits
 from treadle.checkpoint import CheckpointStore, Policy
 
@@ -35,13 +35,15 @@ class Command:
     ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         self._output = (folder / output).open("w+")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "treadle.cli", *arguments],
+        self._process = start(
+            "-m",
+            "treadle.cli",
+            *arguments,
             cwd=folder,
             stdout=self._output,
-            stderr=subprocess.STDOUT,
             env=environment | {"OMP_NUM_THREADS": "1"} | (variables or {}),
-            start_new_session=True,
+            new_session=True,
+            launches=True,
         )
 
     @property

@@ -1,11 +1,13 @@
 """`treadle doctor`: what is wrong with a program, in a shell."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Treadle
+from treadle.doctor import repeating
 
 PROGRAMS = Path(__file__).parents[1] / "doctor"
 
@@ -15,6 +17,8 @@ def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_
     treadle: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.parents[1]))
+    # The second command on a program tells in another form what the first one found.
+    monkeypatch.setattr(repeating, "examine_apart", cache(repeating.examine_apart))
     fault = PROGRAMS / "faults" / "a_branch_on_a_value.py"
     told = treadle("doctor", str(fault), status=1).stdout
     line = next(number for number, line in enumerate(fault.read_text().splitlines(), 1) if "# planted" in line)

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
@@ -199,8 +198,3 @@ def assert_same_outcome(folder: Path, uninterrupted: Path) -> None:
     """Fail, listing the places, if the run in `folder` did not end as the uninterrupted one."""
     places = differing(outcome(uninterrupted), outcome(folder))
     assert not places, "\n".join(places)
-
-
-def python_command(*arguments: str) -> list[str]:
-    """Return the command that runs the program in this interpreter."""
-    return [sys.executable, "-m", "tests.crash.program", *arguments]

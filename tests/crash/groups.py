@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from tests.crash.attempts import LIMIT_SECONDS
+from tests.forking.starting import start
 
 SHOWN = 6000
 """How many characters of what was printed a failure shows."""
@@ -32,12 +32,14 @@ class Group:
         program = ["-m", "tests.crash.program", str(folder), "--workers=0", *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         with (folder / "output.txt").open("w") as output:
-            self._running = subprocess.Popen(
-                [sys.executable, "-m", *launcher, *program],
+            self._running = start(
+                "-m",
+                *launcher,
+                *program,
                 stdout=output,
-                stderr=subprocess.STDOUT,
                 env=environment | {"OMP_NUM_THREADS": "1"},
-                start_new_session=True,
+                new_session=True,
+                launches=True,
             )
 
     def wait(self) -> int:

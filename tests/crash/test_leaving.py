@@ -2,15 +2,15 @@
 
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.crash.attempts import LIMIT_SECONDS, Attempt, assert_same_outcome, finish, python_command
+from tests.crash.attempts import LIMIT_SECONDS, Attempt, assert_same_outcome, finish
 from tests.crash.conftest import Uninterrupted
 from tests.crash.program import ASKED, WAITING, Options
+from tests.forking.starting import start
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.leaving import EXIT_CODE
 
@@ -42,9 +42,9 @@ def test_a_run_asked_to_leave_saves_itself_and_exits_with_75(
 def test_an_interrupted_program_saves_itself_and_ends_like_any_other(
     group: bool, tmp_path: Path, uninterrupted: Uninterrupted
 ) -> None:
-    command = python_command(str(tmp_path), "--wait-at", "3", "--save-every", "1 epoch")
+    options = (str(tmp_path), "--wait-at", "3", "--save-every", "1 epoch")
     with (tmp_path / "output.txt").open("w") as output:
-        running = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        running = start("-m", "tests.crash.program", *options, stdout=output, new_session=True)
         while running.poll() is None and not (tmp_path / WAITING).exists():
             time.sleep(0.01)
         # A terminal sends it to all processes of the program.

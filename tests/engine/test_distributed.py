@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from tests.engine import distributed_program as program
 from tests.engine.parts import Points
+from tests.forking.starting import run
 
 pytestmark = pytest.mark.slow
 
@@ -34,13 +33,16 @@ def together(alone: tuple[Path, dict[str, Any]]) -> dict[str, list[dict[str, Any
     folder = alone[0]
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     names = [name.replace("whole", "whole:whole_of_two").replace("own_step", "own_step:own_of_two") for name in NAMES]
-    done = subprocess.run(
-        [sys.executable, *command, "-m", "tests.engine.distributed_program", str(folder), *names],
+    done = run(
+        *command,
+        "-m",
+        "tests.engine.distributed_program",
+        str(folder),
+        *names,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
         timeout=240,
+        launches=True,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     plain = [name.partition(":")[0] for name in NAMES]

@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from torch import nn
 
 from tests.engine.parts import Classifier, Points, make_config
+from tests.forking.starting import run
 from treadle.checkpoint import CheckpointStore, write_file
 from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
@@ -430,16 +429,15 @@ trainer.train()
 
 @pytest.mark.slow
 def test_b18_the_same_command_after_kills_ends_as_if_never_killed(tmp_path: Path) -> None:
-    def run(folder: Path, kill_at: int) -> int:
-        command = [sys.executable, "-c", PROGRAM, str(folder), str(kill_at)]
+    def status(folder: Path, kill_at: int) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         root = Path(__file__).parents[2]
-        return subprocess.run(command, cwd=root, env=environment, capture_output=True, timeout=120).returncode
+        return run("-c", PROGRAM, str(folder), str(kill_at), cwd=root, env=environment, timeout=120).returncode
 
-    assert run(tmp_path / "whole", -1) == 0
+    assert status(tmp_path / "whole", -1) == 0
     for kill_at in (5, 10):
-        assert run(tmp_path / "killed", kill_at) == -signal.SIGKILL
-    assert run(tmp_path / "killed", -1) == 0
+        assert status(tmp_path / "killed", kill_at) == -signal.SIGKILL
+    assert status(tmp_path / "killed", -1) == 0
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
     models = [Checkpointer(Classifier(), tmp_path / name) for name in ("killed", "whole")]
     for checkpointer in models:

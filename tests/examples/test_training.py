@@ -4,8 +4,6 @@ import json
 import logging
 import math
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import torch
 
 from tests.examples.parts import EXAMPLES, load, real
+from tests.forking import starting
 from treadle.config import LazyConfig
 from treadle.engine import DefaultTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
 
@@ -208,16 +207,9 @@ def test_the_characters_are_learned_and_a_trained_model_writes(text_folder: Path
     # The text says one sentence again and again: far below log 26 = 3.26, what a model that knows nothing has.
     assert results["val_loss"] < 1.5
     assert results["val_perplexity"] == pytest.approx(math.exp(results["val_loss"]))
-    command = [
-        sys.executable,
-        EXAMPLES / "language_model" / "sample.py",
-        run,
-        "--prompt",
-        "the q",
-        "--characters",
-        "60",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    program = str(EXAMPLES / "language_model" / "sample.py")
+    done = starting.run(program, str(run), "--prompt", "the q", "--characters", "60")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the q")
     assert len(done.stdout) == 5 + 60 + 1
     assert "quick" in done.stdout

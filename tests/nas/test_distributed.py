@@ -1,14 +1,13 @@
 """Two processes: the same call works, every rank holds the same, and it is what one process finds."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.forking.starting import run
 from tests.nas.programs.searching import ON_TWO, WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -23,13 +22,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("searching")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     for command in ([], launcher):
-        done = subprocess.run(
-            [sys.executable, *command, "-m", "tests.nas.programs.searching", str(place)],
+        done = run(
+            *command,
+            "-m",
+            "tests.nas.programs.searching",
+            str(place),
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
             timeout=LIMIT_SECONDS,
+            launches=True,
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return place

@@ -1,8 +1,6 @@
 """A search that is killed anywhere ends in the same architecture weights, bit for bit."""
 
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.forking.starting import run
 from tests.interrupting import CutAt, CutError, assert_same_bits, metric_lines
 from tests.nas.small import data, make, small
 from treadle import nas
@@ -77,14 +76,8 @@ def test_darts_9_a_search_killed_after_any_step_ends_as_if_nothing_had_been(tmp_
 def test_darts_9_a_search_whose_process_is_killed_in_the_middle_of_a_write_ends_in_the_same_bits(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.nas.programs.killed", str(tmp_path)],
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = run("-m", "tests.nas.programs.killed", str(tmp_path), cwd=Path(__file__).parents[2], env=environment)
     assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
     killed = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("killed ")]
     assert [way for way, _ in killed] == ["darts", "gumbel", "enas", "spos"]

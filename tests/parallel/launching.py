@@ -13,6 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.forking.process import Process
+from tests.forking.starting import start
+
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 300
 """How long a launch may take before it counts as hung; an ordinary one takes five to twenty seconds."""
@@ -26,6 +29,9 @@ TOGETHER = {
     3: ("equality", "evaluation"),
 }
 """The programs that share a launch, by the number of processes; a launch takes longer than what runs in it."""
+
+STARTED = {("equality", 2)}
+"""The launch that is one of processes which really are started, each with an order of sets of its own."""
 
 
 class Results:
@@ -114,14 +120,16 @@ def _run(folder: Path, names: Sequence[str], processes: int) -> int | None:
     module = "together" if len(names) > 1 else names[0]
     command = [*(launcher if processes > 1 else []), "-m", f"tests.parallel.programs.{module}", str(folder), *names]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"OMP_NUM_THREADS": "1"}
     with (folder / "output.txt").open("w") as output:
-        running = subprocess.Popen(
-            [sys.executable, *command],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=environment | {"OMP_NUM_THREADS": "1"},
-        )
+        running: Process | subprocess.Popen[bytes]
+        if (names[0], processes) in STARTED:
+            errors = subprocess.STDOUT
+            running = subprocess.Popen(
+                [sys.executable, *command], stdout=output, stderr=errors, cwd=ROOT, env=environment
+            )
+        else:
+            running = start(*command, stdout=output, cwd=ROOT, env=environment, launches=processes > 1)
         try:
             return running.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:

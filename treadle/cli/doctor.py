@@ -20,7 +20,7 @@ def doctor(
 ) -> None:
     """Run a few steps of a program and say what is wrong with it.
 
-    The program is run three times, in processes of its own, until it has
+    The program is run up to three times, in processes of its own, until it has
     trained for some steps; nothing is written into the folder of its run. Exits with status
     1 if something was found.
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from tests.forking.starting import run
 from tests.nas.classic.parts import Add, Colour, Loose, Migrated, PointTrainer, Shifted, points
 from treadle import nas
 from treadle.config import LazyCall
@@ -346,18 +347,16 @@ class Note:
     def final(self, metrics): print(repr(metrics["default"]))
 
 with seeded(7), reporting_to(Note()):
-    nas.load_trainer(sys.stdin.read(), nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))).fit()
+    nas.load_trainer(sys.argv[1], nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))).fit()
 """
 
 
 @pytest.mark.slow
 def test_behaviour_10_the_same_record_and_seed_give_the_same_metric_in_two_processes() -> None:
     text = json.dumps(nas.dump_trainer(PointTrainer(network(), epochs=3)))
-    command = [sys.executable, "-c", METRIC]
-    one, two = (
-        subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-        for _ in range(2)
-    )
+    command = [sys.executable, "-c", METRIC, text]
+    one = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    two = run("-c", METRIC, text, cwd=ROOT).stdout
     assert one == two
     assert float(one) > 0
 

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.project import forget_project, make_project
+from tests.forking.starting import run, start
 from treadle.cli import app
 
 PARTS = """
@@ -205,12 +206,12 @@ def test_hyperparameters_of_a_training_are_searched(project: Path, treadle: Trea
 
 @pytest.mark.slow
 def test_a_search_of_trainings_that_is_killed_ends_like_one_that_was_not(project: Path) -> None:
-    command = [sys.executable, "-m", "treadle.cli", "search", "configs/small.py", "optim.lr=log(1e-3,1e-1)"]
+    command = ["-m", "treadle.cli", "search", "configs/small.py", "optim.lr=log(1e-3,1e-1)"]
     command += ["-m", "Acc@1", "-n", "3", "+dataloader.train.pause=0.002"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "-o", "whole/search"], env=environment, check=True, capture_output=True)
+    run(*command, "-o", "whole/search", env=environment).check_returncode()
     for killed in range(2):
-        process = subprocess.Popen([*command, "-o", "cut/search"], env=environment, stdout=subprocess.DEVNULL)
+        process = start(*command, "-o", "cut/search", env=environment)
         wanted = project / "cut" / "search" / "trials" / f"{killed:04d}" / "checkpoints" / "step_00000004"
         deadline = time.monotonic() + 240
         while not wanted.exists() and process.poll() is None:
@@ -218,7 +219,7 @@ def test_a_search_of_trainings_that_is_killed_ends_like_one_that_was_not(project
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    subprocess.run([*command, "-o", "cut/search"], env=environment, check=True, capture_output=True)
+    run(*command, "-o", "cut/search", env=environment).check_returncode()
     whole, cut = (results_in(project / name / "search")["trials"] for name in ("whole", "cut"))
     assert [(trial["parameters"], trial["values"]) for trial in cut] == [
         (trial["parameters"], trial["values"]) for trial in whole

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forking.starting import run
 from tests.nas.search.killed_program import TRIALS
 from tests.nas.search.support import without_clocks
 
@@ -23,9 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What came of the searches that were killed, and of those that were not; one process starts them all."""
     wanted = [*(f"{strategy}:20:1" for strategy in STRATEGIES), SEVERAL]
-    command = [sys.executable, "-m", "tests.nas.search.killed_program", str(tmp_path_factory.mktemp("kills")), *wanted]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
+    command = ["-m", "tests.nas.search.killed_program", str(tmp_path_factory.mktemp("kills")), *wanted]
+    done = run(*command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

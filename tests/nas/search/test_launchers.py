@@ -6,16 +6,19 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed
 
+from tests.forking.starting import popen
 from tests.nas.search.support import Judge, Net, letters, noisy, numbers, search_in, vowels, without_clocks
 from treadle import nas
 from treadle.config import LazyCall
 from treadle.errors import ConfigError, MissingDependencyError
+from treadle.nas.search.launchers import spawning
 from treadle.nas.search.launchers.exchange import Exchange
 from treadle.nas.search.launchers.wire import Line, WireError, connect
 from treadle.nas.search.tasks import Task
@@ -86,6 +89,12 @@ def others_more(taken: dict[str, str]) -> None:
 GRID = nas.Grid(shuffle=False)
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have worker processes forked from one that has imported torch; a few tests start them as users do."""
+    monkeypatch.setattr(spawning, "subprocess", SimpleNamespace(Popen=popen))
+
+
 @pytest.mark.slow
 def test_a_pool_of_processes_gives_the_results_of_one_process(tmp_path: Path) -> None:
     inline = search_in(tmp_path / "a" / "search", trials=6).run()
@@ -94,6 +103,7 @@ def test_a_pool_of_processes_gives_the_results_of_one_process(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_reports_come_back_in_order_from_processes_that_are_kept(tmp_path: Path) -> None:
     results = search_in(tmp_path, trainer=curved, trials=6, workers=2, launcher="processes").run()
     assert all(trial["curve"] == [[0, 0.0], [1, 1.0], [2, 2.0]] for trial in results["trials"])
@@ -103,6 +113,7 @@ def test_reports_come_back_in_order_from_processes_that_are_kept(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_search_of_networks_runs_in_other_processes(tmp_path: Path) -> None:
     options: dict[str, Any] = {"space": LazyCall(Net)(width=3), "strategy": "grid", "keep_weights": True}
     inline = search_in(tmp_path / "a" / "search", trainer=Judge(None, rate=0.2), **options)
@@ -113,6 +124,7 @@ def test_a_search_of_networks_runs_in_other_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_dies_fails_its_trial_and_is_replaced(tmp_path: Path) -> None:
     results = search_in(tmp_path, letters(1), dying, strategy=GRID, launcher="processes").run()
     assert [trial["state"] for trial in results["trials"]] == ["failed", "complete", "complete", "complete"]
@@ -120,6 +132,7 @@ def test_a_worker_that_dies_fails_its_trial_and_is_replaced(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_an_error_in_another_process_keeps_its_traceback(tmp_path: Path) -> None:
     results = search_in(tmp_path, letters(1), failing, strategy=GRID, launcher="processes", retries=1).run()
     failed = [trial for trial in results["trials"] if trial["state"] == "failed"]
@@ -129,6 +142,7 @@ def test_an_error_in_another_process_keeps_its_traceback(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_trial_that_takes_too_long_fails(tmp_path: Path) -> None:
     options: dict[str, Any] = {"strategy": GRID, "launcher": "processes", "trial_timeout": 8.0}
     results = search_in(tmp_path, letters(1, "ab"), sleeping, **options).run()
@@ -150,6 +164,7 @@ def test_behaviour_9_of_several_processes_of_a_trial_one_report_per_step_arrives
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("trainer", "value"), [(first_only, 1.0), (others_more, 2.0)])
 def test_behaviour_9_processes_need_not_report_equally_often(tmp_path: Path, trainer: Any, value: float) -> None:
     results = search_in(tmp_path, letters(1, "a"), trainer, launcher="torchrun", processes=2).run()
@@ -158,6 +173,7 @@ def test_behaviour_9_processes_need_not_report_equally_often(tmp_path: Path, tra
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_all_processes_of_a_trial_are_told_to_stop(tmp_path: Path) -> None:
     options: dict[str, Any] = {"launcher": "torchrun", "processes": 2, "nonfinite": "prune"}
     results = search_in(tmp_path, letters(1, "a"), pruned_together, **options).run()
@@ -165,6 +181,7 @@ def test_all_processes_of_a_trial_are_told_to_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_failure_of_any_process_of_a_trial_fails_the_trial(tmp_path: Path) -> None:
     options: dict[str, Any] = {"launcher": "torchrun", "processes": 2, "max_failures": None}
     results = search_in(tmp_path, letters(1, "a"), failing, **options).run()

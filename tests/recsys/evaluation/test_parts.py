@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.forking.starting import run
 from tests.recsys.evaluation.cases import Situation, situations
 from tests.recsys.evaluation.several_processes import evaluate
 from treadle.recsys.evaluation import FullRanking, Groups
@@ -70,14 +69,8 @@ def test_fact_9_several_processes_find_what_one_finds(number: int, tmp_path: Pat
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
     program = ["-m", "tests.recsys.evaluation.several_processes", str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
-        [sys.executable, *launcher, *program],
-        cwd=ROOT,
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    environment |= {"OMP_NUM_THREADS": "1"}
+    done = run(*launcher, *program, cwd=ROOT, env=environment, timeout=300, launches=True)
     assert done.returncode == 0, done.stdout + done.stderr
     alone = evaluate(None)
     assert alone["users"][0] > 30

@@ -2,14 +2,13 @@
 
 import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.forking.starting import run
 from tests.interrupting import assert_same_bits
 from tests.recsys.suites import on_processes
 from tests.recsys.suites.every_model import MODELS
@@ -37,13 +36,15 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _launch(folder: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(
-        [sys.executable, *launcher, "-m", "tests.recsys.trainer.several_processes", str(folder)],
+    done = run(
+        *launcher,
+        "-m",
+        "tests.recsys.trainer.several_processes",
+        str(folder),
         cwd=ROOT,
         env=environment | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
         timeout=300,
+        launches=True,
     )
     (folder / "output.txt").write_text(done.stdout + done.stderr)
 
