@@ -1,0 +1,29 @@
+"""What MkDocs asks while it builds: the order of pages, those that are in no file, and where links lead."""
+
+from typing import Any
+
+from mkdocs.structure.files import File
+
+from website.pages import DOCS, ROOT, for_site, navigation, source_pages
+from website.reference import reference_pages
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages into the order of the index, and the reference behind them."""
+    pages = navigation((ROOT / DOCS / "index.md").read_text(encoding="utf-8"))
+    modules = [path for path in reference_pages() if path != "reference/index.md"]
+    titled = [{path.removeprefix("reference/").removesuffix(".md"): path} for path in modules]
+    config.nav = [*pages, {"API reference": ["reference/index.md", *titled]}]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the reference, and a page for each file outside of `docs/` that is linked to."""
+    for path, text in {**reference_pages(), **source_pages()}.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Lead links of the pages in `docs/` to pages of the site; generated ones do already."""
+    return markdown if page.file.generated_by else for_site(f"{DOCS}/{page.file.src_uri}", markdown)
