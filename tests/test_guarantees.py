@@ -21,7 +21,7 @@ def rows() -> list[re.Match[str]]:
 
 
 @cache
-def tests_in(file: str) -> set[str]:
+def functions_of(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -29,7 +29,7 @@ def tests_in(file: str) -> set[str]:
 @pytest.mark.parametrize("row", [pytest.param(row, id=row["test"]) for row in rows()])
 def test_the_test_of_a_guarantee_exists(row: re.Match[str]) -> None:
     assert (ROOT / row["file"]).is_file()
-    assert row["test"] in tests_in(row["file"])
+    assert row["test"] in functions_of(row["file"])
 
 
 def test_a_guarantee_is_given_once_and_there_are_many() -> None:

@@ -85,7 +85,7 @@ def test_signatures_are_short_and_have_no_addresses() -> None:
 
 
 def test_a_value_is_described_by_the_string_below_it() -> None:
-    assert value_text("treadle", "DEFAULT_CALLBACKS").startswith("What a trainer")
+    assert value_text("treadle", "DEFAULT_CALLBACKS").startswith("The callbacks of a trainer that is given none")
 
 
 @pytest.mark.parametrize("name", MODULES)
