@@ -9,7 +9,7 @@ demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
 
 docs: .venv/docs.stamp
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 test: lint types

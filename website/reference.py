@@ -74,7 +74,7 @@ def described(module: ModuleType, name: str, value: Any) -> Iterator[str]:
     yield f"## {name}"
     if isinstance(value, type):
         yield block(signature_of(name, value))
-        yield as_markdown(value.__dict__.get("__doc__") or "" if is_plain(value) else inspect.getdoc(value) or "")
+        yield as_markdown(inspect.cleandoc(value.__doc__ or "") if has_own_text(value) else "")
         for method, member in methods_of(value):
             yield from method_parts(f"{name}.{method}", member)
     elif callable(value) and inspect.getdoc(value):
@@ -84,8 +84,8 @@ def described(module: ModuleType, name: str, value: Any) -> Iterator[str]:
         yield value_text(module.__name__, name) or f"`{short(repr(value))}`"
 
 
-def is_plain(kind: type) -> bool:
-    """Whether the docstring of a class may be one that dataclasses and named tuples make up."""
+def has_own_text(kind: type) -> bool:
+    """Whether the docstring of a class was written, not inherited or made up by a dataclass."""
     return "__doc__" in vars(kind) and not str(kind.__doc__).startswith(f"{kind.__name__}(")
 
 
@@ -138,8 +138,9 @@ def signature_of(name: str, thing: Any, *, bound: bool = False) -> str:
     parameters = list(signature.parameters.values())
     if bound and parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
+    result = inspect.Signature.empty if isinstance(thing, type) else as_text(signature.return_annotation)
     # Marks such as `/` and `*` are put in by the signature itself, which knows where they belong.
-    shown = str(signature.replace(parameters=[cleaned(one) for one in parameters]))
+    shown = str(signature.replace(parameters=[cleaned(one) for one in parameters], return_annotation=result))
     text = f"{name}{readable(shown)}"
     if len(text) <= WIDE:
         return text
@@ -160,12 +161,17 @@ class _Shown:
 
 def cleaned(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter whose default has no address in memory, and whose annotation is text."""
-    default, annotation = parameter.default, parameter.annotation
+    default = parameter.default
     if default is not parameter.empty:
         default = _Shown(default.__name__ if isinstance(default, type) else short(repr(default)))
-    if annotation is not parameter.empty:
-        annotation = _Shown(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
-    return parameter.replace(default=default, annotation=annotation)
+    return parameter.replace(default=default, annotation=as_text(parameter.annotation))
+
+
+def as_text(annotation: Any) -> Any:
+    """Return an annotation as it is to be read; none stays none."""
+    if annotation is inspect.Signature.empty:
+        return annotation
+    return _Shown(annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
 
 
 def short(text: str) -> str:
