@@ -6,20 +6,21 @@ from typing import Any
 from mkdocs.structure.files import File
 
 from website.pages import DOCS, ROOT, for_site, navigation, source_pages
-from website.reference import reference_pages
-
+from website.reference import MODULES, reference_pages
 
 ELSEWHERE = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
 """What the theme would load from elsewhere to let a page be searched that was opened as a file."""
 HERE = Path(__file__).parent / "search_from_file.js"
 """What does the same here."""
+STYLE = Path(__file__).parent / "site.css"
+"""In what the site differs from its theme."""
 
 
 def on_config(config: Any) -> Any:
     """Put the pages into the order of the index, and the reference behind them."""
     pages = navigation((ROOT / DOCS / "index.md").read_text(encoding="utf-8"))
-    modules = [path for path in reference_pages() if path != "reference/index.md"]
-    titled = [{path.removeprefix("reference/").removesuffix(".md"): path} for path in modules]
+    titled = [{name: f"reference/{name}.md"} for name in MODULES]
+    config.extra_css.append(STYLE.name)
     config.nav = [*pages, {"API reference": ["reference/index.md", *titled]}]
     return config
 
@@ -28,6 +29,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the reference, and a page for each file outside of `docs/` that is linked to."""
     for path, text in {**reference_pages(), **source_pages()}.items():
         files.append(File.generated(config, path, content=text))
+    files.append(File.generated(config, STYLE.name, content=STYLE.read_text(encoding="utf-8")))
     return files
 
 
