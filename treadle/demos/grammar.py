@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 ARTICLES = {False: ("the", "a"), True: ("the", "many")}
 """By whether a noun is plural."""
-ADJECTIVES = ("old", "small", "quick", "red", "quiet", "brave")
+ADJECTIVES = ("tall", "small", "quick", "red", "quiet", "brave")
 NOUNS = ("cat", "dog", "bird", "horse", "robot", "child")
 PLURALS = {"child": "children"}
 VERBS = ("see", "follow", "like", "draw", "greet")
@@ -54,7 +54,7 @@ def _phrase(generator: random.Random) -> Phrase:
 def is_correct(text: str) -> bool:
     """Whether a sentence, with its full stop, follows the grammar.
 
-    >>> is_correct("the old cat sees many red dogs."), is_correct("the old cat see many red dogs.")
+    >>> is_correct("the tall cat sees many red dogs."), is_correct("the tall cat see many red dogs.")
     (True, False)
     """
     words = text.removesuffix(".").split(" ")
