@@ -3,10 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick lint types format clean peers bench-overhead recbole bench-recsys
+.PHONY: demo docs test quick lint types format clean peers bench-overhead recbole bench-recsys
 
 demo: .venv/demo.stamp
-	$(BIN)/python examples/digits.py
+	$(BIN)/treadle demo digits
+
+docs: .venv/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html"
 
 # Two workers on two cores: a second thread in each would only take turns with the other worker, and burn what it waits.
 # Compiled modules are kept, whatever the shell says, for the processes that tests start.
@@ -37,12 +41,16 @@ format: .venv/dev.stamp
 	$(INSTALL) --editable ".[demo]"
 	touch $@
 
+.venv/docs.stamp: .venv/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable ".[demo,docs]"
+	touch $@
+
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[dev]"
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache
 
 # The peers that Treadle is measured against live apart: what they pull in must not reach the tests.
 peers: .venv-peers/peers.stamp

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from treadle.html_table import html_table
 
 
 @dataclass(frozen=True)
@@ -46,21 +47,12 @@ class TrainResult:
         """Show the history as a table in a notebook."""
         length = max((len(values) for values in self.history.values()), default=0)
         names = sorted(self.history)
-        head = "".join(f"<th>{escape(name)}</th>" for name in ("epoch", *names))
-        rows = "".join(
-            "<tr><td>"
-            + "</td><td>".join([str(row + 1), *(_cell(self.history[name], row) for name in names)])
-            + "</td></tr>"
-            for row in range(length)
-        )
-        return f"<p>{escape(self.stop_reason)}</p><table><tr>{head}</tr>{rows}</table>"
+        rows = [[row + 1, *(_at(self.history[name], row) for name in names)] for row in range(length)]
+        return html_table(["epoch", *names], rows, self.stop_reason)
 
 
-def _cell(values: list[Any], row: int) -> str:
-    if row >= len(values):
-        return ""
-    value = values[row]
-    return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+def _at(values: list[Any], row: int) -> Any:
+    return values[row] if row < len(values) else None
 
 
 def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestMetric | None:

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from treadle.cli import app
 
 COMMANDS = [
+    "demo",
+    "init",
     "train",
     "resume",
     "eval",

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from treadle.callbacks.notebook_display import NotebookDisplay
+
 SMOOTHING = 0.3
 """How much the newest speed counts."""
 
@@ -184,6 +186,8 @@ def make_display(write: Callable[[str], None]) -> Display:
     from rich.console import Console
 
     console = Console()
-    if (console.is_terminal and not console.is_dumb_terminal) or console.is_jupyter:
+    if console.is_jupyter:
+        return NotebookDisplay()
+    if console.is_terminal and not console.is_dumb_terminal:
         return BarDisplay(console)
     return LineDisplay(write)

@@ -6,9 +6,11 @@ import sys
 import typer
 
 from treadle.cli.configs import configs
+from treadle.cli.demo import demo
 from treadle.cli.doctor import doctor
 from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
+from treadle.cli.init import init
 from treadle.cli.listing import runs
 from treadle.cli.recsys import recsys
 from treadle.cli.report import report
@@ -44,6 +46,8 @@ def main() -> None:
         sys.path.insert(0, os.getcwd())
 
 
+app.command("demo")(demo)
+app.command("init")(init)
 app.command("train")(train)
 app.command("resume")(resume)
 app.command("eval")(evaluate)

@@ -10,6 +10,7 @@ import numpy as np
 
 from treadle.checkpoint.durable import replace_file
 from treadle.errors import ConfigError, DataError, did_you_mean
+from treadle.html_table import html_table
 from treadle.recsys.optional import pyarrow
 
 FORMATS = (".csv", ".tsv", ".parquet")
@@ -74,6 +75,14 @@ class Recommendations:
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write a row for each item of each list to a `.csv`, `.tsv` or `.parquet` file; return the file."""
         return write_table(path, self.to_arrow())
+
+    def _repr_html_(self) -> str:
+        """Show the lists as a table in a notebook."""
+        lists = list(zip(self.queries, self.items.tolist(), self.cold.tolist(), strict=True))[:SHOWN]
+        rows = [[f"{query}{' (popular)' if cold else ''}", *items] for query, items, cold in lists]
+        places = range(1, self.items.shape[1] + 1)
+        more = len(self) - SHOWN
+        return html_table([self.of, *places], rows, f"the first {SHOWN}; there are {more} more" if more > 0 else "")
 
     def __str__(self) -> str:
         lines = []

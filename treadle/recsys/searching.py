@@ -13,6 +13,7 @@ from typing import Any
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, MissingDependencyError, TreadleError
+from treadle.html_table import html_table
 from treadle.recsys.config import Config
 from treadle.recsys.config_defaults import SAMPLE, packaged
 from treadle.recsys.dataset import Dataset
@@ -60,6 +61,15 @@ class SearchResult:
     trials: list[Trial]
     best: Trial
     bigger: bool = True
+
+    def _repr_html_(self) -> str:
+        """Show the trials as a table in a notebook, the best first and those without a score last."""
+        scored = [trial for trial in self.trials if trial.score is not None]
+        scored.sort(key=lambda trial: trial.score or 0.0, reverse=self.bigger)
+        ranked = [*scored, *(trial for trial in self.trials if trial.score is None)]
+        names = list(dict.fromkeys(name for trial in ranked for name in trial.params))
+        rows = [[one.number, one.state, one.score, *(one.params.get(name) for name in names)] for one in ranked]
+        return html_table(["trial", "state", "score", *names], rows)
 
 
 class Search:

@@ -22,6 +22,7 @@ from treadle.nas.search.pruning import pruner_of
 from treadle.nas.search.results import pareto_front, trial_data
 from treadle.nas.search.retrying import Retrying
 from treadle.nas.search.running import Rules, Running
+from treadle.nas.search.search_results import SearchResults
 from treadle.nas.search.session import require_nonfinite
 from treadle.nas.search.store import Store
 from treadle.nas.search.strategies import strategy_of
@@ -152,7 +153,7 @@ class Search:
 
     # What a user asks -------------------------------------------------------------------------------------
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> SearchResults:
         """Run trials until there are enough, or nothing new is proposed, and return `results()`.
 
         Raises:
@@ -171,7 +172,7 @@ class Search:
             store.sync()
         return self.results()
 
-    def results(self) -> dict[str, Any]:
+    def results(self) -> SearchResults:
         """Return everything that is known as plain data, whether the search is running, has ended or was killed.
 
         `trials` has all trials, in order: `number`, `state`, `parameters`, `values` (objectives by name), `metrics`
@@ -180,16 +181,18 @@ class Search:
         """
         trials = [self.data(trial) for trial in self._opened().trials()]
         front = pareto_front(trials, self.objectives)
-        return {
-            "name": self.name,
-            "strategy": self.rules.strategy.name,
-            "seed": self.seed,
-            "objectives": {one.name: one.direction for one in self.objectives},
-            "space": self.searched.described(),
-            "trials": trials,
-            "pareto": front,
-            "best": trials[front[0]] if front else None,
-        }
+        return SearchResults(
+            {
+                "name": self.name,
+                "strategy": self.rules.strategy.name,
+                "seed": self.seed,
+                "objectives": {one.name: one.direction for one in self.objectives},
+                "space": self.searched.described(),
+                "trials": trials,
+                "pareto": front,
+                "best": trials[front[0]] if front else None,
+            }
+        )
 
     def best_network(self) -> Any:
         """Return the network of the best trial, with the weights that it was trained to.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import UnknownMetricError, did_you_mean
+from treadle.html_table import html_table
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ class EvaluationResult:
         """Return the metrics rounded for a reader; compare models by `metrics`."""
         places = self.decimals if decimals is None else decimals
         return {name: round(value, places) for name, value in self.metrics.items()}
+
+    def _repr_html_(self) -> str:
+        """Show the metrics, and those of every group, as a table in a notebook."""
+        rows = [["all", self.users or None, *self.rounded().values()]]
+        for name, groups in self.groups.items():
+            for label, values in groups.items():
+                users = self.group_users[name][label]
+                rows.append([f"{name} {label}", users, *(round(values[key], self.decimals) for key in self.metrics)])
+        return html_table(["users in", "users", *self.metrics], rows)
 
     def __str__(self) -> str:
         lines = [_line("all", self.users, self.rounded())]

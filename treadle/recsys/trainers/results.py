@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from treadle.errors import UnknownMetricError, did_you_mean
+from treadle.html_table import html_table
 
 
 class Metrics(OrderedDict[str, float]):
@@ -23,6 +24,10 @@ class Metrics(OrderedDict[str, float]):
         made = cls((name, round(value, decimals)) for name, value in exact.items())
         made.exact = dict(exact)
         return made
+
+    def _repr_html_(self) -> str:
+        """Show the metrics as a table in a notebook."""
+        return html_table(["metric", "value"], self.items())
 
 
 def calculate_valid_score(valid_result: Mapping[str, float], valid_metric: str | None = None) -> float:

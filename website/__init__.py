@@ -1,0 +1,1 @@
+"""How the pages in `docs/` become a site: `make docs`."""
