@@ -4,6 +4,7 @@ from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
 from treadle.recsys.trainers.kg_trainer import KGTrainer
 from treadle.recsys.trainers.kgat_trainer import KGATTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
+from treadle.recsys.trainers.ncl_trainer import NCLTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.registry import get_trainer, register_trainer
 from treadle.recsys.trainers.results import calculate_valid_score, early_stopping
@@ -15,6 +16,7 @@ __all__ = [
     "KGATTrainer",
     "KGTrainer",
     "MKRTrainer",
+    "NCLTrainer",
     "RecVAETrainer",
     "TraditionalTrainer",
     "Trainer",
