@@ -5,9 +5,11 @@ from treadle.recsys.trainers.kg_trainer import KGTrainer
 from treadle.recsys.trainers.kgat_trainer import KGATTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.ncl_trainer import NCLTrainer
+from treadle.recsys.trainers.pretrain_trainer import PretrainTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.registry import get_trainer, register_trainer
 from treadle.recsys.trainers.results import calculate_valid_score, early_stopping
+from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
 from treadle.recsys.trainers.trainer import Trainer
 
@@ -17,7 +19,9 @@ __all__ = [
     "KGTrainer",
     "MKRTrainer",
     "NCLTrainer",
+    "PretrainTrainer",
     "RecVAETrainer",
+    "S3RecTrainer",
     "TraditionalTrainer",
     "Trainer",
     "calculate_valid_score",
