@@ -223,8 +223,8 @@ def as_markdown(name: str, data: dict[str, Any]) -> str:
     own = ", ".join(f"{key} {value}" for key, value in data["settings"].items())
     first, second = data["epochs"]
     lines += [
-        f"Work: {data['users']:,} users, the last item of each among {data['items']:,} less those chosen before; {own}; "
-        f"{first} epochs on what is hidden, {second} on what comes next, the best of these on validation.",
+        f"Work: {data['users']:,} users, the last item of each among {data['items']:,} less those chosen before; "
+        f"{own}; {first} epochs on what is hidden, {second} on what comes next, the best of these on validation.",
         "",
         "| | Hit@5 | NDCG@5 | Hit@10 | NDCG@10 |",
         "|---|--:|--:|--:|--:|",

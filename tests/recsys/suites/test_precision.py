@@ -10,7 +10,7 @@ import torch
 from tests.recsys.suites.every_model import MODELS, TRAINABLE, make
 from treadle.precision import loss_scaling
 
-SPARSE = ("NGCF", "LightGCN", "GCMC", "SpectralCF", "SGL")
+SPARSE = ("NGCF", "LightGCN", "GCMC", "SpectralCF", "SGL", "NCL", "KGAT")
 """Models with products of sparse matrices, which autocast breaks."""
 GPU: dict[str, Any] = {"use_gpu": True}
 WIDE = {
@@ -46,7 +46,7 @@ def trained(folder: Path, name: str, **given: Any) -> list[float]:
 
 
 def test_these_are_the_models_of_the_door() -> None:
-    assert len(MODELS) == 30
+    assert len(MODELS) == 40
 
 
 @pytest.mark.parametrize("name", TRAINABLE)

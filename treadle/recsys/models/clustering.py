@@ -67,7 +67,7 @@ def _nearest(points: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of the nearest centre of each point, and the square of how far it is."""
     squares = centres.square().sum(dim=1)
     found = []
-    for part in points.split(max(AT_ONCE // len(centres), 1)):
+    for part in torch.split(points, max(AT_ONCE // len(centres), 1)):
         # The square of the point itself is the same for all centres.
         found.append(torch.addmm(squares, part, centres.T, alpha=-2).min(dim=1))
     members = torch.cat([one.indices for one in found])

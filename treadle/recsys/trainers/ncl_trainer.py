@@ -11,9 +11,9 @@ from treadle.recsys.trainers.trainer import Trainer
 class NCLTrainer(Trainer):
     """Trains a model that divides what it embeds into clusters, by turns: clusters, then the weights for given ones.
 
-    Every `m_step` epochs begin with `model.e_step()`. In the first `warm_up_step` epochs the last part of the loss, that
-    of the clusters, is left out, and so are clusters that nothing would look at. What `e_step` finds belongs to the
-    model's state: buffers, so that a run which is resumed goes on with the clusters that it had.
+    Every `m_step` epochs begin with `model.e_step()`. In the first `warm_up_step` epochs the last part of the loss,
+    that of the clusters, is left out, and so are clusters that nothing would look at. What `e_step` finds belongs to
+    the model's state: buffers, so that a run which is resumed goes on with the clusters that it had.
 
     Attributes:
         num_m_step: How many epochs lie between two clusterings.

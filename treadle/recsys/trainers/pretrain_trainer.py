@@ -26,7 +26,7 @@ class PretrainTrainer(Trainer):
     Attributes:
         train_stage: "both", "pretrain" or "finetune".
         pretrain_epochs: How many epochs the first stage has.
-        save_step: After how many of them the model is kept, each time in a file of its own; after the last it always is.
+        save_step: After how many of them the model is kept, in a file of its own each time; after the last, always.
         optimizer_pretrain: The optimizer of the first stage.
 
     Raises:
