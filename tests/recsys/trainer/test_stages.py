@@ -157,6 +157,13 @@ def test_a_second_stage_without_a_first_is_refused(tmp_path: Path) -> None:
         staged(tmp_path, train_stage="finetune", pre_model_path=other.trainer.saved_model_file)
 
 
+@pytest.mark.parametrize("stage", ["both", "pretrain"])
+def test_a_file_that_no_stage_begins_from_is_refused(tmp_path: Path, stage: str) -> None:
+    told = f"pre_model_path='a.pth' is where train_stage='finetune' begins, and train_stage is {stage!r}; set that, or"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        staged(tmp_path, train_stage=stage, pre_model_path="a.pth")
+
+
 def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train_stage='finetun' does not exist for S3Rec; did you mean 'finetune'"):
         staged(tmp_path, train_stage="finetun")

@@ -18,7 +18,7 @@ class S3RecTrainer(PretrainTrainer):
     second, which begins from the file `pre_model_path`, one that the first kept.
 
     Raises:
-        ConfigError: There is no such stage, or "finetune" has nothing to begin from.
+        ConfigError: There is no such stage, "finetune" has nothing to begin from, or another stage has something.
         CheckpointError: The file to begin from is damaged, or of another model.
     """
 
@@ -26,8 +26,14 @@ class S3RecTrainer(PretrainTrainer):
         super().__init__(config, model)
         self.train_stage = choice(config, "train_stage", STAGES)
         self._batch_size = None if config["pretrain_batch_size"] is None else whole(config, "pretrain_batch_size")
+        path = config["pre_model_path"]
         if self.train_stage == FINETUNE:
-            self._begin_from(config["pre_model_path"])
+            self._begin_from(path)
+        elif path:
+            raise ConfigError(
+                f"pre_model_path={str(path)!r} is where train_stage='finetune' begins, and train_stage is "
+                f"{self.train_stage!r}; set that, or leave pre_model_path out"
+            )
 
     def _begin_from(self, path: Any) -> None:
         if not path:
