@@ -23,6 +23,10 @@ ON_A_GPU: dict[str, dict[str, Any]] = {
     # A GPU drops other entries in half precision than in full, so that two runs would differ by their masks.
     "NGCF": {"message_dropout": 0.0},
     "RecVAE": {"dropout_prob": 0.0},
+    "S3Rec": {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0},
+    "KGAT": {"mess_dropout": 0.0},
+    "KGIN": {"node_dropout_rate": 0.0, "mess_dropout_rate": 0.0},
+    "KTUP": {"use_st_gumbel": False},
     # Its weights begin as small as in the paper: the outputs of a narrow network, and what divides by them, leave fp16.
     "DMF": WIDE,
 }
