@@ -44,7 +44,7 @@ def make_transform(config: Config, dataset: Any) -> Transform | None:
     return kinds[named](config, dataset)
 
 
-class _Sequences:
+class SequenceTransform:
     """What all transforms know: the columns with items and lengths, and how to draw numbers for them."""
 
     def __init__(self, config: Config, dataset: Any) -> None:
@@ -63,7 +63,7 @@ class _Sequences:
         return float(value)
 
 
-class MaskItemSequence(_Sequences):
+class MaskItemSequence(SequenceTransform):
     """Hides some items of each sequence, for a model to find.
 
     Adds `Mask_item_id_list`, the sequence with the number of items in the place of hidden ones; `Pos_item_id`, what was
@@ -106,24 +106,31 @@ class MaskItemSequence(_Sequences):
             }
         )
         if self._draws:
-            negatives = self._others(items, seed, places).masked_fill(~there, 0)
+            bits = self._bits(fold_seed(seed, "others"), places, self._width)
+            negatives = other_items(items, self._number, bits).masked_fill(~there, 0)
             batch.update({self._names["NEG_ITEMS"]: negatives})
         return batch
 
-    def _others(self, items: Tensor, seed: int, places: Tensor) -> Tensor:
-        """Return items that are not in the sequence of their row, each equally likely.
 
-        The r-th item that a row lacks is r plus the number of the row's items before it: of its different items in
-        order, those whose id less their place is at most r.
-        """
-        ordered = items.sort(dim=1).values
-        again = torch.cat([ordered[:, :1] == 0, (ordered[:, 1:] == ordered[:, :-1]) | (ordered[:, 1:] == 0)], dim=1)
-        own = ordered.masked_fill(again, self._number).sort(dim=1).values
-        lacking = (self._number - 1 - (own < self._number).sum(dim=1, keepdim=True)).clamp(min=1)
-        ranks = 1 + random_below(self._bits(fold_seed(seed, "others"), places, self._width), lacking)
-        before = own - torch.arange(own.shape[1], device=own.device)
-        passed = (before.unsqueeze(1) <= ranks.unsqueeze(2)) & (own < self._number).unsqueeze(1)
-        return (ranks + passed.sum(dim=2)).clamp_(max=self._number - 1)
+def other_items(items: Tensor, number: int, bits: Tensor) -> Tensor:
+    """Return items that are not in the sequence of their row, each equally likely.
+
+    The r-th item that a row lacks is r plus the number of the row's items before it: of its different items in
+    order, those whose id less their place is at most r.
+
+    Args:
+        items: The sequences, with zeros behind them.
+        number: How many item ids there are, padding included.
+        bits: Random bits `[rows, n]`, for `n` items of each row.
+    """
+    ordered = items.sort(dim=1).values
+    again = torch.cat([ordered[:, :1] == 0, (ordered[:, 1:] == ordered[:, :-1]) | (ordered[:, 1:] == 0)], dim=1)
+    own = ordered.masked_fill(again, number).sort(dim=1).values
+    lacking = (number - 1 - (own < number).sum(dim=1, keepdim=True)).clamp(min=1)
+    ranks = 1 + random_below(bits, lacking)
+    before = own - torch.arange(own.shape[1], device=own.device)
+    passed = (before.unsqueeze(1) <= ranks.unsqueeze(2)) & (own < number).unsqueeze(1)
+    return (ranks + passed.sum(dim=2)).clamp_(max=number - 1)
 
 
 def _last_places(marked: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -133,7 +140,7 @@ def _last_places(marked: Tensor, width: int) -> tuple[Tensor, Tensor]:
     return order.clamp(min=0), order >= 0
 
 
-class InverseItemSequence(_Sequences):
+class InverseItemSequence(SequenceTransform):
     """Adds `Inverse_item_id_list`: the sequence with its zeros before it."""
 
     def __init__(self, config: Config, dataset: Any) -> None:
@@ -149,7 +156,7 @@ class InverseItemSequence(_Sequences):
         return batch
 
 
-class CropItemSequence(_Sequences):
+class CropItemSequence(SequenceTransform):
     """Adds `Crop_item_id_list`, a random stretch of a share `eta` of each sequence, and its length."""
 
     def __init__(self, config: Config, dataset: Any) -> None:
@@ -173,7 +180,7 @@ class CropItemSequence(_Sequences):
         return batch
 
 
-class ReorderItemSequence(_Sequences):
+class ReorderItemSequence(SequenceTransform):
     """Adds `Reorder_item_id_list`: each sequence with a random stretch of a share `beta` in another order."""
 
     def __init__(self, config: Config, dataset: Any) -> None:

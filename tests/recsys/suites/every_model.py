@@ -4,19 +4,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.recsys.models import tiny_ratings, tiny_shop
+from tests.recsys.models import tiny_graph, tiny_ratings, tiny_shop
 from tests.recsys.models.tiny_ratings import FITTED, TRAINED
 from tests.recsys.models.tiny_shop import CONTEXT, INTEREST, RANKING
 from tests.recsys.trainer.runs import Run
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 
-GENERAL = tuple(name for name in TRAINED if TRAINED[name] == (name, {}))
-TRAINABLE = (*GENERAL, *RANKING, *INTEREST, *CONTEXT)
+GENERAL = (*(name for name in TRAINED if TRAINED[name] == (name, {})), "NCL")
+KNOWLEDGE = tuple(tiny_graph.PLAIN)
+TRAINABLE = (*GENERAL, *RANKING, "S3Rec", *INTEREST, *CONTEXT, *KNOWLEDGE)
 MODELS = (*TRAINABLE, *FITTED)
 """All of them, by their names."""
 OF_USERS = ("CDAE", "MultiVAE", "RecVAE")
 """Those whose batches are users, of which there are few."""
 USERS, ITEMS = 12, 10
+STAGES: dict[str, dict[str, Any]] = {
+    # Strong enough for the further tasks to show beside the first one.
+    "NCL": {"embedding_size": 8, "num_clusters": 3, "warm_up_step": 1, "ssl_reg": 1e-3, "proto_reg": 1e-3},
+    "S3Rec": {"hidden_size": 12, "inner_size": 20, "item_attribute": "kinds", "pretrain_epochs": 1},
+    "KTUP": {"train_rec_step": 1, "train_kg_step": 1, "train_batch_size": 8},
+}
+"""Settings with which a model comes to all its losses in two or three epochs."""
 
 
 @cache
@@ -47,20 +55,30 @@ def settings(name: str, folder: Path) -> dict[str, Any]:
     }
     if name in GENERAL or name in FITTED:
         batch = 6 if name in OF_USERS else 16
-        return {**given, "train_batch_size": batch, "valid_metric": "MRR@3", **tiny_ratings.smaller(name)}
-    given |= {"MAX_ITEM_LIST_LENGTH": 6, "train_batch_size": 20, **tiny_shop.smaller(name)}
+        own = STAGES.get(name, tiny_ratings.smaller(name))
+        return {**given, "train_batch_size": batch, "valid_metric": "MRR@3", **own}
+    if name in KNOWLEDGE:
+        small = {"embedding_size": 8, **tiny_graph.SMALLER.get(name, {}), **STAGES.get(name, {})}
+        return {**given, "train_batch_size": 16, "valid_metric": "MRR@3", "kg_unlinked_items": "keep", **small}
+    given |= {"MAX_ITEM_LIST_LENGTH": 6, "train_batch_size": 20, **tiny_shop.smaller(name), **STAGES.get(name, {})}
     if name in CONTEXT:
         return {**given, "unused_col": {"inter": ["timestamp"]}}
     # Sequences need no labels: each is followed by what was chosen, and by what was not.
     given |= {"unused_col": {"inter": ["label"]}}
-    own = {"valid_metric": "MRR@3", "train_batch_size": 12} if name in RANKING else {"eval_args": {"mode": "uni3"}}
-    return {**given, **own}
+    if name in INTEREST:
+        return {**given, "eval_args": {"mode": "uni3"}}
+    return {**given, "valid_metric": "MRR@3", "train_batch_size": 12}
 
 
 def tables(name: str) -> dict[str, Any]:
     """Return the data of a model."""
     if name in GENERAL or name in FITTED:
         return {"inter": tiny_ratings.ratings()}
+    if name in KNOWLEDGE:
+        return {"inter": tiny_ratings.ratings(), **tiny_graph.graph()}
+    if name == "S3Rec":
+        kinds = [["abc"[item % 3], "xy"[item % 2]][: 1 + item % 2] for item in range(ITEMS)]
+        return {"inter": shop()["inter"], "item": {"item_id": shop()["item"]["item_id"], "kinds": kinds}}
     return {"inter": shop()["inter"]} if name in RANKING else shop()
 
 

@@ -7,11 +7,15 @@ from tests.recsys.suites.every_model import make
 
 WITHOUT_NOISE: dict[str, dict[str, Any]] = {
     **{name: {"dropout_prob": 0.0} for name in ("NeuMF", "GCMC", "GRU4Rec", "Caser", "WideDeep", "DeepFM")},
-    **{name: {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0} for name in ("SASRec", "BERT4Rec")},
+    **{name: {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0} for name in ("SASRec", "S3Rec", "BERT4Rec")},
     "SimpleX": {"dropout_prob": 0.0, "reg_weight": 0.0},
     "CDAE": {"corruption_ratio": 0.0},
     "NGCF": {"message_dropout": 0.0, "require_pow": True},
     "NARM": {"dropout_probs": [0.0, 0.0]},
+    "KGAT": {"mess_dropout": 0.0},
+    "KGIN": {"node_dropout_rate": 0.0, "mess_dropout_rate": 0.0},
+    # Items are near their entities by a mean over those of a batch, each once.
+    "KTUP": {"use_st_gumbel": False, "align_weight": 0.0},
 }
 """Settings without noise that each process draws for itself, and without penalties that are no mean over rows."""
 OF_WHOLE_BATCHES = {

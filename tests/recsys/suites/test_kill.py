@@ -23,9 +23,13 @@ KILLS = {
     "SASRec": [2, 3],
     "DIEN": [4, 5],
     "DeepFM": [1, 4],
+    "NCL": [2, 5],
+    "S3Rec": [2, 9],
+    "KGAT": [4, 9],
 }
 """A model for each way of training, and the updates after which it is killed: pairs, users with noise, two optimizers,
-graphs drawn each epoch, sequences at all positions, sequences beside items nobody chose, rows with labels."""
+graphs drawn each epoch, sequences at all positions, sequences beside items nobody chose, rows with labels, clusters,
+two stages, triples and an attention that is renewed."""
 
 
 class Kill(TrainerCallback):

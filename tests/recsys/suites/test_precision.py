@@ -10,7 +10,7 @@ import torch
 from tests.recsys.suites.every_model import MODELS, TRAINABLE, make
 from treadle.precision import loss_scaling
 
-SPARSE = ("NGCF", "LightGCN", "GCMC", "SpectralCF", "SGL")
+SPARSE = ("NGCF", "LightGCN", "GCMC", "SpectralCF", "SGL", "NCL", "KGAT")
 """Models with products of sparse matrices, which autocast breaks."""
 GPU: dict[str, Any] = {"use_gpu": True}
 WIDE = {
@@ -23,6 +23,10 @@ ON_A_GPU: dict[str, dict[str, Any]] = {
     # A GPU drops other entries in half precision than in full, so that two runs would differ by their masks.
     "NGCF": {"message_dropout": 0.0},
     "RecVAE": {"dropout_prob": 0.0},
+    "S3Rec": {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0},
+    "KGAT": {"mess_dropout": 0.0},
+    "KGIN": {"node_dropout_rate": 0.0, "mess_dropout_rate": 0.0},
+    "KTUP": {"use_st_gumbel": False},
     # Its weights begin as small as in the paper: the outputs of a narrow network, and what divides by them, leave fp16.
     "DMF": WIDE,
 }
@@ -46,7 +50,7 @@ def trained(folder: Path, name: str, **given: Any) -> list[float]:
 
 
 def test_these_are_the_models_of_the_door() -> None:
-    assert len(MODELS) == 30
+    assert len(MODELS) == 40
 
 
 @pytest.mark.parametrize("name", TRAINABLE)

@@ -1,5 +1,6 @@
 """What every loader does: number its batches, and begin at any of them."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self
@@ -11,6 +12,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
+from treadle.recsys.transforms import Transform
 
 
 class AbstractDataLoader(ABC):
@@ -34,6 +36,10 @@ class AbstractDataLoader(ABC):
     Raises:
         DataError: There are no rows.
     """
+
+    transforms = False
+    """Whether its batches may go through a transform."""
+    _transform: Transform | None = None
 
     def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
         self.config = config
@@ -105,6 +111,18 @@ class AbstractDataLoader(ABC):
     def get_model(self, model: Any) -> None:
         """Take the model that scores candidates, where negatives are chosen by it."""
         self.model = model
+
+    def transformed(self, transform: Transform) -> Self:
+        """Return a loader of the same rows, with another transform of their sequences.
+
+        Raises:
+            ConfigError: The loader transforms nothing.
+        """
+        if not self.transforms:
+            raise ConfigError(f"a {type(self).__name__} has no sequences to transform")
+        made = copy.copy(self)
+        made._transform = transform
+        return made
 
     def to(self, device: torch.device | str) -> Self:
         """Keep the data on `device`, and make the batches there; returns the loader itself."""

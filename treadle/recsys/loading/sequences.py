@@ -8,7 +8,7 @@ from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.negatives import Negatives
-from treadle.recsys.transforms import Transform, make_transform
+from treadle.recsys.transforms import make_transform
 
 POSITIVES = "pos_"
 """What stands before the name of the column with the targets."""
@@ -30,6 +30,7 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         shuffle: Whether each epoch has an order of its own.
     """
 
+    transforms = True
     _dataset: SequentialDataset
 
     def __init__(
@@ -41,7 +42,7 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         self._count = int(arguments["sample_num"]) if sampler is not None else 0
         self._prefix = str(config["NEG_PREFIX"])
         self._list = f"{dataset.iid_field}{config['LIST_SUFFIX']}"
-        self._transform: Transform | None = make_transform(config, dataset)
+        self._transform = make_transform(config, dataset)
         super().__init__(config, dataset, sampler, shuffle)
 
     def _count_rows(self) -> int:

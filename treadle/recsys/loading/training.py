@@ -36,6 +36,8 @@ class TrainDataLoader(AbstractDataLoader):
         shuffle: Whether each epoch has an order of its own.
     """
 
+    transforms = True
+
     def __init__(
         self, config: Config, dataset: Dataset, sampler: Negatives | None = None, shuffle: bool = False
     ) -> None:
@@ -43,7 +45,7 @@ class TrainDataLoader(AbstractDataLoader):
         self._arguments: dict[str, Any] = config["train_neg_sample_args"]
         self._prefix = str(config["NEG_PREFIX"])
         self._label = str(config["LABEL_FIELD"])
-        self._transform: Transform | None = make_transform(config, dataset)
+        self._transform = make_transform(config, dataset)
         self._draws = sampler is not None and self._arguments["distribution"] != "none"
         self.times = self._rows_for_a_positive()
         self._flat = self._arguments.get("layout") == "flat"
@@ -86,6 +88,12 @@ class TrainDataLoader(AbstractDataLoader):
         if self._by_users is None:
             return super()._draw_order(generator)
         return self._by_users.draw(self.sample_size, generator)
+
+    def transformed(self, transform: Transform) -> Self:
+        """Return a loader of the same rows, with another transform of their sequences."""
+        made = super().transformed(transform)
+        made._epoch = None
+        return made
 
     def set_batch_size(self, batch_size: int) -> None:
         """Take another number of rows for a batch, negatives included."""

@@ -211,9 +211,11 @@ class RecsysCore(Trainer):
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield a phase for each pass of the epoch."""
-        for one in self._passes:
-            if not one.is_made(epoch):
-                continue
+        made = [one for one in self._passes if one.is_made(epoch)]
+        for visit, one in enumerate(made):
+            # In a run that is resumed inside this pass, or behind it, it was done before, and is in the checkpoint.
+            if one.before is not None and (self.progress.visit, self.progress.visit_step) == (visit, 0):
+                one.before(epoch)
             yield self._phase_of(one, self.streams[one.name], self._verb(one))
             # In a run that is resumed inside a later pass it was done before, and is in the checkpoint.
             if one.after is not None and self.progress.visit_step == 0:

@@ -76,11 +76,12 @@ class Fitting:
         """Report the loss of an epoch; evaluate if it is time, judge, save, and stop if it is no use to go on."""
         assert self.core is not None
         self._report_loss(epoch, self.core.losses, self.core.seconds)
+        self._trainer._after_epoch(epoch, saved=self._saved)
         if not self.evaluates:
             self._save_without_evaluation(epoch)
             if self._callback_fn is not None:
                 self._callback_fn(epoch, None)
-        elif (epoch + 1) % self._trainer.eval_step == 0:
+        elif self._trainer._is_evaluated(epoch):
             self._evaluate(epoch)
 
     def finish(self) -> None:

@@ -18,6 +18,7 @@ class Pass:
         optimizer: What updates the weights.
         parameters: What it trains; None for all that the optimizer holds.
         times: How often it goes through the data.
+        before: Called with the number of the epoch when it begins.
         after: Called when it is done.
         is_due: Tells of an epoch whether the pass is made in it; None for always.
         data: Takes the training data and returns what of it the pass goes through; None for all of it.
@@ -29,6 +30,7 @@ class Pass:
     optimizer: Optimizer
     parameters: Sequence[nn.Parameter] | None = None
     times: int = 1
+    before: Callable[[int], None] | None = None
     after: Callable[[], None] | None = None
     is_due: Callable[[int], bool] | None = None
     data: Callable[[Any], Any] | None = None

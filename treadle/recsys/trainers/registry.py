@@ -9,13 +9,16 @@ from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
 from treadle.recsys.trainers.kg_trainer import KGTrainer
 from treadle.recsys.trainers.kgat_trainer import KGATTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
+from treadle.recsys.trainers.ncl_trainer import NCLTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
+from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
 from treadle.recsys.trainers.trainer import Trainer
 
 Kind = TypeVar("Kind", bound=type)
 SUFFIX = "Trainer"
-_trainers: dict[str, type] = {one.__name__: one for one in (RecVAETrainer, KGATTrainer, MKRTrainer)}
+_named = (RecVAETrainer, KGATTrainer, MKRTrainer, NCLTrainer, S3RecTrainer)
+_trainers: dict[str, type] = {one.__name__: one for one in _named}
 _by_type: dict[ModelType, type] = {ModelType.TRADITIONAL: TraditionalTrainer, ModelType.KNOWLEDGE: KGTrainer}
 
 

@@ -117,12 +117,13 @@ class Trainer(Keeping):
         )
         self._get_ready(train_data, valid_data if fitting.evaluates else None)
         options = self._core_options(saved=saved, verbose=verbose, show_progress=show_progress)
-        if self.start_epoch >= self.epochs and not self._folder_holds_run(options):
+        epochs = self._epochs_in_all()
+        if self.start_epoch >= epochs and not self._folder_holds_run(options):
             if saved:
                 self._save_checkpoint(self.start_epoch - 1, verbose=verbose)
         else:
             core = fitting.core = make_core(self, train_data, options, fitting.epoch_end)
-            self._run(core, self.epochs, fitting.finish)
+            self._run(core, epochs, fitting.finish)
         self._files.wait()
         if not fitting.evaluates:
             return NO_VALIDATION, None
@@ -250,7 +251,7 @@ class Trainer(Keeping):
             shown = ", ".join(f"train_loss{place}: {loss:.{places}f}" for place, loss in enumerate(losses, start=1))
         else:
             shown = f"train loss: {losses:.{places}f}"
-        return f"epoch {epoch_idx} training [time: {e_time - s_time:.2f}s, {shown}]"
+        return f"epoch {epoch_idx} {self._activity(epoch_idx)} [time: {e_time - s_time:.2f}s, {shown}]"
 
     # Afterwards ---------------------------------------------------------------------------------------------
 
@@ -296,6 +297,26 @@ class Trainer(Keeping):
             return self.recommender(data).export_recommendations(path, k, exclude_seen=exclude_seen)
 
     # What the core asks -------------------------------------------------------------------------------------
+
+    def _epochs_in_all(self) -> int:
+        """Return how many epochs a `fit` has."""
+        return self.epochs
+
+    def _is_evaluated(self, epoch: int) -> bool:
+        """Whether an evaluation follows an epoch."""
+        return (epoch + 1) % self.eval_step == 0
+
+    def _after_epoch(self, epoch: int, *, saved: bool) -> None:
+        """Do what follows an epoch, before its evaluation: by default nothing.
+
+        Args:
+            epoch: Its number.
+            saved: Whether this `fit` keeps files.
+        """
+
+    def _activity(self, epoch: int) -> str:
+        """Return what an epoch does, for what is printed after it."""
+        return "training"
 
     def _has_own_loop(self) -> bool:
         return is_overridden(self, "_train_epoch", Trainer)

@@ -9,6 +9,7 @@ from treadle.recsys.models.general_recommender.gfcf import GFCF
 from treadle.recsys.models.general_recommender.itemknn import ItemKNN
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.general_recommender.multivae import MultiVAE
+from treadle.recsys.models.general_recommender.ncl import NCL
 from treadle.recsys.models.general_recommender.neumf import NeuMF
 from treadle.recsys.models.general_recommender.ngcf import NGCF
 from treadle.recsys.models.general_recommender.pop import Pop
@@ -28,6 +29,7 @@ __all__ = [
     "EASE",
     "GCMC",
     "GFCF",
+    "NCL",
     "NGCF",
     "SGL",
     "SLIM",

@@ -6,6 +6,7 @@ from treadle.recsys.models.sequential_recommender.dien import DIEN
 from treadle.recsys.models.sequential_recommender.din import DIN
 from treadle.recsys.models.sequential_recommender.gru4rec import GRU4Rec
 from treadle.recsys.models.sequential_recommender.narm import NARM
+from treadle.recsys.models.sequential_recommender.s3rec import S3Rec
 from treadle.recsys.models.sequential_recommender.sasrec import SASRec
 
-__all__ = ["DIEN", "DIN", "NARM", "BERT4Rec", "Caser", "GRU4Rec", "SASRec"]
+__all__ = ["DIEN", "DIN", "NARM", "BERT4Rec", "Caser", "GRU4Rec", "S3Rec", "SASRec"]

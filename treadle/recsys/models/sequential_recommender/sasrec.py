@@ -17,12 +17,17 @@ class SASRec(TransformerRecommender):
     Kang and McAuley, "Self-attentive sequential recommendation", 2018. As in the paper, a sequence is trained on at
     all its positions at once, unless `train_all_positions` is False; the paper's loss is `loss_type: BCE`. The layers
     are normalised behind each part, as in RecBole.
+
+    Args:
+        config: The settings.
+        dataset: The data.
+        further_items: How many embeddings there are beside those of items.
     """
 
     trains_all_positions = True
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
-        super().__init__(config, dataset)
+    def __init__(self, config: "Config", dataset: "Dataset", further_items: int = 0) -> None:
+        super().__init__(config, dataset, further_items)
         self.apply(self._init_weights)
         self.clear_padding()
 

@@ -1,0 +1,121 @@
+"""Neighbourhood-enriched contrastive learning."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from treadle.data.seeds import fold_seed
+from treadle.errors import ConfigError
+from treadle.recsys.models.clustering import check_clusters, k_means
+from treadle.recsys.models.general_recommender.lightgcn import LightGCN, rows_of
+from treadle.recsys.models.general_recommender.sgl import recognition_loss
+from treadle.recsys.models.loss import at_least_float32
+from treadle.recsys.models.scoring import margins
+from treadle.recsys.models.settings import number, whole
+
+if TYPE_CHECKING:
+    from treadle.recsys.config import Config
+    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.interaction import Interaction
+
+
+class NCL(LightGCN):
+    """LightGCN with two more tasks: to know a node again in what its neighbours say, and by the cluster it is in.
+
+    Lin, Tian, Hou and Zhao, "Improving graph collaborative filtering with neighborhood-enriched contrastive learning",
+    2022. `e_step` divides users and items into `num_clusters` each; the trainer calls it every `m_step` epochs. What it
+    finds are buffers, and so part of every checkpoint. `ssl_reg` and `proto_reg` weigh sums over the rows of a full
+    batch, as in the authors' program: means over rows count `train_batch_size` times as much, so that a short batch,
+    or one that several processes share, pulls as strongly as any other.
+
+    Attributes:
+        user_centroids, item_centroids: The centres of the clusters, of length 1.
+        user_2cluster, item_2cluster: In which cluster each user and item is.
+
+    Raises:
+        ConfigError: There are more clusters than users or items.
+    """
+
+    user_centroids: Tensor
+    item_centroids: Tensor
+    user_2cluster: Tensor
+    item_2cluster: Tensor
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__(config, dataset)
+        if self.messages is not None:
+            raise ConfigError("message_precision='bf16' is not for NCL, whose layers are each a part of the loss")
+        self.hyper_layers = whole(config, "hyper_layers")
+        self.ssl_temp = number(config, "ssl_temp", 1e-6)
+        self.ssl_reg, self.alpha = number(config, "ssl_reg"), number(config, "alpha")
+        self.proto_reg = number(config, "proto_reg")
+        self.num_clusters = whole(config, "num_clusters")
+        self.full_batch = whole(config, "train_batch_size")
+        self.seed = int(config["seed"])
+        for what, count in (("users", self.n_users - 1), ("items", self.n_items - 1)):
+            check_clusters(self.num_clusters, count, f"{what} of {dataset.dataset_name!r}", "num_clusters")
+        for kind, count in (("user", self.n_users), ("item", self.n_items)):
+            self.register_buffer(f"{kind}_centroids", torch.zeros(self.num_clusters, self.latent_dim))
+            self.register_buffer(f"{kind}_2cluster", torch.zeros(count, dtype=torch.long))
+
+    @torch.no_grad()
+    def e_step(self) -> None:
+        """Divide users and items into clusters, by their own embeddings."""
+        self._cluster("user", self.user_embedding.weight)
+        self._cluster("item", self.item_embedding.weight)
+
+    def _cluster(self, kind: str, embeddings: Tensor) -> None:
+        # The same first centres each time, so that clusters change no more than embeddings do. Padding is no point.
+        centres, members = k_means(embeddings[1:], self.num_clusters, seed=fold_seed(self.seed, "clusters", kind))
+        # In place: a captured graph reads them where they were.
+        getattr(self, f"{kind}_centroids").copy_(functional.normalize(centres, dim=1))
+        getattr(self, f"{kind}_2cluster")[1:] = members
+
+    def calculate_loss(  # type: ignore[override]  # in parts, of which the trainer leaves one out at first
+        self, interaction: "Interaction"
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the pairwise loss with the penalty, the loss of the neighbourhood, and that of the clusters."""
+        user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
+        nodes = self.graph.nodes(user, positive, negative)
+        layers = self._layers()
+        smoothed = torch.stack(layers[: self.n_layers + 1]).mean(dim=0)
+        users, positives, negatives = rows_of(smoothed, nodes, negative)
+        loss = self.mf_loss.of_differences(margins(users, positives, negatives))
+        own = layers[0]
+        return (
+            loss + self.reg_weight * self._penalty(own, nodes, negative),
+            self.ssl_reg * self.full_batch * self.ssl_layer_loss(layers[2 * self.hyper_layers], own, user, positive),
+            self.proto_reg * self.full_batch * self.proto_nce_loss(own, user, positive),
+        )
+
+    def _layers(self) -> list[Tensor]:
+        """Return the embeddings of all nodes, and what is left of them after each round of smoothing."""
+        layers = [self.get_ego_embeddings()]
+        for _ in range(max(self.n_layers, 2 * self.hyper_layers)):
+            layers.append(self.graph(layers[-1]))
+        return layers
+
+    def ssl_layer_loss(self, heard: Tensor, own: Tensor, user: Tensor, item: Tensor) -> Tensor:
+        """Return how badly nodes are known again in what they hear from nodes of their kind.
+
+        Args:
+            heard: The embeddings after an even number of rounds, in which users hear of users, and items of items.
+            own: Those before.
+            user, item: The users and items of a batch.
+        """
+        (heard_users, heard_items), (users, items) = self.graph.split(heard), self.graph.split(own)
+        of_users = recognition_loss(heard_users, users, user, self.ssl_temp)
+        return of_users + self.alpha * recognition_loss(heard_items, items, item, self.ssl_temp)
+
+    def proto_nce_loss(self, own: Tensor, user: Tensor, item: Tensor) -> Tensor:
+        """Return how badly the clusters of users and items are found by their embeddings."""
+        users, items = self.graph.split(own)
+        of_users = self._cluster_loss(users, user, self.user_centroids, self.user_2cluster)
+        return of_users + self._cluster_loss(items, item, self.item_centroids, self.item_2cluster)
+
+    def _cluster_loss(self, embeddings: Tensor, nodes: Tensor, centroids: Tensor, clusters: Tensor) -> Tensor:
+        asked = functional.normalize(embeddings.index_select(0, nodes), dim=1)
+        scores = torch.matmul(asked, centroids.T) / self.ssl_temp
+        return functional.cross_entropy(at_least_float32(scores), clusters[nodes])

@@ -1,0 +1,55 @@
+"""The trainer of NCL."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from treadle.recsys.models.settings import whole
+from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.trainer import Trainer
+
+
+class NCLTrainer(Trainer):
+    """Trains a model that divides what it embeds into clusters, by turns: clusters, then the weights for given ones.
+
+    Every `m_step` epochs begin with `model.e_step()`. In the first `warm_up_step` epochs the last part of the loss,
+    that of the clusters, is left out, and so are clusters that nothing would look at. What `e_step` finds belongs to
+    the model's state: buffers, so that a run which is resumed goes on with the clusters that it had.
+
+    Attributes:
+        num_m_step: How many epochs lie between two clusterings.
+        warm_up_step: How many epochs there are before clusters count.
+
+    Raises:
+        ConfigError: One of them is no whole number, or `m_step` is below 1.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.num_m_step = whole(config, "m_step")
+        self.warm_up_step = whole(config, "warm_up_step", 0)
+
+    def _passes(self) -> Iterable[Pass]:
+        model, optimizer, warm = self.model, self.optimizer, self.warm_up_step
+        return [
+            Pass(
+                name="warm_up",
+                loss=lambda interaction: model.calculate_loss(interaction)[:-1],
+                optimizer=optimizer,
+                is_due=lambda epoch: epoch < warm,
+                before=self._maximise,
+            ),
+            Pass(
+                name="train",
+                loss=model.calculate_loss,
+                optimizer=optimizer,
+                is_due=lambda epoch: epoch >= warm,
+                before=self._maximise,
+            ),
+        ]
+
+    def _maximise(self, epoch: int) -> None:
+        """Find the clusters, if it is time, and if an epoch that looks at them comes before the next time."""
+        if epoch % self.num_m_step == 0 and epoch + self.num_m_step > self.warm_up_step:
+            self._say("Running E-step")
+            self.model.e_step()
+            self._processes.share_buffers(self.model)

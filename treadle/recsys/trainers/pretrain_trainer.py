@@ -1,0 +1,139 @@
+"""The trainer of models that learn in two stages."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import CheckpointError
+from treadle.recsys.models.settings import whole
+from treadle.recsys.trainers.kg_trainer import trained
+from treadle.recsys.trainers.model_file import SUFFIX
+from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.trainer import Trainer
+
+BOTH, PRETRAIN, FINETUNE = "both", "pretrain", "finetune"
+STAGES = (BOTH, PRETRAIN, FINETUNE)
+
+
+class PretrainTrainer(Trainer):
+    """Trains in stages: `pretrain_epochs` epochs that nobody evaluates, and then `epochs` as any other trainer.
+
+    `pretrain` makes the first stage alone, and `fit` what `train_stage` says: here the second one. Each has an
+    optimizer of its own, which begins anew. The first stage is trained with `model.calculate_pretrain_loss`, or, where
+    the model has none, with `calculate_loss`. Where both are made in a row, the epochs of the second are counted after
+    those of the first, and the run is resumed in either.
+
+    Attributes:
+        train_stage: "both", "pretrain" or "finetune".
+        pretrain_epochs: How many epochs the first stage has.
+        save_step: After how many of them the model is kept, in a file of its own each time; after the last, always.
+        optimizer_pretrain: The optimizer of the first stage.
+
+    Raises:
+        ConfigError: `pretrain_epochs` or `save_step` is no whole number from 1.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.train_stage = FINETUNE
+        self.pretrain_epochs, self.save_step = whole(config, "pretrain_epochs"), whole(config, "save_step")
+        rate = config["pretrain_learning_rate"]
+        self.optimizer_pretrain = self._build_optimizer(**({} if rate is None else {"learning_rate": rate}))
+        self.track(stage=Stage(self))
+
+    def pretrain(self, train_data: Any, verbose: bool = True, show_progress: bool = False) -> tuple[float, Any]:
+        """Make the first stage alone, and return what a `fit` without validation does."""
+        self.train_stage = PRETRAIN
+        return Trainer.fit(self, train_data, None, verbose=verbose, show_progress=show_progress)
+
+    def fit(
+        self,
+        train_data: Any,
+        valid_data: Any = None,
+        verbose: bool = True,
+        saved: bool = True,
+        show_progress: bool = False,
+        callback_fn: Callable[[int, Any], Any] | None = None,
+    ) -> tuple[float, Any]:
+        """Make the stages that `train_stage` names; only the second is evaluated. See `Trainer.fit`."""
+        watched = None if self.train_stage == PRETRAIN else valid_data
+        return super().fit(train_data, watched, verbose, saved, show_progress, callback_fn)
+
+    def save_pretrained_model(self, epoch: int, saved_model_file: Any) -> None:
+        """Keep the model as it is after an epoch of the first stage, in a file that a second stage can begin from."""
+        self._save_checkpoint(epoch, saved_model_file=saved_model_file)
+
+    @property
+    def _first_epochs(self) -> int:
+        """How many epochs of this training belong to the first stage."""
+        return 0 if self.train_stage == FINETUNE else self.pretrain_epochs
+
+    def _epochs_in_all(self) -> int:
+        return self._first_epochs + (0 if self.train_stage == PRETRAIN else self.epochs)
+
+    def _passes(self) -> Iterable[Pass]:
+        # Neither loss need reach the whole model, and on several processes that has to be said.
+        model, first, learning = self.model, self._first_epochs, trained(self.model)
+        pretrain = Pass(
+            name=PRETRAIN,
+            loss=getattr(model, "calculate_pretrain_loss", model.calculate_loss),
+            optimizer=self.optimizer_pretrain,
+            parameters=learning,
+            is_due=lambda epoch: epoch < first,
+            data=self._pretrain_data,
+        )
+        finetune = Pass(
+            name=FINETUNE,
+            loss=model.calculate_loss,
+            optimizer=self.optimizer,
+            parameters=learning,
+            is_due=lambda epoch: epoch >= first,
+        )
+        return {BOTH: [pretrain, finetune], PRETRAIN: [pretrain], FINETUNE: [finetune]}[self.train_stage]
+
+    def _pretrain_data(self, data: Any) -> Any:
+        """Return what the first stage goes through: the training data, unless a subclass makes other data of it."""
+        return data
+
+    def _is_evaluated(self, epoch: int) -> bool:
+        return epoch >= self._first_epochs and super()._is_evaluated(epoch - self._first_epochs)
+
+    def _after_epoch(self, epoch: int, *, saved: bool) -> None:
+        done = epoch + 1
+        if saved and done <= self._first_epochs and (done % self.save_step == 0 or done == self._first_epochs):
+            name = f"{self.config.model}-{self.config.dataset}-{done}{SUFFIX}"
+            self.save_pretrained_model(epoch, Path(self.saved_model_file).with_name(name))
+
+    def _activity(self, epoch: int) -> str:
+        return "pretraining" if epoch < self._first_epochs else super()._activity(epoch)
+
+
+class Stage:
+    """Which stages a run has, as a part of its checkpoints: with others, its epochs would mean something else.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: PretrainTrainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the stages, and where the second begins."""
+        trainer = self._trainer
+        both = trainer.train_stage == BOTH
+        return {"train_stage": trainer.train_stage, "pretrain_epochs": trainer.pretrain_epochs if both else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make sure that the stages are the same.
+
+        Raises:
+            CheckpointError: They are not.
+        """
+        own = self.state_dict()
+        if own != state:
+            told = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in (state, own)]
+            raise CheckpointError(
+                f"the run was saved with {told[0]}, and is to go on with {told[1]}; set them as they were, or begin "
+                "another run"
+            )
