@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"trainer"},
     {"lr_finder", "timm_schedule", "writers"},
     {"engine", "recsys", "nas"},
-    {"report", "doctor", "cli"},
+    {"report", "doctor", "verification", "migration", "cli"},
 ]
 """From the lowest to the highest; the private modules beside `trainer` are parts of it."""
 PACKS = {"engine", "recsys", "nas"}

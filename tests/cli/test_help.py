@@ -20,6 +20,7 @@ COMMANDS = [
     "runs",
     "report",
     "doctor",
+    "verify",
     "export",
     "config",
     "config show",

@@ -16,6 +16,7 @@ from treadle.cli.resuming import resume
 from treadle.cli.search import search
 from treadle.cli.slurm import slurm
 from treadle.cli.training import train
+from treadle.cli.verifying import verify
 
 app = typer.Typer(
     name="treadle",
@@ -52,6 +53,7 @@ app.command("slurm")(slurm)
 app.command("runs")(runs)
 app.command("report")(report)
 app.command("doctor")(doctor)
+app.command("verify")(verify)
 app.add_typer(configs, name="config")
 app.command("export")(export)
 app.add_typer(recsys, name="recsys")

@@ -1,0 +1,167 @@
+"""What a run was made from: the program, the user's own code, and the files that its settings and data name."""
+
+import os
+import sys
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+SAMPLED_BYTES = 64 * 2**20
+"""Of larger files the beginning and the end are looked at, and the size."""
+MOST_FILES = 1_000
+"""So many files of code, and entries of a folder, are looked at."""
+
+_LIBRARIES = tuple(
+    {
+        f"{form(path)}{os.sep}"
+        for name, path in (*sysconfig.get_paths().items(), ("lib of ours", os.path.dirname(__file__)))
+        for form in (os.path.abspath, os.path.realpath)
+        if "lib" in name or name == "scripts"
+    }
+)
+"""Where libraries and commands are installed, Treadle among them; as text, for thousands of modules are looked at."""
+
+
+def origin(sources: Iterable[Any], *, deterministic: bool) -> dict[str, Any]:
+    """Return what a manifest says of where a run comes from.
+
+    Args:
+        sources: Plain data, and data sets, in which files may be named.
+        deterministic: Whether the run was asked to give the same bits each time.
+    """
+    made_from = {"program": program(), "code": code(), "files": files_named(*sources)}
+    return {**made_from, "determinism": determinism(deterministic)}
+
+
+def program() -> dict[str, str] | None:
+    """Return what this process runs: the path of a script, or the name of a module; None in a notebook or a shell."""
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    path = getattr(main, "__file__", None)
+    if path is None or not os.path.isfile(path) or is_library(os.path.abspath(path)):
+        return None
+    if name is not None and name != "__main__":
+        return {"module": str(name).removesuffix(".__main__")}
+    return {"script": os.path.abspath(path)}
+
+
+def is_library(path: str) -> bool:
+    """Whether a file, given by its full path, belongs to Python, an installed package or Treadle, not to the user."""
+    return path.startswith(_LIBRARIES) or os.path.realpath(path).startswith(_LIBRARIES)
+
+
+def code() -> dict[str, str]:
+    """Return a checksum of every file of the user's that was imported, by its path."""
+    paths = {path for module in list(sys.modules.values()) if (path := _source_of(module)) is not None}
+    return _checksums(sorted(paths)[:MOST_FILES])
+
+
+def _checksums(paths: Iterable[str]) -> dict[str, str]:
+    """Return the checksums of what can be read, by the path from the working folder where it is below that."""
+    found = {path: checksum_of(path) for path in paths}
+    return {_from_here(path): checksum for path, checksum in found.items() if checksum is not None}
+
+
+def _from_here(path: str) -> str:
+    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
+
+
+def _source_of(module: Any) -> str | None:
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_LIBRARIES):
+        return None
+    full = os.path.abspath(path)
+    return None if is_library(full) else full
+
+
+def files_named(*values: Any) -> dict[str, str]:
+    """Return a checksum of every file or folder that is named in plain data, or in the attributes of a data set."""
+    return _checksums(sorted({path for value in values for path in _paths_in(value)}))
+
+
+def _paths_in(value: Any, depth: int = 0) -> Iterator[str]:
+    if isinstance(value, (str, os.PathLike)):
+        text = os.fspath(value)
+        if isinstance(text, str) and _may_be_path(text):
+            yield os.path.abspath(text)
+    elif isinstance(value, Mapping):
+        yield from _paths_in(list(value.values()), depth)
+    elif isinstance(value, (list, tuple)):
+        for item in value[:MOST_FILES]:
+            yield from _paths_in(item, depth)
+    elif depth == 0 and hasattr(value, "__dict__") and not hasattr(value, "forward"):
+        # A data set: its folder, its files, and those of what it wraps.
+        for item in vars(value).values():
+            yield from _paths_in(item, depth + (not hasattr(item, "__getitem__")))
+
+
+def _may_be_path(text: str) -> bool:
+    # A word such as "cpu" may be the name of a file by chance; the folder one is in, or above, is no data.
+    if not text or len(text) > 4_000 or "\0" in text or (os.sep not in text and "." not in text):
+        return False
+    return os.path.exists(text) and not Path.cwd().is_relative_to(os.path.abspath(text))
+
+
+def checksum_of(path: str) -> str | None:
+    """Return a checksum of a file, or of the names and sizes in a folder; None if there is nothing to read."""
+    try:
+        if os.path.isdir(path):
+            return f"folder {_of_folder(Path(path)):08x}"
+        state = os.stat(path)
+        return _of_file(path, state.st_size, state.st_mtime_ns)
+    except OSError:
+        return None
+
+
+def _of_folder(folder: Path) -> int:
+    """Return a checksum of the names and sizes in a folder, and of what is in the files unless that is much."""
+    states = {path: path.stat() for path in _below(folder)}
+    is_small = sum(state.st_size for state in states.values()) <= SAMPLED_BYTES
+    inside = {
+        path: _of_file(str(path), state.st_size, state.st_mtime_ns) if is_small else f"{state.st_size} bytes"
+        for path, state in states.items()
+    }
+    entries = sorted(f"{path.relative_to(folder)} {found}" for path, found in inside.items())
+    return zlib.crc32("\n".join(entries).encode())
+
+
+def _below(folder: Path) -> Iterable[Path]:
+    found = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            found += 1
+            if found > MOST_FILES:
+                return
+            yield Path(place) / name
+
+
+@lru_cache(maxsize=4 * MOST_FILES)
+def _of_file(path: str, size: int, changed: int) -> str:
+    """Return the size and the CRC-32 of a file; asked again for a file that has not changed, it is not read again."""
+    value = 0
+    with open(path, "rb") as file:
+        for start in (0,) if size <= SAMPLED_BYTES else (0, size - SAMPLED_BYTES // 2):
+            file.seek(start)
+            value = zlib.crc32(file.read(SAMPLED_BYTES if size <= SAMPLED_BYTES else SAMPLED_BYTES // 2), value)
+    return f"{size} bytes {value:08x}"
+
+
+def determinism(wanted: bool) -> dict[str, Any]:
+    """Return what decides whether torch gives the same bits each time.
+
+    Args:
+        wanted: Whether the run was asked to be deterministic.
+    """
+    import torch
+
+    return {
+        "deterministic": wanted,
+        "algorithms": wanted or torch.are_deterministic_algorithms_enabled(),
+        "cudnn benchmark": torch.backends.cudnn.benchmark,
+        "cublas workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        "hash seed": os.environ.get("PYTHONHASHSEED"),
+    }
