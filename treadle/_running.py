@@ -228,7 +228,8 @@ class Running(SetUp):
         if self._folder is not None and self.processes.is_main:
             facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
             facts |= {"environment": environment(), "processes": self.processes.size}
-            self._folder.write_manifest({**facts, **origin(self._sources(), deterministic=self.deterministic)})
+            made_from = origin(self._sources(), deterministic=self.deterministic, but=self._folder.path)
+            self._folder.write_manifest({**facts, **made_from})
 
     def _sources(self) -> list[Any]:
         """Return what names the files that the run reads: the command line and the data sets."""

@@ -25,14 +25,15 @@ _LIBRARIES = tuple(
 """Where libraries and commands are installed, Treadle among them; as text, for thousands of modules are looked at."""
 
 
-def origin(sources: Iterable[Any], *, deterministic: bool) -> dict[str, Any]:
+def origin(sources: Iterable[Any], *, deterministic: bool, but: Path) -> dict[str, Any]:
     """Return what a manifest says of where a run comes from.
 
     Args:
         sources: Plain data, and data sets, in which files may be named.
         deterministic: Whether the run was asked to give the same bits each time.
+        but: A folder that is none of them: that of the run, which changes.
     """
-    made_from = {"program": program(), "code": code(), "files": files_named(*sources)}
+    made_from = {"program": program(), "code": code(), "files": files_named(*sources, but=but)}
     return {**made_from, "determinism": determinism(deterministic)}
 
 
@@ -77,9 +78,20 @@ def _source_of(module: Any) -> str | None:
     return None if is_library(full) else full
 
 
-def files_named(*values: Any) -> dict[str, str]:
-    """Return a checksum of every file or folder that is named in plain data, or in the attributes of a data set."""
-    return _checksums(sorted({path for value in values for path in _paths_in(value)}))
+def files_named(*values: Any, but: Path | None = None) -> dict[str, str]:
+    """Return a checksum of every file or folder that is named in plain data, or in the attributes of a data set.
+
+    Args:
+        values: The data, and data sets.
+        but: A folder to leave out, with what is in it and what it is in.
+    """
+    paths = {path for value in values for path in _paths_in(value)}
+    hidden = None if but is None else os.path.abspath(but)
+    return _checksums(sorted(path for path in paths if hidden is None or not _is_related(path, hidden)))
+
+
+def _is_related(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) in (path, folder)
 
 
 def _paths_in(value: Any, depth: int = 0) -> Iterator[str]:
