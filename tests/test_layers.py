@@ -20,7 +20,7 @@ LAYERS: list[set[str]] = [
     {PARTS},
     {"callbacks"},
     {"trainer"},
-    {"lr_finder", "timm_schedule", "writers"},
+    {"lr_finder", "timm_schedule", "steps", "writers"},
     {"engine", "recsys", "nas"},
     {"report", "doctor", "verification", "migration", "cli"},
 ]

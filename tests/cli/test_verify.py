@@ -28,7 +28,7 @@ def test_a_changed_seed_or_line_of_the_model_is_status_1_and_named(project: Path
     config.write_text(config.read_text().replace("seed: 1234", "seed: 1235"))
     found = json.loads(treadle("verify", "runs/small", "--json", "--steps", "4", status=1).stdout)
     assert (found["verdict"], found["parts"][0]["verdict"]) == ("different", "different")
-    assert found["surroundings"] == ["seed: 1234 then, 43 now"]
+    assert found["surroundings"] == ["seed: 1234 then, 1235 now"]
     config.write_text(config.read_text().replace("seed: 1235", "seed: 1234"))
     parts = Path("mine/parts.py")
     parts.write_text(parts.read_text().replace("nn.Tanh()", "nn.ReLU()"))
