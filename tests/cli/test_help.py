@@ -22,6 +22,8 @@ COMMANDS = [
     "doctor",
     "verify",
     "export",
+    "import",
+    "migrate",
     "config",
     "config show",
     "config diff",

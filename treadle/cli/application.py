@@ -10,6 +10,7 @@ from treadle.cli.doctor import doctor
 from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
 from treadle.cli.listing import runs
+from treadle.cli.migrating import import_checkpoint, migrate
 from treadle.cli.recsys import recsys
 from treadle.cli.report import report
 from treadle.cli.resuming import resume
@@ -56,4 +57,6 @@ app.command("doctor")(doctor)
 app.command("verify")(verify)
 app.add_typer(configs, name="config")
 app.command("export")(export)
+app.command("import")(import_checkpoint)
+app.command("migrate")(migrate)
 app.add_typer(recsys, name="recsys")

@@ -75,9 +75,12 @@ class StepTrainer:
             model: The model.
             train_dataloaders: The training data: a loader, or anything that `Trainer.train` takes.
             val_dataloaders: What to evaluate on.
-            datamodule: An object with `train_dataloader()` and `val_dataloader()`, in place of the two.
+            datamodule: An object with `train_dataloader()` and `val_dataloader()`, in place of the two; by default the
+                model itself, if it has them.
             resume: "auto" goes on with the run in `run_dir` if there is one.
         """
+        if datamodule is None and train_dataloaders is None and hasattr(model, "train_dataloader"):
+            datamodule = model
         if datamodule is not None:
             train_dataloaders, val_dataloaders = _data_of(datamodule)
         if train_dataloaders is None:
