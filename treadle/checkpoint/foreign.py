@@ -74,11 +74,12 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     """Return what is in a file, and the names in it that were not looked up."""
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        stand_ins = [(type("Inert", (_Inert,), {}), name) for name in unknown]
+        stand_ins: list[Any] = [(type("Inert", (_Inert,), {}), name) for name in unknown]
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True), sorted(unknown)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        told = str(error).partition("WeightsUnpickler error:")[2].strip() or str(error) or type(error).__name__
+        reason = told.splitlines()[0]
         raise CheckpointError(f"{path} holds no weights that can be read without running code: {reason}") from error
 
 

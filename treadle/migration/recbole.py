@@ -60,7 +60,7 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path} holds no settings by name")
     entries = {key.value: (key, value) for key, value in tree.value}
-    if not entries.keys() & (OLD | GONE.keys() | framework_defaults().keys()):
+    if not entries.keys() & (OLD | GONE.keys() | IDLE.keys() | framework_defaults().keys()):
         raise ConfigError(f"{path} holds none of RecBole's settings, such as train_batch_size or eval_args")
     notes = list(_tags(tree))
     edits: list[tuple[int, int, str]] = []
@@ -70,6 +70,9 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
         comment = _comment(text, entries[first][1])
         edits.append((*_lines_of(text, *entries[first]), "".join(f"{line}\n" for line in [*comment, *lines])))
         edits += [(*_lines_of(text, *entries[name]), "") for name in others]
+    for name in sorted(entries.keys() & IDLE.keys()):
+        edits.append((*_lines_of(text, *entries[name]), ""))
+        notes.append(Note(entries[name][0].start_mark.line + 1, f"{name} is left out: {IDLE[name]}", left=False))
     notes += [
         Note(key.start_mark.line + 1, f"{name}: {GONE[name]}") for name, (key, _) in entries.items() if name in GONE
     ]
@@ -109,9 +112,8 @@ def _plain(node: Any) -> Any:
 def _tags(tree: Any) -> Iterator[Note]:
     """Yield what in a YAML file would have to run code, at any depth."""
     if str(tree.tag).startswith("tag:yaml.org,2002:python/"):
-        yield Note(
-            tree.start_mark.line + 1, f"{tree.tag.split(':')[-1]} runs code when it is read; write the value itself"
-        )
+        tag = tree.tag.partition(",2002:")[2]
+        yield Note(tree.start_mark.line + 1, f"{tag} runs code when it is read; write the value itself")
     for child in tree.value if isinstance(tree.value, list) else ():
         for node in child if isinstance(child, tuple) else (child,):
             yield from _tags(node)
