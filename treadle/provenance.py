@@ -5,7 +5,7 @@ import sys
 import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,6 @@ SAMPLED_BYTES = 64 * 2**20
 """Of larger files the beginning and the end are looked at, and the size."""
 MOST_FILES = 1_000
 """So many files of code, and entries of a folder, are looked at."""
-
-_LIBRARIES = tuple(
-    {
-        f"{form(path)}{os.sep}"
-        for name, path in (*sysconfig.get_paths().items(), ("lib of ours", os.path.dirname(__file__)))
-        for form in (os.path.abspath, os.path.realpath)
-        if "lib" in name or name == "scripts"
-    }
-)
-"""Where libraries and commands are installed, Treadle among them; as text, for thousands of modules are looked at."""
 
 
 def origin(sources: Iterable[Any], *, deterministic: bool, but: Path) -> dict[str, Any]:
@@ -49,9 +39,20 @@ def program() -> dict[str, str] | None:
     return {"script": os.path.abspath(path)}
 
 
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Return where libraries and commands are installed, Treadle among them.
+
+    As text, for thousands of modules are looked at; and not when this is imported, for it loads a module of Python's.
+    """
+    paths = [path for name, path in sysconfig.get_paths().items() if "lib" in name or name == "scripts"]
+    forms = (os.path.abspath, os.path.realpath)
+    return tuple({f"{form(path)}{os.sep}" for path in (*paths, os.path.dirname(__file__)) for form in forms})
+
+
 def is_library(path: str) -> bool:
     """Whether a file, given by its full path, belongs to Python, an installed package or Treadle, not to the user."""
-    return path.startswith(_LIBRARIES) or os.path.realpath(path).startswith(_LIBRARIES)
+    return path.startswith(_libraries()) or os.path.realpath(path).startswith(_libraries())
 
 
 def code() -> dict[str, str]:
@@ -72,7 +73,7 @@ def _from_here(path: str) -> str:
 
 def _source_of(module: Any) -> str | None:
     path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_LIBRARIES):
+    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_libraries()):
         return None
     full = os.path.abspath(path)
     return None if is_library(full) else full

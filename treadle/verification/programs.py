@@ -54,7 +54,7 @@ def program_of(run: Path) -> Program:
         return Program(f"python -m {name}", lambda: _run(arguments, folder, lambda: _run_module(name)), named)
     if Path(arguments[0]).name in COMMANDS and arguments[1:]:
         shown = f"treadle {' '.join(arguments[1:])}"
-        return Program(shown, lambda: _run(arguments, folder, lambda: _command(arguments[1:])), named)
+        return Program(shown, lambda: _run(arguments, folder, lambda: _run_module("treadle.cli")), named)
     raise ConfigError(
         f"{run} cannot be started again from its folder: no script, config or command made it, but a notebook or a "
         "shell; put what made it into a function and call treadle.verify(function, run_dir)"
@@ -124,10 +124,3 @@ def _train_config(run: Path) -> None:
         config.train.update(output_dir=str(place_of(run)), resume="auto")
         prepare_environment(config)
         trainer_of(config)(config).train()
-
-
-def _command(arguments: list[str]) -> None:
-    """Run a command of Treadle's."""
-    from treadle.cli.application import app
-
-    app(arguments, prog_name="treadle", standalone_mode=False)
