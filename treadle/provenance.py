@@ -4,7 +4,7 @@ import os
 import sys
 import sysconfig
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ SAMPLED_BYTES = 64 * 2**20
 """Of larger files the beginning and the end are looked at, and the size."""
 MOST_FILES = 1_000
 """So many files of code, and entries of a folder, are looked at."""
+DEEPEST = 8
+"""So deep inside of each other are containers and data sets looked into."""
 
 
 def origin(sources: Iterable[Any], *, deterministic: bool, but: Path) -> dict[str, Any]:
@@ -95,20 +97,29 @@ def _is_related(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) in (path, folder)
 
 
-def _paths_in(value: Any, depth: int = 0) -> Iterator[str]:
-    if isinstance(value, (str, os.PathLike)):
-        text = os.fspath(value)
-        if isinstance(text, str) and _may_be_path(text):
-            yield os.path.abspath(text)
-    elif isinstance(value, Mapping):
-        yield from _paths_in(list(value.values()), depth)
-    elif isinstance(value, (list, tuple)):
-        for item in value[:MOST_FILES]:
-            yield from _paths_in(item, depth)
-    elif depth == 0 and hasattr(value, "__dict__") and not hasattr(value, "forward"):
-        # A data set: its folder, its files, and those of what it wraps.
-        for item in vars(value).values():
-            yield from _paths_in(item, depth + (not hasattr(item, "__getitem__")))
+def _paths_in(value: Any) -> Iterator[str]:
+    """Yield the paths in plain data, or among the attributes of a data set and of the data sets that it wraps."""
+    waiting, seen, looked_at = [(value, 0)], set[int](), 0
+    while waiting and looked_at < 10 * MOST_FILES:
+        one, depth = waiting.pop()
+        looked_at += 1
+        if isinstance(one, (str, Path)):
+            if _may_be_path(str(one)):
+                yield os.path.abspath(one)
+        elif id(one) not in seen and depth < DEEPEST:
+            # Objects may hold each other, and each is looked at once.
+            seen.add(id(one))
+            waiting += [(item, depth + 1) for item in _inside(one)]
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return what plain containers hold, and what the attributes of an object hold that can be indexed or iterated."""
+    if isinstance(value, dict):
+        return list(value.values())[:MOST_FILES]
+    if isinstance(value, (list, tuple)):
+        return list(value[:MOST_FILES])
+    is_data = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    return list(vars(value).values()) if is_data and hasattr(value, "__dict__") else []
 
 
 def _may_be_path(text: str) -> bool:
