@@ -20,9 +20,9 @@ LAYERS: list[set[str]] = [
     {PARTS},
     {"callbacks"},
     {"trainer"},
-    {"lr_finder", "timm_schedule", "writers"},
+    {"lr_finder", "timm_schedule", "steps", "writers"},
     {"engine", "recsys", "nas"},
-    {"report", "doctor", "demos", "starting", "cli"},
+    {"report", "doctor", "verification", "migration", "demos", "starting", "cli"},
 ]
 """From the lowest to the highest; the private modules beside `trainer` are parts of it."""
 PACKS = {"engine", "recsys", "nas"}

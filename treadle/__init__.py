@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treadle.result import TrainResult
     from treadle.timm_schedule import TrainerWithTimmScheduler
     from treadle.trainer import Trainer
+    from treadle.verification import verify
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "parallel",
     "parameter_groups",
     "schedules",
+    "verify",
 ]
 
 _HOMES = {
@@ -74,6 +76,7 @@ _HOMES = {
     "linear_cross_entropy": "fused_loss",
     "notebook_launcher": "parallel.launching",
     "parameter_groups": "optimizers",
+    "verify": "verification",
 }
 
 

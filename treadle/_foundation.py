@@ -35,6 +35,7 @@ from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
 from treadle.run_config import TrainerRunConfig
 from treadle.run_folder import RunFolder
+from treadle.run_place import place_of
 from treadle.settings import RunSettings
 
 AGREEMENT_STEPS = 10
@@ -121,7 +122,7 @@ class Foundation:
         self.loss_func = loss_func
         self.optimizer: Any = optimizer
         self.seed = seed
-        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.run_dir = None if run_dir is None else place_of(Path(run_dir))
         self.loss_reduction = loss_reduction
         self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
         self.on_nonfinite = on_nonfinite

@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,7 @@ from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel.peers import Peers
+from treadle.provenance import origin
 from treadle.resplitting import batch_identity
 from treadle.result import find_best
 from treadle.run_folder import RunFolder
@@ -225,7 +227,14 @@ class Running(SetUp):
     def _write_manifest(self) -> None:
         if self._folder is not None and self.processes.is_main:
             facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
-            self._folder.write_manifest({**facts, "environment": environment(), "processes": self.processes.size})
+            facts |= {"environment": environment(), "processes": self.processes.size}
+            made_from = origin(self._sources(), deterministic=self.deterministic, but=self._folder.path)
+            self._folder.write_manifest({**facts, **made_from})
+
+    def _sources(self) -> list[Any]:
+        """Return what names the files that the run reads: the command line and the data sets."""
+        streams = (self._train_dataloader, self._eval_dataloader)
+        return [sys.argv[1:], *(getattr(stream, "dataset", None) for stream in streams)]
 
     # Saving -----------------------------------------------------------------------------------------------
 
@@ -487,8 +496,5 @@ def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return those of the values that are numbers, words or tuples of them."""
     plain = (bool, int, float, str, type(None))
     found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
-    }
+    inside = {name: value if isinstance(value, list) else [value] for name, value in found.items()}
+    return {name: value for name, value in found.items() if all(isinstance(item, plain) for item in inside[name])}

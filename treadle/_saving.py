@@ -234,6 +234,9 @@ class Saving(Foundation):
         state = {**common, **mine}
         surplus = [name for name in state if name not in self._tracked.names()] if partly else []
         self._tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
+        for optimizer in self.optimizers().values() if self.progress.step else ():
+            # It made its steps before the run was saved; a schedule that now moves first would complain.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         if self._graphs is not None:
             self._graphs.forget()
 

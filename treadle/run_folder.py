@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ class RunFolder:
         manifest = {
             **facts,
             "command": sys.argv,
+            "folder": os.getcwd(),
             "git": git_commit(Path.cwd()),
             "packages": {name: _version(name) for name in PACKAGES},
             "starts": [*self._earlier_starts(), {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": facts["step"]}],

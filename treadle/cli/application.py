@@ -12,12 +12,14 @@ from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
 from treadle.cli.init import init
 from treadle.cli.listing import runs
+from treadle.cli.migrating import import_checkpoint, migrate
 from treadle.cli.recsys import recsys
 from treadle.cli.report import report
 from treadle.cli.resuming import resume
 from treadle.cli.search import search
 from treadle.cli.slurm import slurm
 from treadle.cli.training import train
+from treadle.cli.verifying import verify
 
 app = typer.Typer(
     name="treadle",
@@ -56,6 +58,9 @@ app.command("slurm")(slurm)
 app.command("runs")(runs)
 app.command("report")(report)
 app.command("doctor")(doctor)
+app.command("verify")(verify)
 app.add_typer(configs, name="config")
 app.command("export")(export)
+app.command("import")(import_checkpoint)
+app.command("migrate")(migrate)
 app.add_typer(recsys, name="recsys")

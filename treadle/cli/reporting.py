@@ -3,12 +3,10 @@
 import os
 import shutil
 import sys
-import sysconfig
 import textwrap
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import typer
@@ -16,6 +14,7 @@ import typer
 from treadle.cli import worker
 from treadle.errors import TreadleError
 from treadle.leaving import EXIT_CODE, PreemptedExit
+from treadle.provenance import is_library
 
 TRACEBACK = "TREADLE_TRACEBACK"
 """The environment variable that has every error shown with its traceback."""
@@ -23,8 +22,6 @@ TRACEBACK = "TREADLE_TRACEBACK"
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C ended, as in a shell."""
 
-_PACKAGE = Path(__file__).parents[1]
-_LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if "lib" in name)
 _CONFIG_FILE = "_treadle_config_"
 """What the names of modules begin with that are config files."""
 
@@ -133,8 +130,8 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
 def _is_own_code(frame: FrameType) -> bool:
     """Whether a frame is neither Treadle's, nor a library's, nor a line of a config file, which the message names."""
     file = frame.f_code.co_filename
-    if file.startswith("<") or Path(file).is_relative_to(_PACKAGE):
+    if file.startswith("<"):
         return False
     if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__")).startswith(_CONFIG_FILE):
         return False
-    return not any(Path(file).is_relative_to(library) for library in _LIBRARIES)
+    return not is_library(os.path.abspath(file))

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.config.saving import plain
 from treadle.data import Batch, Stream, size_of
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._splitting import Splitting
@@ -206,6 +207,11 @@ class EngineCore(Splitting):
     def _write_config(self, folder: RunFolder) -> None:
         """Have the face write its config, which says more than the core knows: the run in the folder is this one."""
         self._face._save_config()
+
+    def _sources(self) -> list[Any]:
+        """Return what names the files that the run reads: a config names most of them."""
+        config = getattr(self._face, "cfg", None)
+        return [*super()._sources(), None if config is None else plain(config)]
 
     def _step_to_resume(self, store: CheckpointStore) -> int | None:
         return None if self._carried is not None else super()._step_to_resume(store)

@@ -127,6 +127,10 @@ class RecsysCore(Trainer):
                 resume_from=self.options.resume_from,
             )
 
+    def _sources(self) -> list[Any]:
+        """Return what names the files that the run reads: the settings name the folder of the data."""
+        return [*super()._sources(), self._face.config["data_path"]]
+
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print if the caller of `fit` wants it; the folder of the run gets it anyway."""
         if self.options.verbose:

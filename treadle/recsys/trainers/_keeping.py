@@ -23,6 +23,7 @@ from treadle.recsys.trainers.model_file import (
 )
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.results import decoded_metrics, encoded_metrics
+from treadle.run_place import is_moved, place_of
 
 OWN_STATE = ("model", "other_parameter")
 """What of the state of a run stands in the file of a model under a name of its own, beside the optimizers."""
@@ -170,9 +171,10 @@ class Keeping(Evaluating):
         resumed, self._resumed_file = self._resumed_file, None
         chosen = folder is not None
         if chosen:
-            path: Path | None = Path(str(folder))
+            own = place_of(Path(str(folder)))
+            path: Path | None = own
             if resumed is None:
-                self.saved_model_file = str(Path(str(folder)) / f"{self.config.model}{SUFFIX}")
+                self.saved_model_file = str(own / f"{self.config.model}{SUFFIX}")
         elif resumed is not None:
             path = resumed.with_suffix("") if saved else None
             chosen = path is not None
@@ -191,6 +193,10 @@ class Keeping(Evaluating):
         """Make a folder for a run that begins, and name the file of its model."""
         named = Path(self.saved_model_file)
         own = self.saved_model_file == self._proposed
+        if is_moved():
+            place = place_of(named.with_suffix(""), chosen=False)
+            self.saved_model_file = str(place) + SUFFIX
+            return place
         path = Path(self._processes.share(str(reserve(named.parent, named.stem)) if self._processes.is_main else None))
         if own:
             # The next run of this trainer gets a name of its own.

@@ -1,0 +1,115 @@
+"""Checkpoints of other systems: their tensors and plain data, with nothing in them run."""
+
+import os
+import pickle
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treadle.checkpoint.importing import weights_in
+from treadle.errors import CheckpointError
+
+ONEFLOW = (
+    "is a checkpoint of LiBai's, which only OneFlow can read; there, save {name: tensor.numpy()} for each tensor with "
+    "numpy.savez, and make tensors of them here"
+)
+
+
+@dataclass
+class ForeignCheckpoint:
+    """What a checkpoint of another system holds.
+
+    Attributes:
+        system: The system that wrote it.
+        weights: The weights and buffers of its model, by name.
+        optimizer: The state of its optimizer, as torch has it; None if there is none, or more than one.
+        facts: Plain data beside them: epoch, step, hyperparameters.
+        passed_over: What was left unread, by name: objects that only code in the file could make.
+    """
+
+    system: str
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    passed_over: list[str] = field(default_factory=list)
+
+
+class _Inert:
+    """Stands for whatever a file names and torch does not know: called or made, it is an empty dict."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # The one type besides plain ones that torch's reader lets a file fill with items and attributes.
+        return OrderedDict()
+
+
+def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
+    """Return what a checkpoint of Lightning, detectron2 or pytorch-accelerated holds.
+
+    Torch's restricted reader takes tensors and plain data. What it does not know, such as the settings of a program as
+    objects of its own classes, comes out as empty stand-ins; no name in the file is ever looked up or called.
+
+    Raises:
+        CheckpointError: There is no such file, it is damaged, or no weights are in it.
+    """
+    target = Path(path)
+    if target.is_dir() and (target / "model").exists():
+        raise CheckpointError(f"{target} {ONEFLOW}")
+    if not target.is_file():
+        raise CheckpointError(f"there is no file {target} to import weights from")
+    state, unknown = _read(target)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{target} holds a {type(state).__name__}; weights come as a dict of tensors by name")
+    found = ForeignCheckpoint(_system_of(state), weights_in(state), _optimizer_of(state), passed_over=unknown)
+    taken = {"state_dict", "model_state_dict", "model", "optimizer", "optimizer_states", "optimizer_state_dict"}
+    plain = {str(name): _plain(value) for name, value in state.items() if name not in taken}
+    found.facts = {name: value for name, value in plain.items() if value is not None and name not in found.weights}
+    return found
+
+
+def _read(path: Path) -> tuple[Any, list[str]]:
+    """Return what is in a file, and the names in it that were not looked up."""
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        stand_ins: list[Any] = [(type("Inert", (_Inert,), {}), name) for name in unknown]
+        with torch.serialization.safe_globals(stand_ins):
+            return torch.load(path, map_location="cpu", weights_only=True), sorted(unknown)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        told = str(error).partition("WeightsUnpickler error:")[2].strip() or str(error) or type(error).__name__
+        reason = told.splitlines()[0]
+        raise CheckpointError(f"{path} holds no weights that can be read without running code: {reason}") from error
+
+
+def _system_of(state: dict[str, Any]) -> str:
+    if "pytorch-lightning_version" in state or "optimizer_states" in state:
+        return "Lightning"
+    if "model_state_dict" in state:
+        return "pytorch-accelerated"
+    if isinstance(state.get("model"), dict) and {"iteration", "scheduler", "__author__"} & state.keys():
+        return "detectron2"
+    if {"config", "other_parameter"} <= state.keys():
+        return "RecBole"
+    return "torch"
+
+
+def _optimizer_of(state: dict[str, Any]) -> dict[str, Any] | None:
+    several = state.get("optimizer_states")
+    found = several[0] if isinstance(several, list) and len(several) == 1 else None
+    for name in ("optimizer_state_dict", "optimizer"):
+        found = state.get(name) if found is None else found
+    return found if isinstance(found, dict) and {"state", "param_groups"} <= found.keys() else None
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a value; None if that is nothing."""
+    if isinstance(value, dict):
+        inside = {str(key): _plain(item) for key, item in value.items()}
+        kept = {key: item for key, item in inside.items() if item is not None}
+        return kept or None
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item) for item in value]
+        return items if items and all(item is not None for item in items) else None
+    return value if isinstance(value, (bool, int, float, str)) else None

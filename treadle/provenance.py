@@ -1,0 +1,191 @@
+"""What a run was made from: the program, the user's own code, and the files that its settings and data name."""
+
+import os
+import sys
+import sysconfig
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+SAMPLED_BYTES = 64 * 2**20
+"""Of larger files the beginning and the end are looked at, and the size."""
+MOST_FILES = 1_000
+"""So many files of code, and entries of a folder, are looked at."""
+DEEPEST = 8
+"""So deep inside of each other are containers and data sets looked into."""
+
+
+def origin(sources: Iterable[Any], *, deterministic: bool, but: Path) -> dict[str, Any]:
+    """Return what a manifest says of where a run comes from.
+
+    Args:
+        sources: Plain data, and data sets, in which files may be named.
+        deterministic: Whether the run was asked to give the same bits each time.
+        but: A folder that is none of them: that of the run, which changes.
+    """
+    made_from = {"program": program(), "code": code(), "files": files_named(*sources, but=but)}
+    return {**made_from, "determinism": determinism(deterministic)}
+
+
+def program() -> dict[str, str] | None:
+    """Return what this process runs: the path of a script, or the name of a module; None in a notebook or a shell."""
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    path = getattr(main, "__file__", None)
+    if path is None or not os.path.isfile(path) or is_library(os.path.abspath(path)):
+        return None
+    if name is not None and name != "__main__":
+        return {"module": str(name).removesuffix(".__main__")}
+    return {"script": os.path.abspath(path)}
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Return where libraries and commands are installed, Treadle among them.
+
+    As text, for thousands of modules are looked at; and not when this is imported, for it loads a module of Python's.
+    """
+    paths = [path for name, path in sysconfig.get_paths().items() if "lib" in name or name == "scripts"]
+    forms = (os.path.abspath, os.path.realpath)
+    return tuple({f"{form(path)}{os.sep}" for path in (*paths, os.path.dirname(__file__)) for form in forms})
+
+
+def is_library(path: str) -> bool:
+    """Whether a file, given by its full path, belongs to Python, an installed package or Treadle, not to the user."""
+    return path.startswith(_libraries()) or os.path.realpath(path).startswith(_libraries())
+
+
+def code() -> dict[str, str]:
+    """Return a checksum of every file of the user's that was imported, by its path."""
+    paths = {path for module in list(sys.modules.values()) if (path := _source_of(module)) is not None}
+    return _checksums(sorted(paths)[:MOST_FILES])
+
+
+def _checksums(paths: Iterable[str]) -> dict[str, str]:
+    """Return the checksums of what can be read, by the path from the working folder where it is below that."""
+    found = {path: checksum_of(path) for path in paths}
+    return {_from_here(path): checksum for path, checksum in found.items() if checksum is not None}
+
+
+def _from_here(path: str) -> str:
+    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
+
+
+def _source_of(module: Any) -> str | None:
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_libraries()):
+        return None
+    full = os.path.abspath(path)
+    return None if is_library(full) else full
+
+
+def files_named(*values: Any, but: Path | None = None) -> dict[str, str]:
+    """Return a checksum of every file or folder that is named in plain data, or in the attributes of a data set.
+
+    Args:
+        values: The data, and data sets.
+        but: A folder to leave out, with what is in it and what it is in.
+    """
+    paths = {path for value in values for path in _paths_in(value)}
+    hidden = None if but is None else os.path.abspath(but)
+    return _checksums(sorted(path for path in paths if hidden is None or not _is_related(path, hidden)))
+
+
+def _is_related(path: str, folder: str) -> bool:
+    return os.path.commonpath([path, folder]) in (path, folder)
+
+
+def _paths_in(value: Any) -> Iterator[str]:
+    """Yield the paths in plain data, or among the attributes of a data set and of the data sets that it wraps."""
+    waiting, seen, looked_at = [(value, 0)], set[int](), 0
+    while waiting and looked_at < 10 * MOST_FILES:
+        one, depth = waiting.pop()
+        looked_at += 1
+        if isinstance(one, (str, Path)):
+            if _may_be_path(str(one)):
+                yield os.path.abspath(one)
+        elif id(one) not in seen and depth < DEEPEST:
+            # Objects may hold each other, and each is looked at once.
+            seen.add(id(one))
+            waiting += [(item, depth + 1) for item in _inside(one)]
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return what plain containers hold, and what the attributes of an object hold that can be indexed or iterated."""
+    if isinstance(value, dict):
+        return list(value.values())[:MOST_FILES]
+    if isinstance(value, (list, tuple)):
+        return list(value[:MOST_FILES])
+    is_data = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+    return list(vars(value).values()) if is_data and hasattr(value, "__dict__") else []
+
+
+def _may_be_path(text: str) -> bool:
+    # A word such as "cpu" may be the name of a file by chance; the folder one is in, or above, is no data.
+    if not text or len(text) > 4_000 or "\0" in text or (os.sep not in text and "." not in text):
+        return False
+    return os.path.exists(text) and not Path.cwd().is_relative_to(os.path.abspath(text))
+
+
+def checksum_of(path: str) -> str | None:
+    """Return a checksum of a file, or of the names and sizes in a folder; None if there is nothing to read."""
+    try:
+        if os.path.isdir(path):
+            return f"folder {_of_folder(Path(path)):08x}"
+        state = os.stat(path)
+        return _of_file(path, state.st_size, state.st_mtime_ns)
+    except OSError:
+        return None
+
+
+def _of_folder(folder: Path) -> int:
+    """Return a checksum of the names and sizes in a folder, and of what is in the files unless that is much."""
+    states = {path: path.stat() for path in _below(folder)}
+    is_small = sum(state.st_size for state in states.values()) <= SAMPLED_BYTES
+    inside = {
+        path: _of_file(str(path), state.st_size, state.st_mtime_ns) if is_small else f"{state.st_size} bytes"
+        for path, state in states.items()
+    }
+    entries = sorted(f"{path.relative_to(folder)} {found}" for path, found in inside.items())
+    return zlib.crc32("\n".join(entries).encode())
+
+
+def _below(folder: Path) -> Iterable[Path]:
+    found = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            found += 1
+            if found > MOST_FILES:
+                return
+            yield Path(place) / name
+
+
+@lru_cache(maxsize=4 * MOST_FILES)
+def _of_file(path: str, size: int, changed: int) -> str:
+    """Return the size and the CRC-32 of a file; asked again for a file that has not changed, it is not read again."""
+    value = 0
+    with open(path, "rb") as file:
+        for start in (0,) if size <= SAMPLED_BYTES else (0, size - SAMPLED_BYTES // 2):
+            file.seek(start)
+            value = zlib.crc32(file.read(SAMPLED_BYTES if size <= SAMPLED_BYTES else SAMPLED_BYTES // 2), value)
+    return f"{size} bytes {value:08x}"
+
+
+def determinism(wanted: bool) -> dict[str, Any]:
+    """Return what decides whether torch gives the same bits each time.
+
+    Args:
+        wanted: Whether the run was asked to be deterministic.
+    """
+    import torch
+
+    return {
+        "deterministic": wanted,
+        "algorithms": wanted or torch.are_deterministic_algorithms_enabled(),
+        "cudnn benchmark": torch.backends.cudnn.benchmark,
+        "cublas workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        "hash seed": os.environ.get("PYTHONHASHSEED"),
+    }

@@ -1,0 +1,69 @@
+"""What `configure_optimizers` returns, in any of its forms, as one optimizer with its schedule."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+from treadle.errors import ConfigError
+from treadle.settings import Interval
+
+REMEDY = "override phases() of treadle.Trainer to have several take turns"
+
+
+@dataclass(frozen=True)
+class Configured:
+    """An optimizer and its schedule.
+
+    Attributes:
+        optimizer: The optimizer.
+        scheduler: The schedule; None if there is none.
+        interval: Whether it moves by steps or by epochs.
+        metric: The metric that drives it.
+    """
+
+    optimizer: Optimizer
+    scheduler: Any = None
+    interval: Interval = "epoch"
+    metric: str | None = None
+
+
+def configured(found: Any) -> Configured:
+    """Return what `configure_optimizers` returned: an optimizer, a dict, or lists of optimizers and schedules.
+
+    Raises:
+        ConfigError: It is something else, or there are several optimizers.
+    """
+    if isinstance(found, Mapping):
+        return _with_schedule(found["optimizer"], found.get("lr_scheduler"), found.get("monitor"))
+    if isinstance(found, (list, tuple)):
+        optimizers, schedules = _lists(found)
+        if len(optimizers) == 1 and isinstance(optimizers[0], Mapping):
+            return configured(optimizers[0])
+        if len(optimizers) != 1 or len(schedules) > 1:
+            raise ConfigError(f"configure_optimizers returned {len(optimizers)} optimizers; {REMEDY}")
+        return _with_schedule(optimizers[0], schedules[0] if schedules else None, None)
+    return _with_schedule(found, None, None)
+
+
+def _lists(found: Any) -> tuple[list[Any], list[Any]]:
+    if len(found) == 2 and isinstance(found[0], (list, tuple)):
+        return list(found[0]), list(found[1])
+    return list(found), []
+
+
+def _with_schedule(optimizer: Any, schedule: Any, monitor: str | None) -> Configured:
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"configure_optimizers returned a {type(optimizer).__name__}; return a torch optimizer, alone or with its "
+            "schedule"
+        )
+    if not isinstance(schedule, Mapping):
+        return Configured(optimizer, schedule, metric=monitor)
+    if int(schedule.get("frequency", 1)) != 1:
+        raise ConfigError(f"a schedule with frequency={schedule['frequency']} is not known; it moves in every interval")
+    interval = schedule.get("interval", "epoch")
+    if interval not in ("step", "epoch"):
+        raise ConfigError(f"a schedule moves by 'step' or 'epoch', not by {interval!r}")
+    return Configured(optimizer, schedule["scheduler"], interval, schedule.get("monitor", monitor))
