@@ -72,6 +72,9 @@ class RecsysCore(Trainer):
         seconds: How long its training took.
     """
 
+    LOG_EVERY = "1 epoch"
+    """How often metrics are logged."""
+
     def __init__(
         self, face: "Face", train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None
     ) -> None:
@@ -97,7 +100,7 @@ class RecsysCore(Trainer):
             checkpoints=Policy(keep_last=2),
             on_nonfinite=config["on_nonfinite"] or "raise",
             deterministic=bool(config["deterministic"]),
-            execution=config["execution"] or "auto",
+            execution=face._execution(),
             compile=config["compile"] or False,
             microbatch=config["microbatch"] or "fixed",
             loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
@@ -121,7 +124,7 @@ class RecsysCore(Trainer):
                 num_epochs=epochs,
                 clip_norm=_clip_limit(self._face.clip_grad_norm),
                 eval_every=None,
-                log_every="1 epoch",
+                log_every=self.LOG_EVERY,
                 save_every=(self.options.save_every or "1 epoch") if saves else None,
                 resume="auto" if self.options.resume else None,
                 resume_from=self.options.resume_from,
