@@ -53,11 +53,7 @@ class XGBoostBoosting(Boosting):
         cached = [self._train] if self._valid is None else [self._train, self._valid]
         text = self.start if text is None else text
         try:
-            self.booster = self._library.Booster(params, cached)
-            if text is not None:
-                self.booster.load_model(bytearray(text))
-                # A booster brings its own parameters along.
-                self.booster.set_param(params)
+            self.booster = self._library.Booster(params, cached, None if text is None else bytearray(text))
         except self._library.core.XGBoostError as error:
             raise ConfigError(f"XGBoost does not take these parameters: {_first_line(error)}") from error
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from treadle.data import Batch
 from treadle.phase import Phase
@@ -26,6 +27,7 @@ class TreeCore(RecsysCore):
         rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
         self.streams = {BOOSTING: self._stream(rounds, name=BOOSTING)}
         self._train_dataloader = self.streams[BOOSTING]
+        self._data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
         self._eval_dataloader = None
 
     def phases(self, epoch: int) -> Iterator[Phase]:
@@ -47,10 +49,11 @@ class TreeCore(RecsysCore):
         rounds = self._face.rounds
         self._window_samples = len(rounds.boosting.train)
         found = rounds.add()
-        self.storage.put_scalars({f"valid/{one.metric}": one.value for one in found}, smoothing_hint=False)
+        values = {f"valid/{one.metric}": one.value for one in found}
+        self.storage.put_scalars(values, smoothing_hint=False, cur_iter=self.progress.step + 1)
         if rounds.done % self._face.verbose_eval == 0 or rounds.is_over:
-            values = "".join(f", {one.metric}: {one.value:.6f}" for one in found)
-            self.print(f"round {rounds.done} of {rounds.boosting.rounds}{values}")
+            shown = "".join(f", {one.metric}: {one.value:.6f}" for one in found)
+            self.print(f"round {rounds.done} of {rounds.boosting.rounds}{shown}")
 
     def _after_update(self) -> None:
         super()._after_update()
@@ -61,16 +64,22 @@ class TreeCore(RecsysCore):
         """Give the model its trees."""
         self._face._finish_boosting()
 
+    def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        super()._report_changes(tracked, manifest)
+        if not self._face.rounds.is_exact:
+            self.print(
+                "resumed, but not bit for bit: with these parameters the library draws random numbers, which begin "
+                "anew; set restart_rounds, such as 50, to have later runs resumed exactly"
+            )
+
     def _identity(self) -> dict[str, Any]:
         boosting = self._face.rounds.boosting
         return {
             **super()._identity(),
-            "data": {"rows": str(boosting.train.features.shape), "sum": _checksum(boosting.train)},
+            "data": self._data_sums,
             "boosting": {**{name: str(value) for name, value in boosting.params.items()}, "rounds": boosting.rounds},
         }
 
 
 def _checksum(rows: Any) -> str:
-    from zlib import crc32
-
     return f"{crc32(rows.labels.tobytes(), crc32(rows.features.tobytes())):08x}"
