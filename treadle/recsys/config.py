@@ -145,6 +145,12 @@ class Config:
     def __iter__(self) -> Iterator[str]:
         return iter(self.final_config_dict)
 
+    @property
+    def seed_of_split(self) -> int:
+        """What decides the parts of the data, and the items that an evaluation draws: `split_seed`, or `seed`."""
+        own = self["split_seed"]
+        return int(self["seed"] if own is None else own)
+
     def check_unread_keys(self) -> list[str]:
         """Complain about settings that were given and that nothing has read; call it when all parts are built.
 

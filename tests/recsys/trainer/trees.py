@@ -1,5 +1,6 @@
 """Small boosting runs: clicks that follow from a number, a token and several tokens."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,8 @@ def make(folder: Path, name: str, *callbacks: Any, **given: Any) -> Run:
 def cut_and_resumed(folder: Path, name: str, step: int, **given: Any) -> Run:
     """Return a training that died after `step` rounds and was started again."""
     given = {"run_dir": str(folder / "run"), "save_every": "4 steps", **given}
-    try:
+    with suppress(CutError):
         make(folder, name, CutAt(step), **given).fit()
-    except CutError:
-        pass
     resumed = make(folder, name, **given)
     resumed.fit()
     return resumed

@@ -19,6 +19,7 @@ from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
 from treadle.recsys.trainers.epoch_losses import EpochLosses
+from treadle.recsys.trainers.model_file import storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
@@ -176,6 +177,11 @@ class RecsysCore(Trainer):
     def _read_training_state(self, folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state of the run that is in the file of a model."""
         return self._face._run_state_in_file(Path(folder))
+
+    def _described(self) -> dict[str, Any]:
+        """Return what is trained and how, with all settings: enough to start the same run again."""
+        config = self._face.config
+        return {**super()._described(), "dataset": config.dataset, "settings": storable(config.plain())}
 
     def _identity(self) -> dict[str, Any]:
         identity = super()._identity()
