@@ -64,7 +64,7 @@ class Benchmark:
             ConfigError: The folder holds a training of the same model with other settings.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        holder = Occupation(self.folder / "work")
+        holder = Occupation(self.folder / ".work")
         state = STOPPED
         try:
             text = json.dumps({"dataset": self.protocol.dataset, **self.protocol.shared}, default=str)
