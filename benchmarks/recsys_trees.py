@@ -132,9 +132,9 @@ def section(results: dict[str, dict[str, dict[str, float]]]) -> str:
         )
     facts = provenance("recsys_trees", ("lightgbm", "xgboost", "xgboost-cpu", "torch", "treadle"), threads=1)
     text = (
-        f"adult, its own test part, {ROUNDS} rounds at a rate of 0.05, everything else as the libraries have it; `?` is a "
-        "missing token.\nBy hand: the library's own `train`, on rows that pandas has read and made categories of. For "
-        f"LightGBM {REFERENCE['LightGBM']:.4f} is known."
+        f"adult, its own test part, {ROUNDS} rounds at a rate of 0.05, everything else as the libraries have it; `?` "
+        "is a missing token.\nBy hand: the library's own `train`, on rows that pandas has read and made categories of. "
+        f"For LightGBM {REFERENCE['LightGBM']:.4f} is known."
     )
     return f"## Trees on adult, on the CPU\n\n{facts}\n\n{text}\n\n" + "\n".join(rows) + "\n"
 

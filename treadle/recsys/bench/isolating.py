@@ -31,12 +31,10 @@ def run_alone(given: Mapping[str, Any], folder: Path) -> str:
     asked, said = folder / "entry.json", folder / "entry.log"
     asked.write_text(json.dumps(dict(given), default=str), encoding="utf-8")
     requests: list[int] = []
-    with said.open("ab") as output:
-        command = [sys.executable, "-m", "treadle.recsys.bench.entry", str(asked)]
-        # Apart from the terminal: Ctrl-C comes to this process, which hands it on once.
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True, env=_environment()
-        )
+    command = [sys.executable, "-m", "treadle.recsys.bench.entry", str(asked)]
+    # Apart from the terminal: Ctrl-C comes to this process, which hands it on once.
+    apart: dict[str, Any] = {"stdin": subprocess.PIPE, "start_new_session": True, "env": _environment()}
+    with said.open("ab") as output, subprocess.Popen(command, stdout=output, stderr=output, **apart) as process:
 
         def hand_on(number: int) -> None:
             requests.append(number)
@@ -47,7 +45,6 @@ def run_alone(given: Mapping[str, Any], folder: Path) -> str:
                 status = process.wait()
         except BaseException:
             process.terminate()
-            process.wait()
             raise
     if requests:
         leave(requests[-1], f"the benchmark is saved, with {folder.name} under way; start the same command to go on")
