@@ -10,6 +10,7 @@ import argparse
 import gzip
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def through_treadle(name: str, folder: Path, kept: str) -> dict[str, float]:
     dataset = create_dataset(config, inter=[read_rows(folder, "data"), read_rows(folder, "test")])
     train, valid, test = data_preparation(config, dataset)
     trainer = get_trainer(config, get_model(name)(config, train.dataset))
+    import_module(name.lower())
     began = time.process_time()
     trainer.fit(train, valid, verbose=False)
     seconds = time.process_time() - began

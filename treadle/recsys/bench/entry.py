@@ -1,10 +1,9 @@
-"""One training of a benchmark, in a process of its own: `python -m treadle.recsys.bench.entry FILE`."""
+"""One training of a benchmark."""
 
 import json
 import logging
 import os
 import signal
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -79,7 +78,3 @@ def _watch_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="treadle-bench-parent", daemon=True).start()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import treadle
 from treadle.leaving import LeavingRequests, leave
 
 LAST_WORDS = 2000
@@ -20,7 +19,7 @@ def run_alone(given: Mapping[str, Any], folder: Path) -> str:
     """Train an entry in a process of its own, and return why it died without a word, if it did.
 
     Args:
-        given: What `treadle.recsys.bench.entry` reads.
+        given: What `treadle.recsys.bench.entry.main` reads.
         folder: The folder of the run.
 
     Raises:
@@ -31,7 +30,7 @@ def run_alone(given: Mapping[str, Any], folder: Path) -> str:
     asked, said = folder / "entry.json", folder / "entry.log"
     asked.write_text(json.dumps(dict(given), default=str), encoding="utf-8")
     requests: list[int] = []
-    command = [sys.executable, "-m", "treadle.recsys.bench.entry", str(asked)]
+    command = [sys.executable, "-m", "treadle.recsys.bench", str(asked)]
     # Apart from the terminal: Ctrl-C comes to this process, which hands it on once.
     apart: dict[str, Any] = {"stdin": subprocess.PIPE, "start_new_session": True, "env": _environment()}
     with said.open("ab") as output, subprocess.Popen(command, stdout=output, stderr=output, **apart) as process:
@@ -56,7 +55,7 @@ def run_alone(given: Mapping[str, Any], folder: Path) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the environment of the process: it finds the same Treadle, and the user's own modules."""
-    own = [str(Path(treadle.__file__).parents[1]), *(path for path in sys.path if path), os.getcwd()]
+    own = [str(Path(__file__).parents[3]), *(path for path in sys.path if path), os.getcwd()]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(own))}
 
 
