@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import xgboost
 
+from tests.interrupting import CutError, metric_lines
 from tests.recsys.trainer.runs import interactions
 from tests.recsys.trainer.trees import LIBRARIES, SAMPLING, cut_and_resumed, make, table
+from treadle.callback import TrainerCallback
 from treadle.errors import CheckpointError, ConfigError, DataError, MissingDependencyError
 from treadle.recsys import (
     Config,
@@ -94,12 +96,28 @@ def test_the_library_itself_stops_early_on_the_validation_part(name: str, tmp_pa
 @pytest.mark.parametrize("given", ["plain", "restarts"])
 def test_a_run_that_is_cut_ends_with_the_booster_of_one_that_is_not(name: str, given: str, tmp_path: Path) -> None:
     settings = {} if given == "plain" else {**SAMPLING[name], "restart_rounds": 3}
-    whole = make(tmp_path / "whole", name, **settings)
+    whole = make(tmp_path / "whole", name, **settings, run_dir=str(tmp_path / "whole" / "run"))
     whole.fit()
     resumed = cut_and_resumed(tmp_path / "cut", name, 5, **settings)
+    assert metric_lines(tmp_path / "cut" / "run") == metric_lines(tmp_path / "whole" / "run")
     assert resumed.model.grown().text == whole.model.grown().text
     assert resumed.trainer.rounds.evaluations == whole.trainer.rounds.evaluations
     assert resumed.trainer.best_valid_score == whole.trainer.best_valid_score
+
+
+def test_a_run_that_is_cut_behind_its_last_round_has_nothing_left_but_its_end(tmp_path: Path) -> None:
+    class AtTheEnd(TrainerCallback):
+        def on_train_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
+            raise CutError
+
+    given = {"run_dir": str(tmp_path / "run"), "save_every": "8 steps"}
+    cut = make(tmp_path, "LightGBM", AtTheEnd(), **given)
+    with pytest.raises(CutError):
+        cut.fit()
+    resumed = make(tmp_path, "LightGBM", **given)
+    resumed.fit()
+    assert resumed.trainer._core.progress.step == 8
+    assert resumed.model.grown().text == cut.model.grown().text
 
 
 def test_a_forest_which_lightgbm_cannot_add_to_is_grown_again(tmp_path: Path) -> None:
