@@ -146,10 +146,11 @@ def _model_class(name: str | None) -> Any:
 
 def _described(config: "Config", trainer: Any, data: Any) -> str:
     weights = sum(one.numel() for one in trainer.model.parameters() if one.requires_grad)
-    return (
-        f"{config.model} on {config.dataset}: {data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} "
-        f"interactions; {weights:,} weights on {trainer.device}"
-    )
+    if data.uid_field is None or data.iid_field is None:
+        rows = f"{len(data):,} rows"
+    else:
+        rows = f"{data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} interactions"
+    return f"{config.model} on {config.dataset}: {rows}; {weights:,} weights on {trainer.device}"
 
 
 def _show_metrics(results: Mapping[str, Mapping[str, float] | None]) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tests.recsys.bench.contestants import Broken
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, settings
+from tests.recsys.trainer.trees import table as clicks
 from treadle.cli import app
 from treadle.recsys import Config, load_data_and_model
 from treadle.recsys.bench import benchmark
@@ -182,6 +183,18 @@ def _here(given: dict[str, Any], folder: Path) -> str:
     config = Config(model_class(asked["model"]), asked["dataset"], asked["files"], asked["settings"])
     train_entry(config, Path(asked["folder"]))
     return ""
+
+
+def test_trees_are_trained_on_rows_of_nobody(project: Path) -> None:
+    rows = zip(*(values for values in clicks().values()), strict=True)
+    told = [tuple("" if value is None else str(value) for value in row) for row in rows]
+    write_table(project / "dataset" / "clicks", "clicks.inter", ("price:float", "colour:token", "label:float"), told)
+    nobody = ["--USER_ID_FIELD=None", "--ITEM_ID_FIELD=None", "--TIME_FIELD=None", "--load_col=None"]
+    few = ["--lgb_params={'min_data_in_leaf': 5}", "--lgb_num_boost_round=6", "--show_progress=False"]
+    output = treadle("--model", "LightGBM", "--dataset", "clicks", *nobody, *few).output
+    assert output.startswith("LightGBM on clicks: 400 rows; 0 weights on cpu\n")
+    assert re.search(r"boosting \[time: .*s, rounds: 6, best booster: \d rounds\]", output)
+    assert re.search(r"metric +valid +test\nauc +0\.\d{4} +0\.\d{4}\n", output)
 
 
 def test_seeds_that_are_no_numbers_are_refused(project: Path) -> None:
