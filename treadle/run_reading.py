@@ -124,7 +124,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
         manifest=manifest,
         starts=tuple(_starts(manifest)),
         checkpoints=tuple(_checkpoints(path)),
-        panels=tuple(_panels(path / PANELS)),
+        panels=tuple(read_panels(path)),
         log=_read_text(path / "log.txt")[-LONGEST_LOG:],
     )
 
@@ -207,8 +207,9 @@ def _checkpoints(run: Path) -> Iterator[Checkpoint]:
             yield Checkpoint(manifest["step"], sum(file.stat().st_size for file in folder.iterdir()), pointers)
 
 
-def _panels(folder: Path) -> Iterator[Panel]:
-    for path in sorted(folder.glob("*")):
+def read_panels(folder: Path) -> Iterator[Panel]:
+    """Yield what the folder `panels` in a folder has to show."""
+    for path in sorted((folder / PANELS).glob("*")):
         title = path.stem.replace("_", " ")
         if path.suffix == ".svg":
             yield Panel(title, svg=_read_text(path))

@@ -15,6 +15,7 @@ from tests.report.runs import make_run, rows_of
 from treadle.errors import CheckpointError, ConfigError, MissingDependencyError
 from treadle.report import ReportCallback, page, write_report
 from treadle.report.page import page_of
+from treadle.run_panels import write_table
 from treadle.run_reading import Run, read_run
 
 NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -85,6 +86,15 @@ def test_runs_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -
     names = [run["name"] for run in json.loads(dict(scripts_of(text).scripts)["data"])["runs"]]
     assert names == ["a/run", "b/run"]
     assert "<h1>2 runs</h1>" in text
+
+
+def test_a_page_of_several_runs_may_have_a_title_and_panels_of_its_own(tmp_path: Path) -> None:
+    write_table(tmp_path / "all", "Who is best", ["run"], [["second"]])
+    runs = [make_run(tmp_path / name, rows_of([2.0])) for name in ("first", "second")]
+    text = write_report(runs, tmp_path / "page.html", together=tmp_path / "all", title="Two & more").read_text()
+    assert "<title>Two &amp; more · Treadle</title>" in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL).group(1))  # type: ignore[union-attr]
+    assert [panel["title"] for panel in data["panels"]] == ["Who is best"]
 
 
 def test_without_plotly_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.report.runs import make_run, rows_of
+from treadle.errors import CheckpointError
 from treadle.report.charts import charts_of
 from treadle.report.payload import payload_of
 from treadle.report.series import Point, series_of, thinned, training_seconds
-from treadle.run_reading import Run, Start, read_run
+from treadle.run_panels import write_table
+from treadle.run_reading import Run, Start, read_panels, read_run
 
 
 def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: Path) -> None:
@@ -90,3 +92,17 @@ def test_only_keys_that_differ_between_configs_are_listed_and_a_missing_one_diff
         {"key": "optim.lr", "values": ["0.1", "0.2"]},
         {"key": "seed", "values": ["0", None]},
     ]
+
+
+def test_panels_about_all_runs_stand_beside_those_of_each(tmp_path: Path) -> None:
+    write_table(tmp_path / "all", "Who is best", ["", "run"], [[1, "first"]])
+    run = read_run(make_run(tmp_path / "first", rows_of([2.0])))
+    found = payload_of([run], list(read_panels(tmp_path / "all")))
+    assert found["panels"] == [{"title": "Who is best", "svg": "", "columns": ("", "run"), "rows": [["1", "first"]]}]
+    assert found["runs"][0]["panels"] == []
+
+
+def test_a_panel_that_the_disk_does_not_take_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "panels").write_text("in the way")
+    with pytest.raises(CheckpointError, match=r"cannot write .*Best\.json"):
+        write_table(tmp_path, "Best", ["a"], [["b"]])

@@ -11,6 +11,8 @@ from treadle.cli import worker
 from treadle.cli.launch import parse_launch
 from treadle.cli.launching import run_group
 from treadle.cli.options import Nproc
+from treadle.cli.recsys_bench import DataSet, Files, bench, separate
+from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
 
 if TYPE_CHECKING:
@@ -39,11 +41,6 @@ recsys = typer.Typer(cls=Group, no_args_is_help=True)
 Model = Annotated[
     str | None, typer.Option("--model", "-m", metavar="NAME", help="A model, or the full name of a class.")
 ]
-DataSet = Annotated[str | None, typer.Option("--dataset", "-d", metavar="NAME", help="The name of the data set.")]
-Files = Annotated[
-    list[str] | None,
-    typer.Option("--config-file", "--config_files", "-c", metavar="FILE", help="YAML files with settings."),
-]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL_FILE", help="The .pth file that a training saved.")]
 Length = Annotated[int, typer.Option("--k", "-k", metavar="K", help="How many items each list has.")]
 Output = Annotated[
@@ -63,7 +60,11 @@ def about() -> None:
       treadle recsys --model LightGCN --dataset ml-100k --learning_rate=0.001
       treadle recsys recommend saved/LightGCN-Jan-31-2026_12-00-00.pth 196 186
       treadle recsys tune -m BPR -d ml-100k -s "learning_rate log 1e-4,1e-2"
+      treadle recsys bench --models BPR,LightGCN --dataset ml-100k
     """
+
+
+recsys.command("bench", context_settings=SETTINGS)(bench)
 
 
 @recsys.command(TRAIN, context_settings=SETTINGS)
@@ -106,7 +107,18 @@ def train(
         if worker.is_first():
             _show_metrics({"valid": result["best_valid_result"], "test": result["test_result"]})
             if saved:
+                _show_run(trainer, parts)
                 typer.echo(f"the model is in {trainer.saved_model_file}")
+
+
+def _show_run(trainer: Any, parts: list[Any]) -> None:
+    """Write the page of a run that has just ended, with its metrics by groups of users and items."""
+    from treadle.recsys.group_panels import write_group_panels
+
+    train_data, _, test_data = parts
+    if trainer.run_dir is not None:
+        write_group_panels(trainer, train_data, test_data, trainer.run_dir)
+        write_page(trainer.run_dir)
 
 
 def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:
@@ -120,12 +132,7 @@ def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest:
 def _config(model: str | None, dataset: str | None, files: list[str] | None, rest: list[str]) -> "Config":
     from treadle.recsys import Config
 
-    return Config(_model_class(model), dataset, _separate(files), argv=rest)
-
-
-def _separate(files: list[str] | None) -> list[str]:
-    """Return files one by one; RecBole's users give several in one text, with spaces between them."""
-    return [file for text in files or () for file in ([text] if Path(text).exists() else text.split())]
+    return Config(_model_class(model), dataset, separate(files), argv=rest)
 
 
 def _model_class(name: str | None) -> Any:
@@ -139,10 +146,11 @@ def _model_class(name: str | None) -> Any:
 
 def _described(config: "Config", trainer: Any, data: Any) -> str:
     weights = sum(one.numel() for one in trainer.model.parameters() if one.requires_grad)
-    return (
-        f"{config.model} on {config.dataset}: {data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} "
-        f"interactions; {weights:,} weights on {trainer.device}"
-    )
+    if data.uid_field is None or data.iid_field is None:
+        rows = f"{len(data):,} rows"
+    else:
+        rows = f"{data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} interactions"
+    return f"{config.model} on {config.dataset}: {rows}; {weights:,} weights on {trainer.device}"
 
 
 def _show_metrics(results: Mapping[str, Mapping[str, float] | None]) -> None:
@@ -294,7 +302,7 @@ def tune(
             folder,
             model=_model_class(model),
             dataset=dataset,
-            config_file_list=_separate(files),
+            config_file_list=separate(files),
             config_dict=parse_arguments(ctx.args),
             seed=seed,
             prune=prune,

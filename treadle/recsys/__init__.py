@@ -14,8 +14,10 @@ from treadle.recsys.recommendations import Recommendations
 from treadle.recsys.recommending import Recommender
 from treadle.recsys.trainers import (
     AbstractTrainer,
+    DecisionTreeTrainer,
     KGATTrainer,
     KGTrainer,
+    LightGBMTrainer,
     MKRTrainer,
     NCLTrainer,
     PretrainTrainer,
@@ -23,6 +25,7 @@ from treadle.recsys.trainers import (
     S3RecTrainer,
     TraditionalTrainer,
     Trainer,
+    XGBoostTrainer,
     get_trainer,
     register_trainer,
 )
@@ -31,6 +34,7 @@ __all__ = [
     "AbstractTrainer",
     "Config",
     "Dataset",
+    "DecisionTreeTrainer",
     "EvaluatorType",
     "FeatureSource",
     "FeatureType",
@@ -40,6 +44,7 @@ __all__ = [
     "KGDataLoaderState",
     "KGTrainer",
     "KnowledgeBasedDataset",
+    "LightGBMTrainer",
     "MKRTrainer",
     "ModelType",
     "NCLTrainer",
@@ -51,6 +56,7 @@ __all__ = [
     "SequentialDataset",
     "TraditionalTrainer",
     "Trainer",
+    "XGBoostTrainer",
     "cat_interactions",
     "create_dataset",
     "data_preparation",

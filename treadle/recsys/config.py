@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.recsys.config_defaults import all_known_names, default_settings, framework_defaults, merge
+from treadle.recsys.config_defaults import MERGED, all_known_names, default_settings, framework_defaults, merge
 from treadle.recsys.config_defaults import read_settings_file as read_file
 from treadle.recsys.config_evaluation import check_model_type, settle_evaluation, settle_training
 from treadle.recsys.config_values import check_least, parse_arguments, parse_literal, typed_value
@@ -145,6 +145,12 @@ class Config:
     def __iter__(self) -> Iterator[str]:
         return iter(self.final_config_dict)
 
+    @property
+    def seed_of_split(self) -> int:
+        """What decides the parts of the data, and the items that an evaluation draws: `split_seed`, or `seed`."""
+        own = self["split_seed"]
+        return int(self["seed"] if own is None else own)
+
     def check_unread_keys(self) -> list[str]:
         """Complain about settings that were given and that nothing has read; call it when all parts are built.
 
@@ -205,7 +211,7 @@ def _collect(
 
 
 def _holds_parts(name: str, value: Any) -> bool:
-    return name in ("eval_args", "train_neg_sample_args") and isinstance(value, str)
+    return name in MERGED and isinstance(value, str)
 
 
 def _dataset_name(dataset: str | None, given: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from treadle.errors import ConfigError
 
-MERGED = ("eval_args", "train_neg_sample_args")
+MERGED = ("eval_args", "train_neg_sample_args", "lgb_params", "xgb_params")
 """Settings of which a part may be given; all others are replaced as a whole."""
 OVERALL = "overall"
 SAMPLE = "dataset/sample"

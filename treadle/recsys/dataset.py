@@ -359,7 +359,7 @@ class Dataset(Matrices):
         ((how, value),) = args["split"].items()
         by_time = args["order"] == "TO" or how == "TS"
         times = self._times(f"eval_args has order {args['order']!r} and split {how!r}") if by_time else None
-        rows = ordered_rows(len(self), times=times, seed=self.config["seed"])
+        rows = ordered_rows(len(self), times=times, seed=self.config.seed_of_split)
         parts = self._split(rows, how, value, times)
         wanted = [True, value != "test_only", value != "valid_only"] if how == "LS" else [share > 0 for share in value]
         return [rows[part] if want else None for part, want in zip(parts, wanted, strict=True)]

@@ -95,7 +95,9 @@ def split_key(config: Config, dataset: Dataset) -> str:
     for name, column in dataset.inter_feat.interaction.items():
         digest.update(name.encode())
         digest.update(column.contiguous().view(-1).view(torch.uint8).numpy().data)
-    digest.update(json.dumps([VERSION, config["seed"], config["eval_args"]], sort_keys=True, default=repr).encode())
+    digest.update(
+        json.dumps([VERSION, config.seed_of_split, config["eval_args"]], sort_keys=True, default=repr).encode()
+    )
     return digest.hexdigest()
 
 

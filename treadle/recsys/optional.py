@@ -33,3 +33,29 @@ def scipy_sparse() -> Any:
     except ImportError as error:
         raise MissingDependencyError("a sparse matrix needs scipy; pip install 'treadle[recsys]'") from error
     return scipy.sparse
+
+
+def lightgbm() -> Any:
+    """Return the module `lightgbm`.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise MissingDependencyError("the model LightGBM needs lightgbm; pip install 'treadle[trees]'") from error
+    return lightgbm
+
+
+def xgboost() -> Any:
+    """Return the module `xgboost`.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise MissingDependencyError("the model XGBoost needs xgboost-cpu; pip install 'treadle[trees]'") from error
+    return xgboost

@@ -249,7 +249,7 @@ class _Loaders:
             seen = positives if self._repeatable else self._seen[phase]
         asked = positives.counts.nonzero().flatten()
         source = Negatives(seen, "", distribution=mode.kind, counts=self._item_counts(), users=asked)
-        seed = fold_seed(int(self._config["seed"]), "evaluation", phase)
+        seed = fold_seed(self._config.seed_of_split, "evaluation", phase)
         return evaluation_negatives(source.sampler(seen.device), positives, mode.negatives, seed=seed)
 
 

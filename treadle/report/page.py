@@ -14,17 +14,21 @@ from typing import Any
 from treadle.checkpoint.durable import replace_text
 from treadle.errors import CheckpointError, MissingDependencyError
 from treadle.report.payload import names_of, payload_of
-from treadle.run_reading import Run, read_run
+from treadle.run_reading import Panel, Run, read_panels, read_run
 
 NAME = "report.html"
 
 
-def write_report(runs: Sequence[Path], output: Path | None = None) -> Path:
+def write_report(
+    runs: Sequence[Path], output: Path | None = None, *, together: Path | None = None, title: str | None = None
+) -> Path:
     """Write the page of one or several runs.
 
     Args:
         runs: Their folders.
         output: The file to write; by default `report.html` in the folder of the first run.
+        together: A folder whose `panels` are about all of the runs, and come first on the page.
+        title: What the page is called; by default after the run, or the number of them.
 
     Returns:
         The file.
@@ -35,7 +39,9 @@ def write_report(runs: Sequence[Path], output: Path | None = None) -> Path:
         CheckpointError: The file cannot be written.
     """
     target = runs[0] / NAME if output is None else output
-    page = page_of([read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)])
+    panels = () if together is None else tuple(read_panels(together))
+    found = [read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
+    page = page_of(found, panels=panels, title=title)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_text(target, page)
@@ -44,21 +50,24 @@ def write_report(runs: Sequence[Path], output: Path | None = None) -> Path:
     return target
 
 
-def page_of(runs: Iterable[Run], *, live: float = 0.0) -> str:
+def page_of(runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] = (), title: str | None = None) -> str:
     """Return the page of some runs as HTML.
 
     Args:
         runs: The runs.
+        panels: What is to be shown of all of them together.
+        title: What the page is called; by default after the run, or the number of them.
         live: How often the page asks its server for what is new, in seconds; 0 for a page without a server.
     """
     found = list(runs)
-    title = found[0].name if len(found) == 1 else f"{len(found)} runs"
+    if title is None:
+        title = found[0].name if len(found) == 1 else f"{len(found)} runs"
     return _filled(
         _asset("page.html"),
         title=escape(title),
         style=_asset("page.css"),
         plotly=plotly_source(),
-        data=embedded(payload_of(found)),
+        data=embedded(payload_of(found, panels)),
         live=json.dumps(live),
         program=_asset("page.js"),
     )

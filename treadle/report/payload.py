@@ -1,6 +1,7 @@
 """What a page knows of its runs, as plain data."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ FACTS = ("packages", "environment", "git", "command", "seed", "processes")
 """What of a manifest a page shows."""
 
 
-def payload_of(runs: list[Run]) -> dict[str, Any]:
-    """Return everything that the page of these runs shows."""
+def payload_of(runs: list[Run], panels: Sequence[Panel] = ()) -> dict[str, Any]:
+    """Return everything that the page of these runs shows.
+
+    Args:
+        runs: The runs.
+        panels: What is to be shown of all of them together.
+    """
     described = [_described(run) for run in runs]
     metrics = dict.fromkeys(name for run in described for name in run["series"])
     return {
         "runs": described,
+        "panels": [_panel(panel) for panel in panels],
         "charts": [chart.plain() for chart in charts_of(metrics)],
         "evaluations": _evaluations(runs),
         "differences": _differences(runs),

@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.recsys.bench.contestants import Broken
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, settings
+from tests.recsys.trainer.trees import table as clicks
 from treadle.cli import app
-from treadle.recsys import load_data_and_model
+from treadle.recsys import Config, load_data_and_model
+from treadle.recsys.bench import benchmark
+from treadle.recsys.bench.entry import train_entry
+from treadle.recsys.bench.protocol import model_class
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
-COMMANDS = ["", "train", "recommend", "similar", "export", "tune"]
+COMMANDS = ["", "train", "recommend", "similar", "export", "tune", "bench"]
 
 
 @pytest.fixture
@@ -147,6 +152,54 @@ def test_a_mistake_is_one_message_without_a_traceback(project: Path, arguments: 
     result = treadle(*arguments, status=1)
     assert "Traceback" not in result.output
     assert result.stderr.startswith(f"treadle {MISTAKES[arguments]}"), result.stderr
+
+
+def test_a_training_leaves_a_page_with_its_metrics_by_groups(project: Path) -> None:
+    folder = project / trained(project).with_suffix("")
+    titles = {path.stem for path in (folder / "panels").iterdir()}
+    # Everybody has as many interactions as anybody else: only items can be divided.
+    assert titles == {"Test_metrics_by_popularity_of_items"}
+    assert "Test metrics by popularity of items" in (folder / "report.html").read_text()
+
+
+def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "run_alone", _here)
+    given = [*options(project, epochs=1), "--folder", "compared", "--seeds", "1"]
+    output = treadle("bench", "--models", f"Pop,BPR,{Broken.__module__}.Broken", "-d", "toy", *given, status=1).output
+    assert "Broken, seed 1: failed: ValueError: this model has a mistake in it" in output
+    assert re.search(r" +model +ndcg@5 +epochs +s/epoch +memory, MiB +parameters +seeds\n", output)
+    assert "the table is in compared/leaderboard.md" in output
+    assert "the page is compared/report.html" in output
+    page = (project / "compared" / "report.html").read_text()
+    assert "<title>toy: 2 models · Treadle</title>" in page
+    assert '"title":"What failed"' in page
+
+
+def _here(given: dict[str, Any], folder: Path) -> str:
+    """Train what another process would be asked to, in this one."""
+    asked = json.loads(json.dumps(given))
+    config = Config(model_class(asked["model"]), asked["dataset"], asked["files"], asked["settings"])
+    train_entry(config, Path(asked["folder"]))
+    return ""
+
+
+def test_trees_are_trained_on_rows_of_nobody(project: Path) -> None:
+    rows = zip(*(values for values in clicks().values()), strict=True)
+    told = [tuple("" if value is None else str(value) for value in row) for row in rows]
+    write_table(project / "dataset" / "clicks", "clicks.inter", ("price:float", "colour:token", "label:float"), told)
+    nobody = ["--USER_ID_FIELD=None", "--ITEM_ID_FIELD=None", "--TIME_FIELD=None", "--load_col=None"]
+    few = ["--lgb_params={'min_data_in_leaf': 5}", "--lgb_num_boost_round=6", "--show_progress=False"]
+    output = treadle("--model", "LightGBM", "--dataset", "clicks", *nobody, *few).output
+    assert output.startswith("LightGBM on clicks: 400 rows; 0 weights on cpu\n")
+    assert re.search(r"boosting \[time: .*s, rounds: 6, best booster: \d rounds\]", output)
+    assert re.search(r"metric +valid +test\nauc +0\.\d{4} +0\.\d{4}\n", output)
+
+
+def test_seeds_that_are_no_numbers_are_refused(project: Path) -> None:
+    output = treadle("bench", "--models", "Pop", "-d", "toy", "--seeds", "1,x", status=1).output
+    assert "--seeds '1,x': 'x' is no whole number; give numbers with commas between them" in output
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,8 +1,10 @@
 """Trainers of recommenders, by RecBole's names."""
 
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
+from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
 from treadle.recsys.trainers.kg_trainer import KGTrainer
 from treadle.recsys.trainers.kgat_trainer import KGATTrainer
+from treadle.recsys.trainers.lightgbm_trainer import LightGBMTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.ncl_trainer import NCLTrainer
 from treadle.recsys.trainers.pretrain_trainer import PretrainTrainer
@@ -12,11 +14,14 @@ from treadle.recsys.trainers.results import calculate_valid_score, early_stoppin
 from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
 from treadle.recsys.trainers.trainer import Trainer
+from treadle.recsys.trainers.xgboost_trainer import XGBoostTrainer
 
 __all__ = [
     "AbstractTrainer",
+    "DecisionTreeTrainer",
     "KGATTrainer",
     "KGTrainer",
+    "LightGBMTrainer",
     "MKRTrainer",
     "NCLTrainer",
     "PretrainTrainer",
@@ -24,6 +29,7 @@ __all__ = [
     "S3RecTrainer",
     "TraditionalTrainer",
     "Trainer",
+    "XGBoostTrainer",
     "calculate_valid_score",
     "early_stopping",
     "get_trainer",

@@ -19,6 +19,7 @@ from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
 from treadle.recsys.trainers.epoch_losses import EpochLosses
+from treadle.recsys.trainers.model_file import storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
@@ -72,6 +73,9 @@ class RecsysCore(Trainer):
         seconds: How long its training took.
     """
 
+    LOG_EVERY = "1 epoch"
+    """How often metrics are logged."""
+
     def __init__(
         self, face: "Face", train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None
     ) -> None:
@@ -97,7 +101,7 @@ class RecsysCore(Trainer):
             checkpoints=Policy(keep_last=2),
             on_nonfinite=config["on_nonfinite"] or "raise",
             deterministic=bool(config["deterministic"]),
-            execution=config["execution"] or "auto",
+            execution=face._execution(),
             compile=config["compile"] or False,
             microbatch=config["microbatch"] or "fixed",
             loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
@@ -121,7 +125,7 @@ class RecsysCore(Trainer):
                 num_epochs=epochs,
                 clip_norm=_clip_limit(self._face.clip_grad_norm),
                 eval_every=None,
-                log_every="1 epoch",
+                log_every=self.LOG_EVERY,
                 save_every=(self.options.save_every or "1 epoch") if saves else None,
                 resume="auto" if self.options.resume else None,
                 resume_from=self.options.resume_from,
@@ -177,6 +181,11 @@ class RecsysCore(Trainer):
     def _read_training_state(self, folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state of the run that is in the file of a model."""
         return self._face._run_state_in_file(Path(folder))
+
+    def _described(self) -> dict[str, Any]:
+        """Return what is trained and how, with all settings: enough to start the same run again."""
+        config = self._face.config
+        return {**super()._described(), "dataset": config.dataset, "settings": storable(config.plain())}
 
     def _identity(self) -> dict[str, Any]:
         identity = super()._identity()

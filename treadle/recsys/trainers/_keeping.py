@@ -58,6 +58,11 @@ class Keeping(Evaluating):
         self._core: RecsysCore | None = None
         self._resumed_file: Path | None = None
 
+    @property
+    def run_dir(self) -> Path | None:
+        """The folder of the last `fit`; None before it, and where nothing is kept."""
+        return None if self._core is None else self._core.run_dir
+
     def track(self, **objects: Any) -> Any:
         """Save each object with every checkpoint of a run, under its keyword; returns the trainer.
 

@@ -6,20 +6,27 @@ from treadle.errors import ConfigError
 from treadle.recsys.config import Config
 from treadle.recsys.enums import ModelType
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
+from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
 from treadle.recsys.trainers.kg_trainer import KGTrainer
 from treadle.recsys.trainers.kgat_trainer import KGATTrainer
+from treadle.recsys.trainers.lightgbm_trainer import LightGBMTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.ncl_trainer import NCLTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
 from treadle.recsys.trainers.trainer import Trainer
+from treadle.recsys.trainers.xgboost_trainer import XGBoostTrainer
 
 Kind = TypeVar("Kind", bound=type)
 SUFFIX = "Trainer"
-_named = (RecVAETrainer, KGATTrainer, MKRTrainer, NCLTrainer, S3RecTrainer)
-_trainers: dict[str, type] = {one.__name__: one for one in _named}
-_by_type: dict[ModelType, type] = {ModelType.TRADITIONAL: TraditionalTrainer, ModelType.KNOWLEDGE: KGTrainer}
+NAMED = (RecVAETrainer, KGATTrainer, MKRTrainer, NCLTrainer, S3RecTrainer, LightGBMTrainer, XGBoostTrainer)
+_trainers: dict[str, type] = {one.__name__: one for one in NAMED}
+_by_type: dict[ModelType, type] = {
+    ModelType.TRADITIONAL: TraditionalTrainer,
+    ModelType.KNOWLEDGE: KGTrainer,
+    ModelType.DECISIONTREE: DecisionTreeTrainer,
+}
 
 
 def register_trainer(trainer: Kind) -> Kind:

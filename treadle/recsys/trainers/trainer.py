@@ -122,7 +122,7 @@ class Trainer(Keeping):
             if saved:
                 self._save_checkpoint(self.start_epoch - 1, verbose=verbose)
         else:
-            core = fitting.core = make_core(self, train_data, options, fitting.epoch_end)
+            core = fitting.core = self._make_core(train_data, options, fitting.epoch_end)
             self._run(core, epochs, fitting.finish)
         self._files.wait()
         if not fitting.evaluates:
@@ -186,7 +186,7 @@ class Trainer(Keeping):
         if self._core is not None and self._core_runs:
             return self._core.run_pass(train_data, loss_func)
         options = CoreOptions(verbose=False, show_progress=show_progress, alone=True)
-        core = make_core(self, train_data, options)
+        core = self._make_core(train_data, options)
         if loss_func is not None:
             core.use_loss(loss_func)
         kept, self.start_epoch = self.start_epoch, epoch_idx
@@ -341,6 +341,16 @@ class Trainer(Keeping):
             project = self.config["wandb_project"]
             found.append(WandbWriter(project, dir=folder, name=Path(self.saved_model_file).stem, config=settings))
         return found
+
+    def _make_core(
+        self, train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None
+    ) -> RecsysCore:
+        """Return the core trainer that runs the epochs."""
+        return make_core(self, train_data, options, epoch_end)
+
+    def _execution(self) -> str:
+        """Return how steps are carried out."""
+        return str(self.config["execution"] or "auto")
 
     def _precision(self) -> str:
         """Return the format of the run: `precision`, or what `enable_amp` stands for."""

@@ -171,14 +171,22 @@ function evaluations() {
   return [element("h2", {}, "Evaluation"), element("div", { class: "card" }, table(["metric", "run", "last", "lowest", "highest"], rows))];
 }
 
+// As an image, a picture that somebody else drew can run nothing.
+function picture(panel, title) {
+  return panel.svg
+    ? element("img", { class: "picture", alt: title, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(panel.svg)}` })
+    : table(panel.columns, panel.rows.map((cells) => cells.map((text) => cell(text, /^[-+]?[\d.,]/.test(text) ? "number" : ""))));
+}
+
+// What is shown of all runs together comes first.
+function together() {
+  return (data.panels ?? []).flatMap((panel) => [element("h2", {}, panel.title), element("div", { class: "card" }, picture(panel, panel.title))]);
+}
+
 function panels() {
   const cards = data.runs.flatMap((run) => run.panels.map((panel) => {
     const title = data.runs.length === 1 ? panel.title : `${run.name}: ${panel.title}`;
-    // As an image, a picture that somebody else drew can run nothing.
-    const inside = panel.svg
-      ? element("img", { class: "picture", alt: title, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(panel.svg)}` })
-      : table(panel.columns, panel.rows.map((cells) => cells.map((text) => cell(text))));
-    return element("div", { class: "card" }, element("h3", {}, title), inside);
+    return element("div", { class: "card" }, element("h3", {}, title), picture(panel, title));
   }));
   return cards.length ? [element("h2", {}, "More"), element("div", { class: "charts wide" }, ...cards)] : [];
 }
@@ -207,7 +215,7 @@ function configs() {
 
 function show() {
   showRuns();
-  const parts = [...evaluations(), ...chartSections(), ...panels(), ...configs()];
+  const parts = [...together(), ...evaluations(), ...chartSections(), ...panels(), ...configs()];
   byId("content").replaceChildren(...(data.runs.length ? parts : [element("p", { class: "empty" }, "There are no runs here yet.")]));
   draw();
 }

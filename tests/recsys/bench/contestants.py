@@ -1,0 +1,39 @@
+"""Models that something happens to."""
+
+import os
+import signal
+from typing import Any
+
+from treadle.recsys.models.general_recommender import BPR
+
+
+class Tired(BPR):
+    """Is interrupted once, after so many batches."""
+
+    after: int | None = None
+
+    def calculate_loss(self, interaction: Any) -> Any:
+        if Tired.after is not None:
+            Tired.after -= 1
+            if Tired.after < 0:
+                Tired.after = None
+                raise KeyboardInterrupt
+        return super().calculate_loss(interaction)
+
+
+class Broken(BPR):
+    """Has a mistake in it."""
+
+    def calculate_loss(self, interaction: Any) -> Any:
+        raise ValueError("this model has a mistake in it")
+
+
+class Dies(BPR):
+    """Is killed, as the kernel kills what takes too much memory."""
+
+    def calculate_loss(self, interaction: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Otherwise(BPR):
+    """Does what BPR does under a name of its own."""

@@ -1,0 +1,65 @@
+"""What models of a benchmark share, and what each has of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.recsys.bench.tiny import HERE, protocol
+from treadle.errors import ConfigError
+
+
+def test_what_is_measured_is_the_same_for_every_model(tmp_path: Path) -> None:
+    made = protocol(tmp_path, ["BPR", "KGAT"])
+    configs = [made.config(name) for name in made.models]
+    for name in ("eval_args", "metrics", "topk", "valid_metric", "repeatable", "kg_unlinked_items"):
+        assert configs[0][name] == configs[1][name] == made.shared.get(name, configs[0][name])
+    assert made.shared["kg_unlinked_items"] == "keep"
+    assert made.shared["eval_args"]["order"] == "RO"
+
+
+def test_a_sequential_model_has_all_tested_in_the_order_of_time(tmp_path: Path) -> None:
+    made = protocol(tmp_path, ["BPR", "GRU4Rec"])
+    assert made.shared["eval_args"]["split"] == {"LS": "valid_and_test"}
+    assert made.config("BPR")["eval_args"] == made.config("GRU4Rec")["eval_args"]
+    assert made.config("BPR")["repeatable"] is made.config("GRU4Rec")["repeatable"] is True
+
+
+def test_models_of_clicks_alone_are_tested_by_labels(tmp_path: Path) -> None:
+    given = {"metrics": ["AUC"], "valid_metric": "AUC", "threshold": {"rating": 3}}
+    assert protocol(tmp_path, ["FM", "LightGBM"], **given).shared["eval_args"]["mode"]["test"] == "labeled"
+
+
+def test_a_setting_can_be_that_of_one_model(tmp_path: Path) -> None:
+    made = protocol(tmp_path, ["BPR", "LightGCN"], **{"BPR.embedding_size": 4})
+    assert (made.config("BPR")["embedding_size"], made.config("LightGCN")["embedding_size"]) == (4, 8)
+
+
+def test_the_parts_of_the_data_are_the_same_for_every_seed(tmp_path: Path) -> None:
+    made = protocol(tmp_path, ["BPR"])
+    first, second = (made.config("BPR", seed) for seed in (1, 2))
+    assert (first["seed"], second["seed"]) == (1, 2)
+    assert first.seed_of_split == second.seed_of_split == 2020
+
+
+def test_a_class_is_named_in_full(tmp_path: Path) -> None:
+    made = protocol(tmp_path, [f"{HERE}.Otherwise"])
+    assert made.models == ["Otherwise"]
+    assert made.config("Otherwise").model_class.__module__ == HERE
+
+
+@pytest.mark.parametrize(
+    ("models", "given", "message"),
+    [
+        (["BPR", "BPR"], {}, "must name at least one model, and each once"),
+        ([], {}, "must name at least one model"),
+        (["LightGCM"], {}, "there is no model 'LightGCM'; did you mean 'LightGCN'"),
+        (["BPR"], {"EASE.reg_weight": 1.0}, "EASE.reg_weight=1.0: 'EASE' is not among the models"),
+        (["BPR"], {"BPR.topk": [3]}, "BPR.topk: what is measured is the same for all models; give it without name"),
+    ],
+    ids=["twice", "none", "unknown", "absent", "shared"],
+)
+def test_a_protocol_that_cannot_be_meant_is_refused(
+    models: list[str], given: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        protocol(tmp_path, models, **given)

@@ -1,0 +1,57 @@
+"""A small data set on disk, and benchmarks on it."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.recsys.trainer.runs import graph, interactions
+from treadle.recsys.bench import Benchmark, Protocol
+
+HERE = "tests.recsys.bench.contestants"
+TYPES = {"user_id": "token", "item_id": "token", "rating": "float", "timestamp": "float"}
+
+
+def write_table(path: Path, table: dict[str, list[Any]], types: dict[str, str]) -> None:
+    lines = ["\t".join(f"{name}:{types[name]}" for name in table)]
+    lines += ["\t".join(map(str, row)) for row in zip(*table.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_data(folder: Path) -> Path:
+    """Write the data set `tiny`, with a knowledge graph of all items but one, and return where it is."""
+    place = folder / "data" / "tiny"
+    place.mkdir(parents=True, exist_ok=True)
+    known = graph()
+    link = {name: values[1:] for name, values in known["link"].items()}
+    tokens = dict.fromkeys([*known["kg"], *link], "token")
+    write_table(place / "tiny.inter", interactions(), TYPES)
+    write_table(place / "tiny.kg", known["kg"], tokens)
+    write_table(place / "tiny.link", link, tokens)
+    return place.parent
+
+
+def settings(folder: Path, **given: Any) -> dict[str, Any]:
+    return {
+        "data_path": str(write_data(folder)),
+        "metrics": ["NDCG", "Recall"],
+        "topk": [5],
+        "valid_metric": "NDCG@5",
+        "train_batch_size": 64,
+        "epochs": 2,
+        "use_gpu": False,
+        "load_col": {
+            "inter": list(TYPES),
+            "kg": ["head_id", "relation_id", "tail_id"],
+            "link": ["item_id", "entity_id"],
+        },
+        "embedding_size": 8,
+        **given,
+    }
+
+
+def protocol(folder: Path, models: list[str], **given: Any) -> Protocol:
+    return Protocol(models, "tiny", config_dict=settings(folder, **given))
+
+
+def benchmark(folder: Path, models: list[str], *, seeds: tuple[int, ...] = (), **given: Any) -> Benchmark:
+    """Return a benchmark that trains in this process."""
+    return Benchmark(protocol(folder, models, **given), folder / "bench", seeds=seeds, isolated=False)

@@ -1,0 +1,85 @@
+"""The core trainer behind the trainers of trees: an update is a round."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from treadle.data import Batch
+from treadle.phase import Phase
+from treadle.recsys.trainers._core import RecsysCore
+
+if TYPE_CHECKING:
+    from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
+
+BOOSTING = "boosting"
+
+
+class TreeCore(RecsysCore):
+    """Runs the rounds of a boosting run as the updates of one epoch, so that they are counted, logged and saved."""
+
+    LOG_EVERY = "1 step"
+    _face: "DecisionTreeTrainer"
+
+    def _prepare_dataloaders(
+        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Make a stream of the numbers of the rounds: the library holds the rows itself."""
+        rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
+        self.streams = {BOOSTING: self._stream(rounds, name=BOOSTING)}
+        self._train_dataloader = self.streams[BOOSTING]
+        self._data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
+        self._eval_dataloader = None
+
+    def phases(self, epoch: int) -> Iterator[Phase]:
+        """Yield the one phase of the run."""
+        yield Phase(BOOSTING, self.streams[BOOSTING], self._no_loss, self._optimizers[0])
+
+    def _no_loss(self, batch: Batch) -> dict[str, Any]:
+        raise NotImplementedError("a round of boosting has no loss of a batch")
+
+    def _windows(self, phase: Phase) -> Iterator[list[Batch]]:
+        """Draw rounds until the library has had enough."""
+        windows = super()._windows(phase)
+        while not self._face.rounds.is_over and (window := next(windows, None)) is not None:
+            yield window
+
+    def update(self, phase: Phase, window: list[Batch]) -> None:
+        """Add a round, and put what the library says of it among the metrics."""
+        self._phase, self._updated = phase, True
+        rounds = self._face.rounds
+        self._window_samples = len(rounds.boosting.train)
+        found = rounds.add()
+        values = {f"valid/{one.metric}": one.value for one in found}
+        self.storage.put_scalars(values, smoothing_hint=False, cur_iter=self.progress.step + 1)
+        if rounds.done % self._face.verbose_eval == 0 or rounds.is_over:
+            shown = "".join(f", {one.metric}: {one.value:.6f}" for one in found)
+            self.print(f"round {rounds.done} of {rounds.boosting.rounds}{shown}")
+
+    def _after_update(self) -> None:
+        super()._after_update()
+        if self.options.save_every is None and self._time_to_save():
+            self._save()
+
+    def train_epoch_end(self) -> None:
+        """Give the model its trees."""
+        self._face._finish_boosting()
+
+    def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        super()._report_changes(tracked, manifest)
+        if not self._face.rounds.is_exact:
+            self.print(
+                "resumed, but not bit for bit: with these parameters the library draws random numbers, which begin "
+                "anew; set restart_rounds, such as 50, to have later runs resumed exactly"
+            )
+
+    def _identity(self) -> dict[str, Any]:
+        boosting = self._face.rounds.boosting
+        return {
+            **super()._identity(),
+            "data": self._data_sums,
+            "boosting": {**{name: str(value) for name, value in boosting.params.items()}, "rounds": boosting.rounds},
+        }
+
+
+def _checksum(rows: Any) -> str:
+    return f"{crc32(rows.labels.tobytes(), crc32(rows.features.tobytes())):08x}"

@@ -1,0 +1,131 @@
+"""What the trainers of trees have in common."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.recsys.boosting import Boosting, LabelledRows, Rounds, rows_of
+from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore
+from treadle.recsys.trainers._tree_core import TreeCore
+from treadle.recsys.trainers.trainer import Trainer
+
+
+class DecisionTreeTrainer(Trainer):
+    """Has a library boost trees: one run, each of its rounds an update, and the library's own early stopping.
+
+    The library is given all rows at once, tokens as categories, and evaluates its own metrics on the validation part
+    after each round; they are among the metrics of the run as `valid/...`. The trees up to the best round are then
+    evaluated as every model is. The run is saved by rounds. A booster is kept in the library's own format: in
+    checkpoints, in the file of the model, and by itself beside that file.
+
+    A subclass says with `_boosting` which library, and with `prefix` what its settings begin with.
+
+    Attributes:
+        rounds: The rounds of the last `fit`.
+        verbose_eval: How many rounds lie between two lines on the console.
+
+    Raises:
+        ConfigError: A setting cannot be meant, or there are several processes.
+    """
+
+    prefix: str
+    """What the names of the library's settings begin with."""
+    rounds: Rounds
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.epochs = self.eval_step = 1
+        if self._processes.distributed:
+            raise ConfigError(
+                f"{type(model).__name__} is trained by one process, and there are {self._processes.size}; the library "
+                "has threads of its own"
+            )
+        self._params = dict(config[f"{self.prefix}_params"] or {})
+        self._params.setdefault("seed", int(config["seed"]))
+        self._num_rounds = self._count("num_boost_round")
+        self._stopping_rounds = self._count("early_stopping_rounds", optional=True)
+        self.verbose_eval = self._count("verbose_eval", optional=True) or self._num_rounds
+        self._restart_rounds = _count("restart_rounds", config["restart_rounds"], optional=True)
+
+    def _count(self, name: str, *, optional: bool = False) -> Any:
+        return _count(f"{self.prefix}_{name}", self.config[f"{self.prefix}_{name}"], optional=optional)
+
+    def _boosting(self, **arguments: Any) -> Boosting:
+        """Return the library at work, with the arguments that every library has."""
+        raise NotImplementedError(f"{type(self).__name__} does not say with _boosting which library grows its trees")
+
+    def _get_ready(self, train_data: Any, valid_data: Any) -> None:
+        super()._get_ready(train_data, valid_data)
+        features = self.model.features
+        train = rows_of(train_data, features, self.model.LABEL)
+        assert train is not None, "a loader for training has rows"
+        boosting = self._boosting(
+            rounds=self._num_rounds,
+            stopping_rounds=self._stopping_rounds,
+            names=features.names,
+            categories=features.categories,
+            train=train,
+            valid=self._rows_to_watch(valid_data),
+            start=self._first_booster(),
+        )
+        self.rounds = Rounds(boosting, self._restart_rounds)
+        self._tracked["boosting"] = self.rounds
+
+    def _rows_to_watch(self, valid_data: Any) -> LabelledRows | None:
+        """Return what the library evaluates on."""
+        if not valid_data:
+            return None
+        rows = rows_of(valid_data, self.model.features, self.model.LABEL)
+        if rows is None and self._stopping_rounds is not None:
+            raise ConfigError(
+                f"{self.prefix}_early_stopping_rounds={self._stopping_rounds}: the library stops early by rows with "
+                "labels, and eval_args.mode is 'full'; use 'labeled' or 'uni100', or set it to None"
+            )
+        return rows
+
+    def _first_booster(self) -> bytes | None:
+        path = self.config[f"{self.prefix}_model"]
+        if path is None:
+            return None
+        try:
+            return Path(str(path)).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{self.prefix}_model={str(path)!r} cannot be read: {error.strerror}") from error
+
+    def _make_core(
+        self, train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None
+    ) -> RecsysCore:
+        return TreeCore(self, train_data, options, epoch_end)
+
+    def _finish_boosting(self) -> None:
+        """Give the model the trees up to the best round."""
+        text, best = self.rounds.text(), self.rounds.boosting.best_round()
+        self.model.take(text)
+        if best is not None and best < self.model.grown().rounds():
+            self.model.take(self.model.grown().first_rounds(best))
+
+    def _save_checkpoint(self, epoch: int, verbose: bool = True, **kwargs: Any) -> None:
+        """Write the model to a file, and its booster to one in the library's own format beside it."""
+        path = Path(str(kwargs.get("saved_model_file", self.saved_model_file)))
+        super()._save_checkpoint(epoch, verbose, **kwargs)
+        self.model.save_booster(path.with_suffix(self.rounds.boosting.suffix))
+
+    def _generate_train_loss_output(self, epoch_idx: int, s_time: float, e_time: float, losses: Losses) -> str:
+        """Return what is printed after the boosting run."""
+        kept = self.model.grown().rounds()
+        return f"boosting [time: {e_time - s_time:.2f}s, rounds: {self.rounds.done}, best booster: {kept} rounds]"
+
+    def _precision(self) -> str:
+        return "fp32"
+
+    def _execution(self) -> str:
+        return "eager"
+
+
+def _count(name: str, value: Any, *, optional: bool) -> int | None:
+    if value is None and optional:
+        return None
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1{', or nothing' if optional else ''}")
+    return value
