@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick lint types format clean peers bench-overhead recbole bench-recsys
+.PHONY: demo test quick lint types format clean peers bench-overhead bench-resume recbole bench-recsys
 
 demo: .venv/demo.stamp
 	$(BIN)/python examples/digits.py
@@ -44,6 +44,9 @@ peers: .venv-peers/peers.stamp
 
 bench-overhead: .venv-peers/peers.stamp
 	.venv-peers/bin/python -m benchmarks.overhead
+
+bench-resume: .venv-peers/peers.stamp
+	.venv-peers/bin/python -m benchmarks.resume_exactness --write
 
 .venv-peers/bin/python:
 	$(PYTHON) -m venv .venv-peers

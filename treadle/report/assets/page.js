@@ -101,7 +101,8 @@ function traces(chart) {
     chart.metrics.forEach((metric, position) => {
       const series = run.series[metric];
       if (!series) return;
-      const label = data.runs.length === 1 ? metric : chart.metrics.length === 1 ? run.name : `${run.name}: ${metric}`;
+      const short = metric.startsWith(`${chart.title}/`) ? metric.slice(chart.title.length + 1) : metric;
+      const label = data.runs.length === 1 ? short : chart.metrics.length === 1 ? run.name : `${run.name}: ${short}`;
       const colour = data.runs.length === 1 ? colourOf(position) : colourOf(place);
       const dash = data.runs.length === 1 ? "solid" : DASHES[position % DASHES.length];
       const lone = series.value.length === 1;
@@ -110,7 +111,7 @@ function traces(chart) {
       named.add(metric);
       const base = { x: series[axis], name: label, mode: lone ? "markers" : "lines", showlegend: explains, legendgroup: metric };
       if (amount && !lone) found.push({ ...base, y: series.value, line: { color: colour, width: 1, dash }, opacity: 0.25, showlegend: false, hoverinfo: "skip" });
-      if (data.runs.length > 1 && explains) found.push({ x: [null], y: [null], name: metric, mode: "lines", legendgroup: metric, line: { color: variable("--quiet"), dash } });
+      if (data.runs.length > 1 && explains) found.push({ x: [null], y: [null], name: short, mode: "lines", legendgroup: metric, line: { color: variable("--quiet"), dash } });
       found.push({ ...base, showlegend: data.runs.length === 1, y: smoothed(series.value, amount), line: { color: colour, width: 2, dash }, marker: { color: colour } });
     });
   });
@@ -144,7 +145,7 @@ function showRuns() {
     });
     const state = element("span", { class: `state ${run.state}` }, run.state);
     const restarted = run.starts.length > 1 ? `, started ${run.starts.length} times` : "";
-    const facts = element("small", {}, state, ` at step ${run.step}${restarted}`);
+    const facts = element("small", {}, state, `${run.step ? ` at step ${run.step}` : ""}${restarted}`);
     const words = run.message ? [element("small", {}, run.message)] : [];
     const mark = element("span", { class: "mark" });
     mark.style.background = colourOf(place);
