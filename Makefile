@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick lint types format clean peers bench-overhead bench-resume recbole bench-recsys
+.PHONY: demo test quick lint types format clean peers bench-overhead bench-resume images recbole bench-recsys
 
 demo: .venv/demo.stamp
 	$(BIN)/python examples/digits.py
@@ -55,6 +55,10 @@ bench-resume: .venv-peers/peers.stamp
 	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . \
 		--requirement benchmarks/peers-requirements.txt
 	touch $@
+
+# The pictures of docs/images, from runs that are made for them; needs Chromium.
+images: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.screenshots
 
 # RecBole runs with older versions of what is around it, in an environment of its own.
 recbole: .venv-recbole/recbole.stamp

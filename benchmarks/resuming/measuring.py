@@ -150,6 +150,8 @@ def attempt(run: Run, scenario: Scenario, folder: Path, *, resume: bool = False)
     content: dict[str, Any] = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
     if "not_possible" in content:
         raise NotPossibleError(content["not_possible"])
+    if "error" in content:
+        raise FailedError(f"{scenario.name}: {content['error']}")
     if code or not content:
         raise FailedError(f"{scenario.name}: ended with {code}: {_last_line(folder)}")
     return Ended(load_file(folder / "weights.safetensors"), content["seen"])
@@ -181,6 +183,8 @@ def _train(run: Run, scenario: Scenario, folder: Path, resume: bool, deadline: i
         content: dict[str, Any] = {"seen": sum(network.seen for network in MADE)}
     except NotPossibleError as error:
         content = {"not_possible": str(error)}
+    except Exception as error:
+        content = {"error": f"{type(error).__name__}: {error}"}
     (folder / "result.json").write_text(json.dumps(content), encoding="utf-8")
 
 

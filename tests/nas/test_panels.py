@@ -20,7 +20,7 @@ def test_the_architecture_and_how_its_weights_went_are_on_the_page(tmp_path: Pat
     run = read_run(tmp_path)
     assert [panel.title for panel in run.panels] == ["architecture", "architecture weights"]
     assert run.panels[0].svg == nas.draw(trainer.export(), trainer.model)
-    assert run.panels[1].svg == nas.draw_weights(nas.weights_over_time(tmp_path))
+    assert run.panels[1].svg == nas.draw_weights(nas.weights_over_time(tmp_path), columns=2)
 
 
 def test_spos_shows_its_architecture_alone(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             if self._has_found():
                 write_picture(folder, "architecture", draw(self.export(), self.model))
             if self.core.weighed_rows():
-                write_picture(folder, "architecture_weights", draw_weights(self.weights_over_time()))
+                write_picture(folder, "architecture_weights", draw_weights(self.weights_over_time(), columns=2))
         except (TreadleError, OSError) as error:
             # The run itself is complete, or has an error of its own: a picture must not be another one.
             self.core.print(f"no picture of the architecture: {error}")

@@ -57,7 +57,14 @@ def _best_trials(results: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]
 
 
 def _brief(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    """Return a number in few digits, and a whole one without a point.
+
+    >>> _brief(0.123456789), _brief(4810.0), _brief("relu")
+    (0.12346, 4810, 'relu')
+    """
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.5g}")
 
 
 class Panels:
@@ -88,6 +95,7 @@ class Panels:
             write_picture(self._folder, "best_architecture", draw(*network, title=title))
         about = {name: results[name] for name in ("name", "strategy", "seed", "objectives", "space")}
         state = FINISHED if ended else UNFINISHED
-        described = {"state": state, "trials": len(results["trials"]), "about": about}
+        tried = [trial for trial in results["trials"] if "replayed_from" not in trial]
+        described = {"state": state, "trials": len(tried), "about": about}
         replace_text(self._folder / TRIALS, json.dumps(described, indent=1))
         self._last = time.monotonic()

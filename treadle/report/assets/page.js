@@ -2,6 +2,8 @@
 
 // Okabe and Ito's colours, which people who see fewer colours can tell apart.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+// The same, lighter, to be read on a dark ground.
+const LIGHT_COLOURS = ["#4ea8e0", "#ff8f4a", "#2fc298", "#e6a3c8", "#f2b93f", "#8fd0f5", "#b79be0", "#b0b0b0"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const byId = (id) => document.getElementById(id);
 let data = JSON.parse(byId("data").textContent);
@@ -15,8 +17,8 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-const colourOf = (place) => COLOURS[place % COLOURS.length];
 const isDark = () => document.documentElement.dataset.theme === "dark";
+const colourOf = (place) => (isDark() ? LIGHT_COLOURS : COLOURS)[place % COLOURS.length];
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function brief(value) {
@@ -154,8 +156,8 @@ function showRuns() {
   }));
 }
 
-function chartSections() {
-  const sections = [...new Set(data.charts.map((chart) => chart.section))];
+function chartSections(chosen) {
+  const sections = [...new Set(data.charts.map((chart) => chart.section))].filter(chosen);
   return sections.flatMap((section) => {
     const cards = data.charts.flatMap((chart, place) => chart.section !== section ? [] : [
       element("div", { class: "card" }, element("h3", {}, chart.title), element("div", { class: "plot", "data-chart": String(place) })),
@@ -181,7 +183,7 @@ function panels() {
       : table(panel.columns, panel.rows.map((cells) => cells.map((text) => cell(text))));
     return element("div", { class: "card" }, element("h3", {}, title), inside);
   }));
-  return cards.length ? [element("h2", {}, "More"), element("div", { class: "charts wide" }, ...cards)] : [];
+  return cards.length ? [element("h2", {}, "Results"), element("div", { class: "charts wide" }, ...cards)] : [];
 }
 
 function configs() {
@@ -208,7 +210,10 @@ function configs() {
 
 function show() {
   showRuns();
-  const parts = [...evaluations(), ...chartSections(), ...panels(), ...configs()];
+  const isCurve = (section) => section === "Curves";
+  const rest = chartSections((section) => !isCurve(section));
+  const parts = [...evaluations(), ...chartSections(isCurve), ...panels(), ...rest, ...configs()];
+  byId("controls").classList.toggle("bare", !data.charts.length);
   byId("content").replaceChildren(...(data.runs.length ? parts : [element("p", { class: "empty" }, "There are no runs here yet.")]));
   draw();
 }
@@ -239,7 +244,7 @@ async function loadPlotly() {
 }
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; draw(); });
+byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; showRuns(); draw(); });
 byId("smoothing").addEventListener("input", (event) => { byId("amount").textContent = event.target.value; draw(); });
 for (const id of ["axis", "logarithmic"]) byId(id).addEventListener("change", draw);
 loadPlotly().then(show).then(() => { document.body.dataset.ready = "yes"; if (LIVE) follow(); });
