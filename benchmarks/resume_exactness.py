@@ -8,6 +8,7 @@ is the largest difference of any weight at the end from the same trainer's run t
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.overhead import prepare_process
 from benchmarks.provenance import provenance
@@ -50,7 +51,9 @@ def main() -> None:
     options = parse_options()
     prepare_process()
     scenarios = [one for one in SCENARIOS if not options.only or options.only in one.name]
-    table, missing = measure_contenders(chosen_contenders(options.contender), scenarios)
+    if options.outcomes is not None:
+        options.outcomes.mkdir(parents=True, exist_ok=True)
+    table, missing = measure_contenders(chosen_contenders(options.contender), scenarios, options.outcomes)
     section = as_markdown(table, scenarios, missing)
     print(section)
     if options.write:
@@ -69,6 +72,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md and README.md")
     parser.add_argument("--only", metavar="TEXT", help="only rows with TEXT in their names")
     parser.add_argument("--contender", metavar="NAME", action="append", help="only this column; may be repeated")
+    parser.add_argument(
+        "--outcomes",
+        type=Path,
+        metavar="DIR",
+        help="keep each outcome there, and measure none again that is there: goes on after a kill, and lets several "
+        "commands share the columns",
+    )
     options = parser.parse_args()
     known = [one.name for one in CONTENDERS]
     for name in options.contender or []:
@@ -84,13 +94,15 @@ def chosen_contenders(names: Sequence[str] | None) -> list[Contender]:
     return [one for one in CONTENDERS if not names or one.name in names]
 
 
-def measure_contenders(contenders: Sequence[Contender], scenarios: Sequence[Scenario]) -> tuple[Table, dict[str, str]]:
+def measure_contenders(
+    contenders: Sequence[Contender], scenarios: Sequence[Scenario], folder: Path | None = None
+) -> tuple[Table, dict[str, str]]:
     """Measure one contender after the other; return the outcomes, and why each that is missing is."""
     table: Table = {}
     missing: dict[str, str] = {}
     for contender in contenders:
         try:
-            table[contender.name] = measure_all(contender, scenarios)
+            table[contender.name] = measure_all(contender, scenarios, folder)
         except ImportError as error:
             missing[contender.name] = str(error)
     return table, missing

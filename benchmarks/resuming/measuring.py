@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import chdir
@@ -51,36 +52,50 @@ class Ended:
     seen: int
 
 
-def measure_all(contender: Contender, scenarios: Iterable[Scenario]) -> dict[str, Outcome]:
+def measure_all(contender: Contender, scenarios: Iterable[Scenario], folder: Path | None = None) -> dict[str, Outcome]:
     """Measure a contender in a process of its own; return what became of each scenario, by name.
+
+    Args:
+        contender: Who is measured.
+        scenarios: The rows.
+        folder: Where outcomes are kept; what is there is not measured again. None keeps nothing.
 
     Raises:
         ImportError: The contender does not import.
     """
     chosen = list(scenarios)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "outcomes.json"
+    with tempfile.TemporaryDirectory() as nowhere:
+        result = (folder or Path(nowhere)) / f"{contender.name}.json"
         host = FORK.Process(target=_measure_into, args=(contender, chosen, result))
         host.start()
         host.join()
-        content = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {"missing": "died"}
+        content = _read(result) if host.exitcode == 0 else {"missing": f"ended with {host.exitcode}"}
     if "missing" in content:
         raise ImportError(content["missing"])
-    return {name: Outcome(**outcome) for name, outcome in content.items()}
+    return {scenario.name: Outcome(**content[scenario.name]) for scenario in chosen}
 
 
 def _measure_into(contender: Contender, scenarios: list[Scenario], result: Path) -> None:
+    """Measure what is not in a file yet, and note it there, one scenario after the other."""
+    outcomes = _read(result)
+    left = [scenario for scenario in scenarios if scenario.name not in outcomes]
+    if not left:
+        return
     try:
         run = contender.load()
     except ImportError as error:
         missing = f"{error.name} not installed" if isinstance(error, ModuleNotFoundError) else "does not import"
         result.write_text(json.dumps({"missing": missing}), encoding="utf-8")
         return
-    outcomes = {}
-    for scenario in scenarios:
+    for scenario in left:
         outcomes[scenario.name] = asdict(measure(run, scenario))
-        print(f"{contender.name}: {scenario.name}: {outcomes[scenario.name]}", flush=True)
-    result.write_text(json.dumps(outcomes), encoding="utf-8")
+        result.write_text(json.dumps(outcomes), encoding="utf-8")
+        print(f"{contender.name}: {scenario.name}: {outcomes[scenario.name]}", file=sys.stderr, flush=True)
+
+
+def _read(result: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+    return content
 
 
 def measure(run: Run, scenario: Scenario) -> Outcome:
