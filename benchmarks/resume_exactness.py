@@ -26,8 +26,9 @@ SIGKILL in the third batch after that, and goes on in another process, with the 
 
 **exact**: all weights, and their moving average where there is one, are equal bit for bit to those of the same
 trainer's run that was never killed. A number: the largest difference of a weight; two runs that were never killed do
-not differ. **-**: it cannot be done, for the reason below the table. A run of another process begins with generators
-that nobody has seeded; each trainer seeds them as it says one should."""
+not differ. "not repeatable": those two differ, by that much. **-**: it cannot be done, and **fails**: the checkpoint
+cannot be loaded, for the reasons below the table. Each process begins with generators that nobody has seeded; each
+trainer seeds them as it says one should."""
 MARKS = {"exact": "**exact**", "not possible": "-", "starts over": "starts over", "cannot resume": "fails"}
 README_SECTION = "resume-exactness"
 README_COLUMNS = {

@@ -50,15 +50,15 @@ def make_accelerator(scenario: Scenario, loader: Loader) -> Accelerator:
     config = DataLoaderConfiguration(
         use_seedable_sampler=loader == "seedable", use_stateful_dataloader=loader == "stateful"
     )
-    try:
-        return Accelerator(
-            cpu=True,
-            gradient_accumulation_steps=scenario.accumulation,
-            mixed_precision="fp16" if scenario.fp16 else "no",
-            dataloader_config=config,
-        )
-    except ValueError as error:
-        raise NotPossibleError(f"refuses: {error}") from error
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=scenario.accumulation,
+        mixed_precision="fp16" if scenario.fp16 else "no",
+        dataloader_config=config,
+    )
+    if scenario.fp16 and accelerator.scaler is None:
+        raise NotPossibleError("stays in fp32 on a CPU, without a word")
+    return accelerator
 
 
 def restore(accelerator: Accelerator, folder: Path) -> int:
