@@ -23,6 +23,7 @@ NOTES = """\
 Work: 160 samples, batch 8, 3 epochs of 20 batches, a network of two layers, AdamW. The run is saved after batch 30, in
 the second epoch (after batch 32 where 4 batches make an update; after every epoch where the row says so), is killed by
 SIGKILL in the third batch after that, and goes on in another process, with the same program. 1 torch thread, a CPU.
+Data is shuffled, and all kills are in the middle of an epoch, unless the row says otherwise.
 
 **exact**: all weights, and their moving average where there is one, are equal bit for bit to those of the same
 trainer's run that was never killed. A number: the largest difference of a weight; two runs that were never killed do
@@ -37,6 +38,7 @@ README_COLUMNS = {
     "Lightning": "Lightning",
     "Lightning, stateful loader": "Lightning, stateful loader",
     "accelerate": "accelerate",
+    "accelerate, seedable": "accelerate, seedable sampler",
     "pytorch-accelerated": "pytorch-accelerated",
     "Ignite": "Ignite",
     "Ignite, deterministic": "Ignite, deterministic",
