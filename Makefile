@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick lint types format clean peers bench-overhead recbole bench-recsys
+.PHONY: demo docs test quick lint types format clean peers bench-overhead bench-resume images recbole bench-recsys
 
 demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
@@ -58,6 +58,9 @@ peers: .venv-peers/peers.stamp
 bench-overhead: .venv-peers/peers.stamp
 	.venv-peers/bin/python -m benchmarks.overhead
 
+bench-resume: .venv-peers/peers.stamp
+	.venv-peers/bin/python -m benchmarks.resume_exactness --write
+
 .venv-peers/bin/python:
 	$(PYTHON) -m venv .venv-peers
 
@@ -65,6 +68,10 @@ bench-overhead: .venv-peers/peers.stamp
 	.venv-peers/bin/python -m pip install --quiet --constraint constraints.txt --editable . \
 		--requirement benchmarks/peers-requirements.txt
 	touch $@
+
+# The pictures of docs/images, from runs that are made for them; needs Chromium.
+images: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.screenshots
 
 # RecBole runs with older versions of what is around it, in an environment of its own.
 recbole: .venv-recbole/recbole.stamp

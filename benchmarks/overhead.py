@@ -24,9 +24,11 @@ import torch
 from benchmarks.contenders import BASELINE, CONTENDERS, Contender, Train
 from benchmarks.job import Batch, make_batches, make_job
 from benchmarks.provenance import provenance
-from benchmarks.results import write_section
+from benchmarks.readme import columns_of, fill, section_of
+from benchmarks.results import RESULTS, write_section
 
 TOLERANCE = 1e-5
+README_COLUMNS = ("contender", "ratio", "IQR", "over, µs")
 # The two bars are named besides the contenders, for they are a good part of what some of these cost.
 PACKAGES = tuple(dict.fromkeys([*(contender.package for contender in CONTENDERS), "numpy", "rich", "tqdm"]))
 NOTES = """\
@@ -70,6 +72,9 @@ Round = dict[Contender, Run]
 def main() -> None:
     """Measure, print the table, write the section."""
     options = parse_options()
+    if options.readme:
+        fill_readme()
+        return
     prepare_process()
     loaded, missing = load_contenders(options.only)
     rounds = measure_rounds(loaded, options)
@@ -81,6 +86,12 @@ def main() -> None:
         print("RESULTS.md left as it is (--only, --no-write).")
     else:
         write_section("overhead", section)
+        fill_readme()
+
+
+def fill_readme() -> None:
+    """Put the figures that are in RESULTS.md into README.md."""
+    fill("overhead", columns_of(section_of("overhead", RESULTS), README_COLUMNS))
 
 
 def parse_options() -> argparse.Namespace:
@@ -91,6 +102,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and the order of turns")
     parser.add_argument("--only", metavar="TEXT", help="measure only names with TEXT in them; no file")
     parser.add_argument("--no-write", action="store_true", help="print, but leave RESULTS.md as it is")
+    parser.add_argument("--readme", action="store_true", help="measure nothing; copy RESULTS.md's table into README.md")
     options = parser.parse_args()
     if options.rounds < 2 or options.steps < 1:
         parser.error(f"--rounds {options.rounds} --steps {options.steps}: needs 2 rounds and 1 step at least")

@@ -14,6 +14,8 @@ from treadle.run_status import FINISHED, STATUS, read_status
 CHECKPOINTS = "checkpoints"
 PANELS = "panels"
 """The folder in a run's own that holds what a door has to show: pictures (SVG) and tables (JSON)."""
+TRIALS = "trials.json"
+"""What a search over trials writes into its folder: what it is about, how many trials there are, its state."""
 UNFINISHED = "unfinished"
 LONGEST_LOG = 20_000
 """Characters of the log that a page shows: its end."""
@@ -96,10 +98,15 @@ class Run:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs in a folder and those below it; the folder itself may be one."""
+    """Yield the folders of runs in a folder and those below it; the folder itself may be one.
+
+    The folder of a search comes before those of its trials.
+    """
     for place, folders, files in os.walk(folder):
-        if CHECKPOINTS in folders or STATUS in files:
+        is_run = CHECKPOINTS in folders or STATUS in files
+        if is_run or TRIALS in files:
             yield Path(place)
+        if is_run:
             folders.clear()
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
@@ -110,7 +117,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
     Raises:
         ConfigError: `path` is not the folder of a run.
     """
-    if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file():
+    if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file() and not is_search(path):
         what = "is not the folder of a run" if path.is_dir() else "is not there"
         raise ConfigError(f"{path} {what}; the folder of a run holds {CHECKPOINTS}/ and metrics.jsonl")
     manifest, status = read_json(path / "manifest.json"), read_status(path)
@@ -118,9 +125,9 @@ def read_run(path: Path, name: str | None = None) -> Run:
         name=name or path.resolve().name,
         path=path,
         state=state_of(path, read_json(newest_of(path) / "manifest.json")),
-        message="" if status is None else status.message,
+        message=_trials(path) if status is None else status.message,
         rows=read_lines(path / "metrics.jsonl"),
-        config=read_config(path),
+        config=read_config(path) or _about(path),
         manifest=manifest,
         starts=tuple(_starts(manifest)),
         checkpoints=tuple(_checkpoints(path)),
@@ -129,11 +136,18 @@ def read_run(path: Path, name: str | None = None) -> Run:
     )
 
 
+def is_search(path: Path) -> bool:
+    """Whether a folder is that of a search over trials."""
+    return (path / TRIALS).is_file()
+
+
 def state_of(run: Path, manifest: dict[str, Any]) -> str:
     """Return what a run is doing, or how it ended; `manifest` is that of its newest checkpoint."""
     status = read_status(run)
     if status is not None:
         return status.state
+    if is_search(run):
+        return FINISHED if read_json(run / TRIALS).get("state") == FINISHED else UNFINISHED
     finished = manifest.get("finished") or pointed(run, "complete") == pointed(run, "last") is not None
     return FINISHED if finished else UNFINISHED
 
@@ -182,6 +196,18 @@ def _untagged(loader: Any, suffix: str, node: Any) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return loader.construct_sequence(node, deep=True)
     return loader.construct_scalar(node)
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Return what a search over trials says of itself."""
+    about = read_json(path / TRIALS).get("about")
+    return about if isinstance(about, dict) else {}
+
+
+def _trials(path: Path) -> str:
+    """Return in words how many trials a search has; nothing for what is none."""
+    count = read_json(path / TRIALS).get("trials")
+    return f"{count} trials" if isinstance(count, int) else ""
 
 
 def _starts(manifest: dict[str, Any]) -> Iterator[Start]:

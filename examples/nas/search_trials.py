@@ -83,8 +83,6 @@ def main() -> None:
     complete = [trial for trial in results["trials"] if trial["values"] is not None]
     for trial in sorted(complete, key=lambda trial: -trial["values"]["default"])[:3]:
         print(f"trial {trial['number']}: {trial['values']['default']:.3f} with {trial['parameters']}")
-    (options.run_dir / "trials.svg").write_text(nas.trial_scatter(results))
-    (options.run_dir / "parallel.svg").write_text(nas.parallel_coordinates(results))
     parameters = sum(weight.numel() for weight in search.best_network().parameters())
     print(f"{len(results['trials'])} trials; the best network has {parameters} parameters, and its weights are kept")
 

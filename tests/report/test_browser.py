@@ -1,21 +1,17 @@
 """The page in a browser: it is drawn, and what can be clicked works."""
 
+import json
 import re
-import shutil
-import subprocess
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+from benchmarks.browser import ABSENT, find_browser, opened
 from tests.report.runs import make_run, rows_of
 from treadle.report import write_report
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the path, which draws the page"),
-]
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_browser() is None, reason=ABSENT)]
 CLICKS = """<script>
 (async () => {
   const report = {};
@@ -55,7 +51,7 @@ def test_runs_are_toggled_curves_smoothed_axes_and_theme_switched(tmp_path: Path
     ]
     target = write_report(folders, tmp_path / "both.html")
     target.write_text(target.read_text(encoding="utf-8").replace("</body>", CLICKS + "</body>"), encoding="utf-8")
-    told = told_by(target, tmp_path)
+    told = told_by(target)
     assert told == {
         "titles": ["Loss"],
         "before": ["first", "second"],
@@ -72,14 +68,9 @@ def test_runs_are_toggled_curves_smoothed_axes_and_theme_switched(tmp_path: Path
     }
 
 
-def told_by(page: Path, folder: Path) -> object:
+def told_by(page: Path) -> object:
     """Open a page and return what its clicks reported."""
-    import json
-    from html import unescape
-
-    assert BROWSER is not None
-    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'browser'}", "--virtual-time-budget=20000", "--dump-dom"]
-    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<output id="told">(.*?)</output>', done.stdout, re.DOTALL)
-    assert found is not None, done.stderr
+    shown = opened(page, "--dump-dom")
+    found = re.search(r'<output id="told">(.*?)</output>', shown, re.DOTALL)
+    assert found is not None, shown[-2000:]
     return json.loads(unescape(found[1]))

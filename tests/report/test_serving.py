@@ -11,6 +11,7 @@ import pytest
 from tests.report.runs import make_run, rows_of
 from treadle.errors import ConfigError
 from treadle.report.serving import ReportServer
+from treadle.run_panels import write_picture
 
 
 @pytest.fixture
@@ -69,3 +70,11 @@ def test_a_taken_port_and_a_missing_folder_are_refused(server: ReportServer, tmp
         ReportServer([tmp_path], port=server.server_address[1])
     with pytest.raises(ConfigError, match="there is no folder"):
         ReportServer([tmp_path / "none"])
+
+
+def test_a_new_panel_is_something_new(server: ReportServer, tmp_path: Path) -> None:
+    before = server.tag()
+    write_picture(tmp_path / "runs" / "first", "a_picture", "<svg/>")
+    assert server.tag() != before
+    shown = json.loads(ask(server, "/data.json")[2])["runs"][0]["panels"]
+    assert [(panel["title"], panel["svg"]) for panel in shown] == [("a picture", "<svg/>")]

@@ -41,11 +41,12 @@ def doctor(
 
 def _lines(found: "Examination", as_json: bool) -> list[str]:
     if as_json:
-        return [json.dumps(asdict(finding)) for finding in found.findings]
+        return [json.dumps(one) for one in (*map(asdict, found.findings), *map(asdict, found.notes))]
     lines = [
         fitted(f"{finding.place + ': ' if finding.place else ''}{finding.kind}: {finding.message}", is_terminal=True)
         for finding in found.findings
     ]
+    lines += [fitted(f"{note.kind}: {note.message}", is_terminal=True) for note in found.notes]
     count = len(found.findings)
     said = "nothing wrong was found" if not count else f"{count} finding{'s' if count > 1 else ''}"
     return [*lines, f"{said} in {found.steps} steps"]

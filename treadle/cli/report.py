@@ -56,8 +56,10 @@ def write_page(run: Path) -> None:
 
 
 def _chosen(paths: list[Path]) -> list[Path]:
-    """Return the folders of runs that are meant; a folder of runs stands for all of them."""
-    from treadle.run_reading import find_runs
+    """Return the folders that are meant; one of runs stands for all of them, and that of a search for itself."""
+    from treadle.run_reading import find_runs, is_search
 
-    found = [run for path in paths for run in (list(find_runs(path)) if path.is_dir() else []) or [path]]
-    return list(dict.fromkeys(found))
+    def meant(path: Path) -> list[Path]:
+        return [path] if is_search(path) or not path.is_dir() else list(find_runs(path)) or [path]
+
+    return list(dict.fromkeys(run for path in paths for run in meant(path)))

@@ -10,13 +10,14 @@ import typer
 
 from treadle.checkpoint.durable import replace_text
 from treadle.cli.listing import duration
+from treadle.cli.report import write_page
 from treadle.cli.searched_config import config_with_domains, opened
 from treadle.cli.sources import load_config
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
 from treadle.nas.search.placing import with_values
-from treadle.nas.search.plots import write_plots
+from treadle.run_reading import PANELS
 
 TRAINING = "treadle.cli.search_trial.train_trial"
 """What a trial of a config for `treadle train` calls; by name, for other processes to find it."""
@@ -56,13 +57,14 @@ def run_search(
     search = _search(config, settings, folder, quiet=as_json)
     results = search.run()
     replace_text(folder / RESULTS, json.dumps(results, indent=1, allow_nan=False, default=str))
-    drawn = write_plots(results, folder)
     saved = _save_best(config, results, folder)
     if as_json:
         typer.echo(json.dumps(results, default=str))
     else:
         _say_best(results, folder, saved)
+        drawn = sorted((folder / PANELS).glob("*.svg"))
         typer.echo(f"drawings: {', '.join(map(str, drawn))}")
+    write_page(folder)
     if results["best"] is None:
         raise typer.Exit(1)  # whoever waits for a result in a script learns that there is none
 

@@ -1,18 +1,23 @@
-"""One examination, in a process of its own; the result goes into a file, for the program may print."""
+"""One examination, or timing, in a process of its own; the result goes into a file, for the program may print."""
 
 import json
 import sys
 from pathlib import Path
 
 from treadle.doctor.examining import examine
-from treadle.doctor.repeating import saved
+from treadle.doctor.repeating import TIME, saved
+from treadle.doctor.timing import milliseconds_of_a_step
 from treadle.errors import TreadleError
 
 if __name__ == "__main__":
-    program, steps, output = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    program, asked, output = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     # As `python program.py` does.
     sys.path.insert(0, str(program.resolve().parent))
     try:
-        output.write_text(json.dumps(saved(examine(program, steps))), encoding="utf-8")
+        if asked.startswith(TIME):
+            result = {"milliseconds": milliseconds_of_a_step(program, asked.removeprefix(TIME) or None)}
+        else:
+            result = saved(examine(program, int(asked)))
+        output.write_text(json.dumps(result), encoding="utf-8")
     except TreadleError as error:
         sys.exit(str(error))

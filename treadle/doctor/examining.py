@@ -3,7 +3,7 @@
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from treadle.doctor.detectors import DETECTORS
-from treadle.doctor.finding import Finding
+from treadle.doctor.finding import Finding, Note
 from treadle.doctor.probe import Probe
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.progress import Cadence
@@ -32,6 +32,8 @@ class Examination:
         weights: A number for the weights before the first step.
         seeded: Whether the run is meant to be the same each time.
         steps: How many steps were looked at.
+        device: The kind of device it trained on.
+        notes: What was measured; two runs of one program need not agree in it.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -39,6 +41,8 @@ class Examination:
     weights: float = 0.0
     seeded: bool = False
     steps: int = 0
+    device: str = "cpu"
+    notes: list[Note] = field(default_factory=list, compare=False)
 
 
 class _Examined(BaseException):
@@ -53,17 +57,36 @@ def examine(program: Path, steps: int = STEPS) -> Examination:
     Raises:
         ConfigError: The program is not there, or trains nothing.
     """
+    found = Examination()
+
+    def look(trainer: Trainer, variables: dict[str, Any]) -> None:
+        shorten(trainer, steps)
+        _look(trainer, found, variables)
+
+    run_until_trained(program, look)
+    return found
+
+
+def run_until_trained(program: Path, train: Callable[[Trainer, dict[str, Any]], None]) -> None:
+    """Run a program until it is about to train; then call `train` in the place of that, and end the program.
+
+    Args:
+        program: A Python program, or a config.
+        train: Called with the trainer, all set up, and with the variables of the program.
+
+    Raises:
+        ConfigError: The program is not there, or trains nothing.
+    """
     if not program.is_file():
         raise ConfigError(f"there is no program {program}")
-    found = Examination()
-    with _watching(found, steps), patch.object(sys, "argv", [str(program)]):
+    with _instead_of_training(train), patch.object(sys, "argv", [str(program)]):
         try:
             if program.suffix == ".py":
                 runpy.run_path(str(program), run_name="__main__")
             # A config trains nothing when it is run.
             _train_config(program)
         except _Examined:
-            return found
+            return
     raise ConfigError(f"{program} ended without training by a trainer of Treadle")
 
 
@@ -82,14 +105,13 @@ def _train_config(path: Path) -> None:
 
 
 @contextmanager
-def _watching(found: Examination, steps: int) -> Iterator[None]:
-    """Have the next training in this process looked at."""
-    train = Trainer._run_training
+def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> Iterator[None]:
+    """Have the next training in this process done by somebody else."""
+    plain = Trainer._run_training
 
     def run_training(trainer: Trainer) -> Any:
-        with patch.object(Trainer, "_run_training", train):
-            _shorten(trainer, steps)
-            _look(trainer, found, _program_of(sys._getframe()))
+        with patch.object(Trainer, "_run_training", plain):
+            train(trainer, _program_of(sys._getframe()))
         raise _Examined
 
     with patch.object(Trainer, "_run_training", run_training):
@@ -107,7 +129,7 @@ def _program_of(frame: Any) -> dict[str, Any]:
 
 def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None:
     detectors = [kind(trainer, program) for kind in DETECTORS]
-    found.seeded = trainer.seed is not None
+    found.seeded, found.device = trainer.seed is not None, trainer.device.type
     found.weights = float(sum(one.detach().double().abs().sum() for one in trainer.model.parameters()))
     probe = Probe(trainer, detectors, found.losses)
     trainer.callback_handler.add_callback(probe)
@@ -120,9 +142,10 @@ def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None
         found.findings.append(Finding("fails", f"{type(error).__name__}: {error}"))
     found.steps = trainer.progress.step
     found.findings += [finding for detector in detectors for finding in detector.findings()]
+    found.notes += [note for detector in detectors for note in detector.notes()]
 
 
-def _shorten(trainer: Trainer, steps: int) -> None:
+def shorten(trainer: Trainer, steps: int) -> None:
     """Have a run that is set up end after some steps, evaluate once, and write nothing."""
     settings = trainer.settings
     last = min(steps, settings.max_steps or steps)

@@ -32,6 +32,19 @@ class Finding:
         return f"{Path(self.file).name}:{self.line}" if self.line else ""
 
 
+@dataclass(frozen=True)
+class Note:
+    """Something that was measured, and is no fault.
+
+    Attributes:
+        kind: What was measured: "memory", "graph".
+        message: The numbers, in words.
+    """
+
+    kind: str
+    message: str
+
+
 def running_line() -> tuple[str, int] | None:
     """Return the line that asked torch for what it does now, if it is the user's; None if it is Treadle's."""
     # This function's own frame, and that of the mode that asks.

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from treadle.doctor.examining import STEPS, Examination
-from treadle.doctor.finding import Finding
+from treadle.doctor.finding import Finding, Note
 from treadle.errors import ConfigError
 
 HASH_SEEDS = ("1", "2", "3")
 """Sets of words have their own order with each of them; of two words, one order in two."""
+TIME = "time:"
+"""What a process is asked for that only times the steps; behind it stands their execution."""
+WORTH_IT = 1.1
+NO_GPU = Note(
+    "no_gpu", "trained on a CPU: head-room of memory, the largest micro-batch and the gain of graphs are told on a GPU"
+)
 
 
 def examine_apart(program: Path, steps: int = STEPS) -> Examination:
@@ -23,11 +29,36 @@ def examine_apart(program: Path, steps: int = STEPS) -> Examination:
     Raises:
         ConfigError: The program cannot be examined; the message is that of its process.
     """
-    first = _examined(program, steps, HASH_SEEDS[0])
+    first = loaded(_result(program, str(steps), HASH_SEEDS[0]))
     # One after the other: a start takes seconds, and the first difference is enough.
-    others = (_examined(program, steps, seed) for seed in HASH_SEEDS[1:] if first.seeded)
+    others = (loaded(_result(program, str(steps), seed)) for seed in HASH_SEEDS[1:] if first.seeded)
     first.findings += next((found for other in others if (found := differences(first, other))), [])
+    first.notes.append(_graph(program) if first.device == "cuda" else NO_GPU)
     return first
+
+
+def _graph(program: Path) -> Note:
+    """Return what `execution="graph"` would give: measured, in two more processes."""
+    try:
+        usual, replayed = (_result(program, f"{TIME}{how}")["milliseconds"] for how in ("", "graph"))
+    except ConfigError as error:
+        return Note("graph", f"what execution='graph' would give is not known: {error}")
+    if usual is None or replayed is None:
+        return Note("graph", "what execution='graph' would give is not known: the run has too few steps to tell")
+    return Note("graph", gain_in_words(usual, replayed))
+
+
+def gain_in_words(usual: float, replayed: float) -> str:
+    """Return what recording would give.
+
+    >>> gain_in_words(1.5, 0.1)
+    "a step takes 1.50 ms, and 0.10 ms with execution='graph': 15.0 times as fast"
+    >>> gain_in_words(2.0, 1.9)
+    "a step takes 2.00 ms, and 1.90 ms with execution='graph': not worth it"
+    """
+    gain = usual / replayed
+    verdict = f"{gain:.1f} times as fast" if gain >= WORTH_IT else "not worth it"
+    return f"a step takes {usual:.2f} ms, and {replayed:.2f} ms with execution='graph': {verdict}"
 
 
 def differences(first: Examination, second: Examination) -> list[Finding]:
@@ -56,21 +87,24 @@ def differences(first: Examination, second: Examination) -> list[Finding]:
     ]
 
 
-def _examined(program: Path, steps: int, hash_seed: str) -> Examination:
+def _result(program: Path, asked: str, hash_seed: str = HASH_SEEDS[0]) -> dict[str, Any]:
+    """Return what a process of its own finds: an examination of so many steps, or a timing."""
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "examination.json"
-        command = [sys.executable, "-m", "treadle.doctor", str(program), str(steps), str(result)]
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "treadle.doctor", str(program), asked, str(result)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["it said nothing"]
             raise ConfigError(f"{program} cannot be examined: {lines[-1]}")
-        return loaded(json.loads(result.read_text(encoding="utf-8")))
+        content: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return content
 
 
 def loaded(content: dict[str, Any]) -> Examination:
     """Return what `saved` made plain data of."""
-    return Examination(**{**content, "findings": [Finding(**finding) for finding in content["findings"]]})
+    findings = [Finding(**finding) for finding in content["findings"]]
+    return Examination(**{**content, "findings": findings, "notes": [Note(**note) for note in content["notes"]]})
 
 
 def saved(examination: Examination) -> dict[str, Any]:

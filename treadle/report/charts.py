@@ -67,10 +67,13 @@ def charts_of(metrics: Iterable[str]) -> list[Chart]:
     parts = [name for name in left if name.startswith(STEP_PART)]
     machine = [name for name in TITLES if name in left]
     rest = [name for name in left if name not in (*rates, *norms, *parts, *machine)]
-    for base in dict.fromkeys(map(_base, rest)):
+    grouped = [name for name in rest if _group(name)]
+    for base in dict.fromkeys(_base(name) for name in rest if name not in grouped):
         take("Curves", base, [name for name in rest if _base(name) == base])
     take("Curves", "Learning rate", rates)
     take("Curves", "Gradient norm", norms)
+    for group in dict.fromkeys(map(_group, grouped)):
+        take(group.split("/")[0].capitalize(), group, [name for name in grouped if _group(name) == group])
     take("Machine", "Where the time of a step goes, milliseconds", parts, stacked=True)
     for name in machine:
         take("Machine", TITLES[name], [name])
@@ -92,6 +95,15 @@ def of_evaluations(name: str) -> bool:
     other = name in POSITION or name in TITLES or name in HIDDEN or name in GRADIENTS
     training = name.startswith(("train_", "train/", STEP_PART, f"{names.LR}/")) or name in (names.LR, names.TOTAL_LOSS)
     return not other and not training
+
+
+def _group(name: str) -> str:
+    """Return what metrics have in common that are parts of one thing: "a/b" of "a/b/c", and nothing of "a/b".
+
+    >>> _group("architecture/op/conv"), _group("train/loss")
+    ('architecture/op', '')
+    """
+    return name.rpartition("/")[0] if name.count("/") > 1 else ""
 
 
 def _base(name: str) -> str:

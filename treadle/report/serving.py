@@ -12,9 +12,12 @@ from typing import Any
 from treadle.errors import ConfigError
 from treadle.report.page import page_of
 from treadle.report.payload import payload_of
-from treadle.run_reading import Run, find_runs, read_run
+from treadle.run_reading import PANELS, TRIALS, Run, find_runs, read_run
+from treadle.run_status import STATUS
 
 LOOPBACK = "127.0.0.1"
+WATCHED = ("metrics.jsonl", STATUS, "manifest.json", "log.txt", TRIALS)
+"""The files of a run that change while it trains; and so do its panels."""
 REFRESH = 2.0
 """Seconds between two questions of a page for what is new."""
 
@@ -68,7 +71,7 @@ class ReportServer(ThreadingHTTPServer):
             (str(file), file.stat().st_mtime_ns, file.stat().st_size)
             for folder in self.folders
             for path in find_runs(folder)
-            for file in (path / name for name in ("metrics.jsonl", "status.json", "manifest.json", "log.txt"))
+            for file in (*(path / name for name in WATCHED), *sorted((path / PANELS).glob("*")))
             if file.is_file()
         ]
         return f'"{hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:32]}"'

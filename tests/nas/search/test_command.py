@@ -136,7 +136,8 @@ def test_domains_in_a_config_are_searched_by_a_function_of_it(project: Path, tre
     assert lines[6] == "runs/function-search: 6 complete"
     assert lines[7].startswith(f"best: trial {results['best']['number']}  {best:.5g}  x=")
     assert lines[8] == "the config with these values: runs/function-search/best.yaml"
-    assert lines[9] == "drawings: runs/function-search/trials.svg, runs/function-search/parallel.svg"
+    panels = "runs/function-search/panels"
+    assert lines[9] == f"drawings: {panels}/parallel_coordinates.svg, {panels}/trials.svg"
     assert all((project / path).is_file() for path in lines[9].removeprefix("drawings: ").split(", "))
     text = (project / "runs" / "function-search" / "best.yaml").read_text()
     assert text == f"x: {results['best']['parameters']['x']}\n"

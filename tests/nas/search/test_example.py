@@ -29,7 +29,7 @@ def test_search_trials_finds_a_network_and_runs_nothing_again(
         r"^trial \d: 0\.\d+ with \{'width': \d+, 'activation': '\w+', 'trainer.learning_rate': ", outputs[0]
     )
     assert re.search(r"^3 trials; the best network has \d+ parameters", outputs[0], re.MULTILINE)
-    assert (tmp_path / "here" / "parallel.svg").read_text().startswith("<svg")
+    assert (tmp_path / "here" / "panels" / "parallel_coordinates.svg").read_text().startswith("<svg")
 
 
 def write_table(folder: Path) -> None:

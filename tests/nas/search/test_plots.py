@@ -10,7 +10,7 @@ import pytest
 from tests.nas.search.support import Judge, Net
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.search.plots import write_plots
+from treadle.nas.search.panels import write_panels
 from treadle.nas.search.plots.scales import Names, Scale, round_numbers
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -169,7 +169,7 @@ def test_what_cannot_be_drawn_is_refused(draw: Any, message: str) -> None:
 def test_names_from_elsewhere_cannot_break_out_of_a_drawing(tmp_path: Path) -> None:
     nasty = '"><script>alert(1)</script>'
     found = nas.Search({nasty: nas.one_of(nasty, "b")}, lambda taken: 1.0, strategy="grid", store="memory").run()
-    for path in write_plots({**found, "name": nasty}, tmp_path):
+    for path in write_panels({**found, "name": nasty}, tmp_path):
         text = path.read_text()
         kinds = {element.tag.removeprefix(SVG) for element in ElementTree.fromstring(text).iter()}
         assert kinds <= {"svg", "rect", "text", "title", "polyline", "circle", "path"}
@@ -177,9 +177,10 @@ def test_names_from_elsewhere_cannot_break_out_of_a_drawing(tmp_path: Path) -> N
 
 
 def test_all_drawings_are_written_with_a_front_only_for_several_objectives(tmp_path: Path) -> None:
-    assert [path.name for path in write_plots(results(trial(0, 1.0)), tmp_path)] == ["trials.svg", "parallel.svg"]
-    two = results(trial(0, {"a": 1.0, "b": 2.0}), objectives={"a": "maximize", "b": "minimize"})
-    assert write_plots(two, tmp_path)[-1] == tmp_path / "front.svg"
+    drawn = write_panels(results(trial(0, 1.0)), tmp_path)
+    assert [path.name for path in drawn] == ["trials.svg", "parallel_coordinates.svg"]
+    two = results(trial(0, {"a": 1.0, "b": 2.0}), objectives={"a": "maximize", "b": "minimize"}) | {"pareto": [0]}
+    assert write_panels(two, tmp_path)[-1] == tmp_path / "panels" / "pareto_front.svg"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from treadle.doctor.detectors.data_order import DataOrder
 from treadle.doctor.detectors.data_wait import DataWait
 from treadle.doctor.detectors.detector import Detector
 from treadle.doctor.detectors.evaluation_data import EvaluationData
+from treadle.doctor.detectors.head_room import HeadRoom
 from treadle.doctor.detectors.learning import Learning
 from treadle.doctor.detectors.loss_inputs import LossInputs
 from treadle.doctor.detectors.memory import Memory
@@ -27,4 +28,6 @@ DETECTORS: tuple[type[Detector], ...] = (
     DataOrder,
     Memory,
     Recording,
+    # The last one: it fills the memory, which others look at.
+    HeadRoom,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from treadle.doctor.finding import Finding
+from treadle.doctor.finding import Finding, Note
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
@@ -60,6 +60,10 @@ class Detector:
 
     def findings(self) -> Iterable[Finding]:
         """Return what was found, once the run is over."""
+        return ()
+
+    def notes(self) -> Iterable[Note]:
+        """Return what was measured, once the run is over."""
         return ()
 
 

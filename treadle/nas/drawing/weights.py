@@ -5,7 +5,7 @@ from pathlib import Path
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.drawing.svg import COLOURS, FAINT, INK, Picture, colour_of
-from treadle.nas.oneshot.history import WeightHistory, weights_over_time
+from treadle.nas.weight_history import WeightHistory, weights_over_time
 
 MARGIN, TOP = 16.0, 64.0
 WIDTH, HEIGHT = 230.0, 110.0

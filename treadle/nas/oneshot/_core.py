@@ -18,9 +18,9 @@ from treadle.events.series import Series
 from treadle.execution import Compile
 from treadle.losses import targets_of
 from treadle.nas.decisions import Architecture
-from treadle.nas.oneshot.history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.nas.oneshot.streams import begin_again, longer_of
 from treadle.nas.oneshot.supernet import Supernet
+from treadle.nas.weight_history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
 from treadle.run_config import TrainerRunConfig
@@ -123,6 +123,7 @@ class SearchCore(Trainer):
         self.search = SearchState(self._names())
         self._bounded: dict[float | None, RunSettings] = {}
         self.penalties: list[Any] = []
+        self.draw_found: Callable[[], None] = lambda: None
 
     def _names(self) -> list[str]:
         """Return the names of what is learnt or decided, to know the space again by."""
@@ -174,7 +175,9 @@ class SearchCore(Trainer):
         return updates, None if updates is None else 2 * updates
 
     def training_run_start(self) -> None:
-        """Say which of both data begins again when it ends."""
+        """Say which of both data begins again when it ends, and have what was found drawn before any page is made."""
+        if self.run_dir is not None and self.processes.is_main:
+            self.afterwards(self.draw_found)
         train, validation = self.streams["train"], self.streams["validation"]
         if train.length != validation.length and self.uses_both:
             shorter = "validation" if longer_of(train, validation) is train else "training"

@@ -10,18 +10,20 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Subset
 
 from treadle.data import fold_seed
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.decisions import Architecture
+from treadle.nas.drawing import draw, draw_weights
 from treadle.nas.freezing import freeze
 from treadle.nas.oneshot._core import WEIGHTS, SearchCore, SearchPlan, is_ready
 from treadle.nas.oneshot.base import BaseOneShotTrainer
 from treadle.nas.oneshot.exporting import Found
-from treadle.nas.oneshot.history import WeightHistory
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space import Space
+from treadle.nas.weight_history import WeightHistory
 from treadle.phase import held_by
 from treadle.result import TrainResult
+from treadle.run_panels import write_picture
 from treadle.trainer import Trainer
 
 OWN = ("model", "loss_func", "optimizer", "metrics", "seed", "device", "run_dir")
@@ -114,6 +116,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged}
         self.core = self._make_core(supernet, loss, optimizers, own | options)
         self.core.trainer_name = type(self).__name__
+        self.core.draw_found = self._draw_found
 
     # What each algorithm adds -------------------------------------------------------------------------------
 
@@ -201,6 +204,19 @@ class OneShotTrainer(BaseOneShotTrainer):
         folder = self.core._folder
         if folder is not None and self.core.processes.is_main and self._has_found():
             self.core.write_search(folder, self.export())
+
+    def _draw_found(self) -> None:
+        """Put what was found, and how it came about, onto the page of the run."""
+        folder = self.core.run_dir
+        assert folder is not None
+        try:
+            if self._has_found():
+                write_picture(folder, "architecture", draw(self.export(), self.model))
+            if self.core.weighed_rows():
+                write_picture(folder, "architecture_weights", draw_weights(self.weights_over_time(), columns=2))
+        except (TreadleError, OSError) as error:
+            # The run itself is complete, or has an error of its own: a picture must not be another one.
+            self.core.print(f"no picture of the architecture: {error}")
 
     def _has_found(self) -> bool:
         """Whether there is something to export."""

@@ -8,14 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
+from treadle.nas.decisions import Architecture
 from treadle.nas.search.errors import SearchError
 from treadle.nas.search.evaluators import Lazy, evaluator_of
 from treadle.nas.search.inheritance import weights_file
 from treadle.nas.search.launchers import launcher_of, require_launcher
 from treadle.nas.search.objectives import objectives_of
 from treadle.nas.search.optional import optuna
+from treadle.nas.search.panels import Panels
 from treadle.nas.search.placing import has_domains, with_values
 from treadle.nas.search.proxies import proxy_of
 from treadle.nas.search.pruning import pruner_of
@@ -24,9 +28,9 @@ from treadle.nas.search.retrying import Retrying
 from treadle.nas.search.running import Rules, Running
 from treadle.nas.search.search_results import SearchResults
 from treadle.nas.search.session import require_nonfinite
-from treadle.nas.search.store import Store
+from treadle.nas.search.store import MEMORY, Store
 from treadle.nas.search.strategies import strategy_of
-from treadle.nas.search.subjects import Both, ConfigSearched, Network, searched_of
+from treadle.nas.search.subjects import Both, ConfigSearched, Network, NetworkSearched, searched_of
 from treadle.nas.search.tasks import Task, seeded
 
 if TYPE_CHECKING:
@@ -149,6 +153,9 @@ class Search:
         self._timeout = timeout
         self._on_trial = on_trial
         self._store: Store | None = None
+        # Where the trials are kept elsewhere, nothing is left in a folder that nobody asked for.
+        is_here = store is None or (store != MEMORY and self.run_dir.is_dir())
+        self._panels = Panels(self.run_dir, self._network) if is_here else None
         self._check()
 
     # What a user asks -------------------------------------------------------------------------------------
@@ -170,7 +177,10 @@ class Search:
         finally:
             launcher.close()
             store.sync()
-        return self.results()
+        results = self.results()
+        if self._panels is not None:
+            self._panels.write(results, ended=True)
+        return results
 
     def results(self) -> SearchResults:
         """Return everything that is known as plain data, whether the search is running, has ended or was killed.
@@ -248,6 +258,16 @@ class Search:
         """Tell whoever listens that a trial has ended."""
         if self._on_trial is not None:
             self._on_trial(self.data(trial))
+        if self._panels is not None and self._panels.is_due:
+            self._panels.write(self.results())
+
+    def _network(self, taken: Architecture) -> tuple[Architecture, nn.Module] | None:
+        """Return what was decided about a network, and the space it is of; None if none is searched."""
+        both = isinstance(self.searched, Both)
+        part = self.searched.first if both else self.searched
+        if not isinstance(part, NetworkSearched):
+            return None
+        return (self.searched.own(part, taken) if both else taken), part.space.model
 
     def _decided_evaluator(self, taken: Mapping[str, Any]) -> Any:
         if isinstance(self.searched, Both) and isinstance(self._evaluator, Lazy):

@@ -2,6 +2,8 @@
 
 // Okabe and Ito's colours, which people who see fewer colours can tell apart.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+// The same, lighter, to be read on a dark ground.
+const LIGHT_COLOURS = ["#4ea8e0", "#ff8f4a", "#2fc298", "#e6a3c8", "#f2b93f", "#8fd0f5", "#b79be0", "#b0b0b0"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const byId = (id) => document.getElementById(id);
 let data = JSON.parse(byId("data").textContent);
@@ -15,8 +17,8 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-const colourOf = (place) => COLOURS[place % COLOURS.length];
 const isDark = () => document.documentElement.dataset.theme === "dark";
+const colourOf = (place) => (isDark() ? LIGHT_COLOURS : COLOURS)[place % COLOURS.length];
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function brief(value) {
@@ -101,7 +103,8 @@ function traces(chart) {
     chart.metrics.forEach((metric, position) => {
       const series = run.series[metric];
       if (!series) return;
-      const label = data.runs.length === 1 ? metric : chart.metrics.length === 1 ? run.name : `${run.name}: ${metric}`;
+      const short = metric.startsWith(`${chart.title}/`) ? metric.slice(chart.title.length + 1) : metric;
+      const label = data.runs.length === 1 ? short : chart.metrics.length === 1 ? run.name : `${run.name}: ${short}`;
       const colour = data.runs.length === 1 ? colourOf(position) : colourOf(place);
       const dash = data.runs.length === 1 ? "solid" : DASHES[position % DASHES.length];
       const lone = series.value.length === 1;
@@ -110,7 +113,7 @@ function traces(chart) {
       named.add(metric);
       const base = { x: series[axis], name: label, mode: lone ? "markers" : "lines", showlegend: explains, legendgroup: metric };
       if (amount && !lone) found.push({ ...base, y: series.value, line: { color: colour, width: 1, dash }, opacity: 0.25, showlegend: false, hoverinfo: "skip" });
-      if (data.runs.length > 1 && explains) found.push({ x: [null], y: [null], name: metric, mode: "lines", legendgroup: metric, line: { color: variable("--quiet"), dash } });
+      if (data.runs.length > 1 && explains) found.push({ x: [null], y: [null], name: short, mode: "lines", legendgroup: metric, line: { color: variable("--quiet"), dash } });
       found.push({ ...base, showlegend: data.runs.length === 1, y: smoothed(series.value, amount), line: { color: colour, width: 2, dash }, marker: { color: colour } });
     });
   });
@@ -144,7 +147,7 @@ function showRuns() {
     });
     const state = element("span", { class: `state ${run.state}` }, run.state);
     const restarted = run.starts.length > 1 ? `, started ${run.starts.length} times` : "";
-    const facts = element("small", {}, state, ` at step ${run.step}${restarted}`);
+    const facts = element("small", {}, state, `${run.step ? ` at step ${run.step}` : ""}${restarted}`);
     const words = run.message ? [element("small", {}, run.message)] : [];
     const mark = element("span", { class: "mark" });
     mark.style.background = colourOf(place);
@@ -153,8 +156,8 @@ function showRuns() {
   }));
 }
 
-function chartSections() {
-  const sections = [...new Set(data.charts.map((chart) => chart.section))];
+function chartSections(chosen) {
+  const sections = [...new Set(data.charts.map((chart) => chart.section))].filter(chosen);
   return sections.flatMap((section) => {
     const cards = data.charts.flatMap((chart, place) => chart.section !== section ? [] : [
       element("div", { class: "card" }, element("h3", {}, chart.title), element("div", { class: "plot", "data-chart": String(place) })),
@@ -188,7 +191,7 @@ function panels() {
     const title = data.runs.length === 1 ? panel.title : `${run.name}: ${panel.title}`;
     return element("div", { class: "card" }, element("h3", {}, title), picture(panel, title));
   }));
-  return cards.length ? [element("h2", {}, "More"), element("div", { class: "charts wide" }, ...cards)] : [];
+  return cards.length ? [element("h2", {}, "Results"), element("div", { class: "charts wide" }, ...cards)] : [];
 }
 
 function configs() {
@@ -215,7 +218,10 @@ function configs() {
 
 function show() {
   showRuns();
-  const parts = [...together(), ...evaluations(), ...chartSections(), ...panels(), ...configs()];
+  const isCurve = (section) => section === "Curves";
+  const rest = chartSections((section) => !isCurve(section));
+  const parts = [...together(), ...evaluations(), ...chartSections(isCurve), ...panels(), ...rest, ...configs()];
+  byId("controls").classList.toggle("bare", !data.charts.length);
   byId("content").replaceChildren(...(data.runs.length ? parts : [element("p", { class: "empty" }, "There are no runs here yet.")]));
   draw();
 }
@@ -246,7 +252,7 @@ async function loadPlotly() {
 }
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; draw(); });
+byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; showRuns(); draw(); });
 byId("smoothing").addEventListener("input", (event) => { byId("amount").textContent = event.target.value; draw(); });
 for (const id of ["axis", "logarithmic"]) byId(id).addEventListener("change", draw);
 loadPlotly().then(show).then(() => { document.body.dataset.ready = "yes"; if (LIVE) follow(); });

@@ -3,6 +3,5 @@
 from treadle.nas.search.plots.parallel import parallel_coordinates
 from treadle.nas.search.plots.pareto import pareto_plot
 from treadle.nas.search.plots.scatter import trial_scatter
-from treadle.nas.search.plots.writing import write_plots
 
-__all__ = ["parallel_coordinates", "pareto_plot", "trial_scatter", "write_plots"]
+__all__ = ["parallel_coordinates", "pareto_plot", "trial_scatter"]

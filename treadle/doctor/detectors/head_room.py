@@ -1,0 +1,114 @@
+"""How much memory of the device is left, and how large a micro-batch it would do for."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from treadle.data import size_of
+from treadle.doctor.detectors.detector import Detector
+from treadle.doctor.enlarging import repeated
+from treadle.doctor.finding import Note
+from treadle.memory import forget_peak, peak_device_memory
+from treadle.micro_batches import BeforeAttempt
+
+SPARE = 0.95
+"""The share of the memory that a micro-batch may take: allocators leave gaps."""
+MOST = 1 << 20
+"""Samples in a micro-batch beyond which nobody looks."""
+TRIES = 4
+"""How often a guess that did not fit is halved."""
+
+
+class HeadRoom(Detector):
+    """Watches the memory of a few steps, and tries larger micro-batches once they are over."""
+
+    light = True
+
+    def begin(self) -> None:
+        """Know nothing yet; count the peak from here."""
+        self._notes: list[Note] = []
+        self._phase: Any = None
+        self._window: list[Any] = []
+        self._is_cuda = self.trainer.device.type == "cuda"
+        forget_peak(self.trainer.device)
+
+    def before_update(self, phase: Any, window: list[Any]) -> None:
+        """Keep the data of the last update."""
+        self._phase, self._window = phase, window
+
+    def after_update(self) -> None:
+        """Look around after the last update, while everything that takes memory is there."""
+        if self._is_cuda and self.trainer.progress.step == self.trainer._last_step:
+            self._notes.append(Note("memory", self._in_words()))
+
+    def notes(self) -> Iterable[Note]:
+        """Return what is left, on a GPU."""
+        return self._notes
+
+    def _in_words(self) -> str:
+        device = self.trainer.device
+        peak, total = peak_device_memory(device) or 0, torch.cuda.get_device_properties(device).total_memory
+        told = f"a step takes {_mib(peak)} of {_mib(total)} at its peak, {1 - peak / total:.0%} are left"
+        if self._cannot_try():
+            return told
+        size = size_of(self._window[0])
+        largest = self._largest(size, total)
+        if largest is None:
+            return told
+        bound = "all of the data" if largest == self._samples() else "tried, in powers of two"
+        return f"{told}; the largest micro-batch is about {largest} samples ({bound}; {size} now)"
+
+    def _cannot_try(self) -> bool:
+        """Whether trying would disturb others, or nobody knows what a larger batch looks like."""
+        trainer = self.trainer
+        spread = trainer.replays or trainer.processes.distributed or self._phase.reuse
+        return bool(spread) or not self._window or repeated(self._window[0], 1) is None
+
+    def _samples(self) -> int:
+        """Return how many samples there are to put into one micro-batch."""
+        source = next(iter(self.trainer.streams.values())).source
+        data: Any = getattr(source, "dataset", None)
+        return len(data) if hasattr(data, "__len__") else MOST
+
+    def _largest(self, size: int, total: int) -> int | None:
+        """Return the largest power of two of samples that fits, as far as it is worth knowing."""
+        bound = min(self._samples(), MOST)
+        one, two = self._peak_of(size), self._peak_of(2 * size)
+        if one is None or two is None or bound <= size:
+            return size if one is not None else None
+        # What is there in any case, and what each sample adds to it: two points of a line.
+        each = max(two - one, 1) / size
+        guess = size + int((SPARE * total - one) / each)
+        candidate = bound if guess >= bound else 1 << max(guess, 1).bit_length() - 1
+        for _ in range(TRIES):
+            if candidate <= size:
+                return size
+            if self._peak_of(candidate) is not None:
+                return candidate
+            candidate = 1 << (candidate - 1).bit_length() - 1
+        return None
+
+    def _peak_of(self, samples: int) -> int | None:
+        """Return the peak of memory of one forward and backward pass over so many samples; None if it is too much."""
+        trainer, device = self.trainer, self.trainer.device
+        before = BeforeAttempt(trainer.model, trainer._loss_tracker)
+        generators = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+        torch.cuda.empty_cache()
+        forget_peak(device)
+        try:
+            # Silent: this pass is nobody's business but the doctor's.
+            trainer.calculate_gradients(replace(self._phase, silent=True), [repeated(self._window[0], samples)])
+            return peak_device_memory(device)
+        except torch.cuda.OutOfMemoryError:
+            return None
+        finally:
+            trainer.optimizer_zero_grad()
+            before.restore()
+            torch.set_rng_state(generators[0])
+            torch.cuda.set_rng_state(generators[1], device)
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
