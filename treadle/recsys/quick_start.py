@@ -203,7 +203,7 @@ def load_data_and_model(
     path = Path(model_file)
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
-    chosen = get_model(state["model"]) if model is None else model
+    chosen = get_model(state.get("located_at") or state["model"]) if model is None else model
     config = Config(chosen, state["dataset"], config_dict=settings)
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset

@@ -1,0 +1,225 @@
+"""RecBole's own models, imported from its package, under Treadle's data, trainer and evaluation.
+
+    make bench-bridge        # or, once .venv-recbole is there: python -m benchmarks.recsys_bridge --write
+
+Each model is trained on ml-100k for two epochs at one seed, in a process of its own, by Treadle's interpreter; its
+source is read from RecBole's environment. A model that popularity beats is trained again, for longer; one that it still
+beats is compared with what RecBole itself reaches in two epochs. Results are kept in a folder, one file a model:
+the same command goes on where it was.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contenders.recbole_timed import ANSWER
+from benchmarks.provenance import provenance
+from benchmarks.results import write_section
+
+ROOT = Path(__file__).parents[1]
+RECBOLE = ROOT / ".venv-recbole" / "bin" / "python"
+EPOCHS, MOST = 2, 20
+CLOSE = 0.05
+"""How far a metric may be from RecBole's own, as a share of it."""
+SHORTER = {"user_inter_num_interval": "[0,60)", "MAX_ITEM_LIST_LENGTH": 20}
+"""Settings of sequential models, which take minutes an epoch otherwise: users with fewer than 60 interactions."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "NCL": {"num_clusters": 100},
+    "GRU4RecF": {"load_col": {"inter": ["user_id", "item_id", "rating", "timestamp"], "item": ["item_id", "class"]}},
+}
+"""Settings of single models, without which RecBole cannot run them on ml-100k either."""
+for _name in ("SASRecF", "FDSA", "S3Rec"):
+    SETTINGS[_name] = SETTINGS["GRU4RecF"]
+SIDES = ("bridge", "recbole")
+
+
+def settings_of(model: str, kind: str) -> dict[str, Any]:
+    """Return the settings of a model beside its defaults; both sides have them."""
+    return {**(SHORTER if kind == "sequential_recommender" else {}), **SETTINGS.get(model, {})}
+
+
+def measure(side: str, model: str, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train a model on one side, and return what it answers, or why it does not run."""
+    settings = settings_of(model, kind)
+    if side == "recbole" and kind == "sequential_recommender":
+        settings["train_neg_sample_args"] = None
+    task: dict[str, Any] = {"model": model, "dataset": "ml-100k", "epochs": EPOCHS, "settings": settings}
+    if side == "bridge":
+        task |= {"most": MOST, "patience": arguments.patience}
+        command = [sys.executable, "-m", "benchmarks.contenders.bridged"]
+    else:
+        command = [str(arguments.recbole), str(ROOT / "benchmarks" / "contenders" / "recbole_timed.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TREADLE_RECBOLE": str(arguments.package)}
+    try:
+        done = subprocess.run(
+            [*command, json.dumps(task)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+            timeout=arguments.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"kind": kind, "reason": f"not finished after {arguments.timeout} seconds"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+    if not lines:
+        return {"kind": kind, "reason": _reason(done.stderr)}
+    return {**json.loads(lines[-1].removeprefix(ANSWER)), "kind": kind, "settings": settings}
+
+
+def _reason(errors: str) -> str:
+    lines = [line for line in errors.strip().splitlines() if re.match(r"^[\w.]*(Error|Exception|Exit)\b", line)]
+    text = lines[-1] if lines else (errors.strip().splitlines() or ["no answer"])[-1]
+    return re.sub(r"/[\w./-]*/", "", text)[:200]
+
+
+def verdict(bridge: dict[str, Any], recbole: dict[str, Any] | None) -> str:
+    """Return which of the two conditions a model meets, or what it lacks."""
+    if "reason" in bridge:
+        return "does not run"
+    if max(bridge["scores"]) > bridge["popularity"]:
+        return "beats popularity"
+    own = None if recbole is None or "reason" in recbole else recbole_score(bridge, recbole)
+    if own is None:
+        return "not compared" if recbole is None else "RecBole does not run it"
+    return "as RecBole" if max(bridge["first"]) >= (1 - CLOSE) * own else "below RecBole"
+
+
+def recbole_score(bridge: dict[str, Any], recbole: dict[str, Any]) -> float:
+    """Return the metric that RecBole reached itself."""
+    return float(recbole["result"][bridge["metric"].lower()])
+
+
+def run_all(models: dict[str, str], arguments: argparse.Namespace) -> None:
+    """Measure what has not been measured yet; each result is kept as soon as it is there."""
+
+    def one(model: str) -> None:
+        kind = models[model]
+        bridge = kept("bridge", model, kind, arguments)
+        if verdict(bridge, None) == "not compared" and not arguments.without_recbole:
+            recbole = kept("recbole", model, kind, arguments)
+        else:
+            recbole = None
+        print(f"{model}: {verdict(bridge, recbole)} {bridge.get('reason', '')}", flush=True)
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(one, models))
+
+
+def kept(side: str, model: str, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return a result that is there already, or measure it and keep it."""
+    file = arguments.out / f"{side}-{model}.json"
+    if not file.exists():
+        found = measure(side, model, kind, arguments)
+        file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return read
+
+
+def models_of(package: Path) -> dict[str, str]:
+    """Return RecBole's models by name, each with its family."""
+    from treadle.recsys.compat.package import models_in
+
+    return {name: module.split(".")[2] for name, module in sorted(models_in(package).items())}
+
+
+def results_in(folder: Path, side: str) -> dict[str, dict[str, Any]]:
+    """Return the results that a folder keeps, by model."""
+    files = sorted(folder.glob(f"{side}-*.json"))
+    return {file.stem.removeprefix(f"{side}-"): json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def table(bridge: dict[str, dict[str, Any]], recbole: dict[str, dict[str, Any]]) -> str:
+    """Return the models that run, and how they do, as a Markdown table."""
+    rows = [
+        "| model | family | metric | popularity | after two epochs | best, and its epoch | RecBole, two epochs | |",
+        "|---|---|---|--:|--:|--:|--:|---|",
+    ]
+    for name, found in bridge.items():
+        if "reason" in found:
+            continue
+        other = recbole.get(name)
+        own = "" if other is None or "reason" in other else f"{recbole_score(found, other):.4f}"
+        best = max(found["scores"])
+        epoch = found["scores"].index(best) + 1
+        family = found["kind"].removesuffix("_recommender").replace("_", "-")
+        figures = f"{found['popularity']:.4f} | {max(found['first']):.4f} | {best:.4f}, {epoch}"
+        rows.append(f"| {name} | {family} | {found['metric']} | {figures} | {own} | {verdict(found, other)} |")
+    return "\n".join(rows)
+
+
+def not_running(bridge: dict[str, dict[str, Any]]) -> Iterable[str]:
+    """Return the models that do not run, each with the reason."""
+    for name, found in bridge.items():
+        if "reason" in found:
+            yield f"- {name}: {found['reason']}"
+
+
+def section(arguments: argparse.Namespace) -> str:
+    """Return the section for RESULTS.md."""
+    bridge, recbole = results_in(arguments.out, "bridge"), results_in(arguments.out, "recbole")
+    facts = provenance("recsys_bridge", ["torch", "treadle", "numpy", "scipy"], RecBole="1.2.1, its models' files")
+    facts = re.sub(r" --(recbole|package|out)[ =][^`]*?(?=`| --)", "", facts)
+    verdicts = [verdict(found, recbole.get(name)) for name, found in bridge.items()]
+    good = sum(one in ("beats popularity", "as RecBole") for one in verdicts)
+    running = sum("reason" not in found for found in bridge.values())
+    return "\n".join(
+        [
+            "## RecBole's models through the bridge",
+            "",
+            facts,
+            "",
+            f"Of RecBole's {len(bridge)} models {running} train and are evaluated; {good} of them beat popularity, or",
+            f"reach what RecBole reaches in two epochs, less at most {CLOSE:.0%}. ml-100k, seed 2020, one thread, each",
+            "model with the settings that come with it in RecBole's package; sequential models with users of fewer",
+            "than 60 interactions and histories of 20. The metric is that of the validation part.",
+            f"A model that popularity beats after two epochs is trained for up to {MOST}.",
+            "",
+            table(bridge, recbole),
+            "",
+            "Those that do not run:",
+            "",
+            *not_running(bridge),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="models to measure, with commas; by default all")
+    parser.add_argument("--family", default="", help="measure the families whose name holds this text")
+    parser.add_argument("--recbole", type=Path, default=RECBOLE, help="the interpreter that has RecBole")
+    parser.add_argument("--package", type=Path, help="RecBole's package; by default that of the interpreter")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "bridge", help="where results are kept")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds that one model may take")
+    parser.add_argument("--patience", type=float, default=600, help="seconds that the longer training may take")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
+    parser.add_argument("--without-recbole", action="store_true", help="do not measure RecBole's own side")
+    parser.add_argument("--only-write", action="store_true", help="write the section of what is there")
+    parser.add_argument("--write", action="store_true", help="write the section in RESULTS.md")
+    arguments = parser.parse_args()
+    if arguments.package is None:
+        places = sorted(arguments.recbole.parent.parent.glob("lib/python3*/site-packages/recbole"))
+        if not places:
+            parser.error(f"there is no RecBole beside {arguments.recbole}; run `make recbole` first")
+        arguments.package = places[0]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    models = {name: kind for name, kind in models_of(arguments.package).items() if arguments.family in kind}
+    if arguments.only:
+        models = {name: models[name] for name in arguments.only.split(",")}
+    if not arguments.only_write:
+        run_all(models, arguments)
+    if arguments.write or arguments.only_write:
+        write_section("recsys-bridge", section(arguments))
+
+
+if __name__ == "__main__":
+    main()
