@@ -28,8 +28,6 @@ RECBOLE = ROOT / ".venv-recbole" / "bin" / "python"
 EPOCHS, MOST = 2, 20
 CLOSE = 0.05
 """How far a metric may be from RecBole's own, as a share of it."""
-SHORTER = {"user_inter_num_interval": "[0,60)", "MAX_ITEM_LIST_LENGTH": 20}
-"""Settings of sequential models, which take minutes an epoch otherwise: users with fewer than 60 interactions."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "NCL": {"num_clusters": 100},
     "GRU4RecF": {"load_col": {"inter": ["user_id", "item_id", "rating", "timestamp"], "item": ["item_id", "class"]}},
@@ -40,14 +38,14 @@ for _name in ("SASRecF", "FDSA", "S3Rec"):
 SIDES = ("bridge", "recbole")
 
 
-def settings_of(model: str, kind: str) -> dict[str, Any]:
+def settings_of(model: str) -> dict[str, Any]:
     """Return the settings of a model beside its defaults; both sides have them."""
-    return {**(SHORTER if kind == "sequential_recommender" else {}), **SETTINGS.get(model, {})}
+    return dict(SETTINGS.get(model, {}))
 
 
 def measure(side: str, model: str, kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train a model on one side, and return what it answers, or why it does not run."""
-    settings = settings_of(model, kind)
+    settings = settings_of(model)
     if side == "recbole" and kind == "sequential_recommender":
         settings["train_neg_sample_args"] = None
     task: dict[str, Any] = {"model": model, "dataset": "ml-100k", "epochs": EPOCHS, "settings": settings}
@@ -179,8 +177,7 @@ def section(arguments: argparse.Namespace) -> str:
             "",
             f"Of RecBole's {len(bridge)} models {running} train and are evaluated; {good} of them beat popularity, or",
             f"reach what RecBole reaches in two epochs, less at most {CLOSE:.0%}. ml-100k, seed 2020, one thread, each",
-            "model with the settings that come with it in RecBole's package; sequential models with users of fewer",
-            "than 60 interactions and histories of 20. The metric is that of the validation part.",
+            "model with the settings that come with it in RecBole's package. The metric is that of the validation part.",
             f"A model that popularity beats after two epochs is trained for up to {MOST}.",
             "",
             table(bridge, recbole),
