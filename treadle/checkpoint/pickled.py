@@ -8,12 +8,14 @@ arguments and attributes.
 
 import os
 import pickletools
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -129,7 +131,24 @@ def _sparse(layout: Any, data: Any) -> Any:
     return torch.sparse_coo_tensor(data[0], data[1], tuple(data[2]), check_invariants=True).coalesce()
 
 
+def _bytes(text: str, encoding: str) -> Any:
+    if encoding != "latin1":
+        raise ValueError(f"bytes are written as {encoding}")
+    return text.encode("latin1")
+
+
+def _number(kind: Any, raw: Any = b"") -> Any:
+    """Return a scalar of NumPy as a plain number."""
+    name = str(kind.arguments[0]) if isinstance(kind, Record) and kind.arguments else ""
+    if not re.fullmatch(r"[fiu][1248]", name) or not isinstance(raw, bytes):
+        return Record("numpy scalar", (kind, raw))
+    return np.frombuffer(raw, dtype=f"<{name}")[0].item()
+
+
 BUILDERS: dict[str, Callable[..., Any]] = {
+    "_codecs.encode": _bytes,
+    "numpy.core.multiarray.scalar": _number,
+    "numpy._core.multiarray.scalar": _number,
     "collections.OrderedDict": lambda pairs=(): dict(pairs),
     "collections.defaultdict": lambda *_: {},
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -138,7 +157,9 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch.serialization._get_layout": lambda name: Name(*str(name).split(".", 1)),
     "torch.Size": tuple,
     "builtins.set": set,
+    "__builtin__.set": set,
     "builtins.frozenset": frozenset,
+    "__builtin__.frozenset": frozenset,
     "torch.device": lambda *parts: torch.device(*parts),
 }
 """The functions and classes that are plain data in the end, and what stands for them."""

@@ -12,8 +12,6 @@ from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
 from treadle.recsys.trainers.other_parameters import OtherParameters
 
-CONFIG = "recbole.config.configurator.Config"
-
 
 @dataclass(frozen=True)
 class ImportedCheckpoint:
@@ -100,9 +98,7 @@ def _text(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, Record):  # a scalar of NumPy
-        return None
-    return None if value is None else float(value)
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _is_plain(value: Any) -> bool:
