@@ -2,8 +2,9 @@
 
 `python -m benchmarks.contenders.bridged '{"model": "ENMF", "dataset": "ml-100k", "epochs": 2, "settings": {}}'`
 
-The answer has the validation metric after each epoch, and that of popularity on the same data. With `"most": 20` a
-model that popularity beats after `epochs` is trained again, for that many epochs, or as many as `patience` seconds allow.
+The answer has the validation metric after each epoch, and that of popularity on the same data. With `"most": 20`
+a model that popularity beats after `epochs` is trained again, for that many epochs, or for as many as there is
+time for in `patience` seconds.
 """
 
 import json

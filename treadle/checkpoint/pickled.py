@@ -97,7 +97,9 @@ class _Storages:
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._known: dict[str, Tensor] = {}
-        self._root = next((name.removesuffix("data.pkl") for name in archive.namelist() if name.endswith("data.pkl")), "")
+        self._root = next(
+            (name.removesuffix("data.pkl") for name in archive.namelist() if name.endswith("data.pkl")), ""
+        )
         order = f"{self._root}byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise CheckpointError("the file was written on a machine with another order of bytes")
@@ -319,7 +321,27 @@ CONSTANTS: dict[str, Callable[[], Any]] = {
     "MARK": lambda: _MARK,
 }
 LITERALS = frozenset(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES "
-    "SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8".split()
+    {
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+        "UNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "BINUNICODE8",
+    }
 )
 IGNORED = frozenset({"PROTO", "FRAME"})

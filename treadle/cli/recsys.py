@@ -40,7 +40,9 @@ recsys = typer.Typer(cls=Group, no_args_is_help=True)
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", "-m", metavar="NAME", help="A model, a class by its full name, FILE.py:NAME, recbole:NAME."),
+    typer.Option(
+        "--model", "-m", metavar="NAME", help="A model, FILE.py:NAME, recbole:NAME, or the full name of a class."
+    ),
 ]
 Written = Annotated[
     str | None, typer.Option("--model", "-m", metavar="NAME", help="The model, if it is one of a file: FILE.py:NAME.")

@@ -43,8 +43,8 @@ class Config:
 
     Args:
         model: A model class, which may bring `default_settings` of its own; or its name: of a model that Treadle knows,
-            `recbole:ENMF` for one of RecBole's package, `my_model.py:MyModel` for one of a file. None looks for `model` among the settings; without one the config serves to
-            prepare data only.
+            `recbole:ENMF` for one of RecBole's package, `my_model.py:MyModel` for one of a file. None looks for `model`
+            among the settings; without one the config serves to prepare data only.
         dataset: The name of the data set. None looks for `dataset` among the settings.
         config_file_list: YAML files.
         config_dict: Settings by name; text is parsed where the setting is not text.

@@ -169,7 +169,9 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_served_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from recbole.utils import WandbLogger\n")
-    with pytest.raises(ConfigError, match=r"mine\.py imports recbole\.utils\.WandbLogger, which Treadle does not serve"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.py imports recbole\.utils\.WandbLogger, which Treadle does not serve"
+    ):
         compat.load_model(tmp_path / "mine.py")
 
 

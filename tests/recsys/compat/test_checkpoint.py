@@ -18,7 +18,7 @@ from torch import nn
 from tests.recsys.trainer.runs import interactions, settings
 from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
-from treadle.recsys import Config, compat, create_dataset, get_model
+from treadle.recsys import Config, ModelType, compat, create_dataset, get_model
 
 
 class Marker:
@@ -99,6 +99,14 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, config_class: Any)
     path = saved(tmp_path / "BPR.pth", config_class, {"weight": torch.ones(2, 2)})
     with pytest.raises(CheckpointError, match=r"BPR\.pth does not fit the model"):
         compat.import_checkpoint(path, nn.Linear(3, 2))
+
+
+def test_weights_of_a_knowledge_graph_are_refused(tmp_path: Path, config_class: Any) -> None:
+    model = nn.Linear(2, 2)
+    model.type = ModelType.KNOWLEDGE  # type: ignore[assignment]
+    path = saved(tmp_path / "CKE.pth", config_class, model.state_dict())
+    with pytest.raises(CheckpointError, match="RecBole numbers items and entities in another order than Treadle"):
+        compat.import_checkpoint(path, model)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

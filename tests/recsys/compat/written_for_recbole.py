@@ -62,7 +62,7 @@ FILES = {
                 return SCALE * super().full_sort_predict(interaction)
     ''',
     "scaling.py": "SCALE = 2.0\n",
-    "my_sequence.py": '''
+    "my_sequence.py": """
         import torch
         from torch import nn
 
@@ -99,8 +99,8 @@ FILES = {
             def full_sort_predict(self, interaction):
                 output = self.forward(interaction[self.ITEM_SEQ], interaction[self.ITEM_SEQ_LEN])
                 return output @ self.embedding.weight.T
-    ''',
-    "my_clicks.py": '''
+    """,
+    "my_clicks.py": """
         from torch import nn
 
         from recbole.model.abstract_recommender import ContextRecommender
@@ -122,8 +122,8 @@ FILES = {
 
             def predict(self, interaction):
                 return self.sigmoid(self.forward(interaction))
-    ''',
-    "my_graph.py": '''
+    """,
+    "my_graph.py": """
         import torch
         import torch.nn as nn
 
@@ -158,7 +158,7 @@ FILES = {
 
             def full_sort_predict(self, interaction):
                 return self.users(interaction[self.USER_ID]) @ self.entities.weight[: self.n_items].T
-    ''',
+    """,
 }
 
 
@@ -194,7 +194,7 @@ PACKAGE = {
         "from recbole.model.general_recommender.tiny import Tiny\n"
         "from recbole.model.general_recommender.needy import Needy\n"
     ),
-    "model/general_recommender/tiny.py": '''
+    "model/general_recommender/tiny.py": """
         import torch.nn as nn
 
         from recbole.model.abstract_recommender import GeneralRecommender
@@ -219,7 +219,7 @@ PACKAGE = {
 
             def full_sort_predict(self, interaction):
                 return self.users(interaction[self.USER_ID]) @ self.items.weight.T
-    ''',
+    """,
     "model/general_recommender/needy.py": "import a_package_that_nobody_has\n\nclass Needy: ...\n",
     "properties/model/Tiny.yaml": "tiny_size: 3\n",
 }

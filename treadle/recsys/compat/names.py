@@ -95,7 +95,7 @@ Names = Mapping[str, str]
 
 
 def _spread(table: Mapping[str, list[tuple[str, str]]]) -> dict[str, Names]:
-    spread = {}
+    spread: dict[str, Names] = {}
     for module, groups in table.items():
         found = {name: f"treadle.recsys.{ours}" for ours, names in groups for name in names.split()}
         spread[f"{ROOT}.{module}".rstrip(".")] = found

@@ -50,7 +50,7 @@ def _installed() -> Path | None:
 @cache
 def models_in(package: Path) -> Mapping[str, str]:
     """Return the models of a package by name, each with the name of its module; no file of it is run."""
-    found = {}
+    found: dict[str, str] = {}
     for family in FAMILIES:
         file = package / "model" / family / "__init__.py"
         if file.is_file():

@@ -29,14 +29,14 @@ def package_settings(package: Path, model: str, kind: ModelType) -> dict[str, An
     return _layered(kind, OF_MODELS.get(model, {}), settings_of(package, model))
 
 
-def file_settings(model: type, kind: ModelType) -> dict[str, Any]:
+def file_settings(model: type, kind: ModelType | None) -> dict[str, Any]:
     """Return the settings that a model of a file has before anybody sets some: those of the model it is made from."""
     ancestors = [one for one in model.__mro__[1:] if vars(one).get("default_settings") is not None]
     brought = vars(ancestors[0])["default_settings"] if ancestors else None
     return _layered(kind, brought or model_settings([one.__name__ for one in model.__mro__]))
 
 
-def _layered(kind: ModelType, *layers: Mapping[str, Any]) -> dict[str, Any]:
+def _layered(kind: ModelType | None, *layers: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     sampled = {} if kind in (ModelType.CONTEXT, ModelType.DECISIONTREE) else SAMPLED
     for layer in (BRIDGED, sampled, *layers):
