@@ -1,6 +1,5 @@
 """Model classes of RecBole's package, and of files that were written for it."""
 
-import importlib
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -90,7 +90,7 @@ def get_model(name: str, *, package: Place = None) -> Any:
         near = did_you_mean(short, known) or f"; it has {sorted(known)}"
         raise ConfigError(f"RecBole's package has no model {name!r}{near}")
     with serving(folder), _explained(f"RecBole's {short}"):
-        model = getattr(importlib.import_module(known[short]), short)
+        model = resolve_name(f"{known[short]}:{short}")
     if "default_settings" not in vars(model):
         model.default_settings = package_settings(folder, short, model.type)
         model.located_at = PREFIX + short

@@ -5,13 +5,13 @@ RecBole's own where its package is installed, so that its models are made of its
 not, Treadle's classes of the same names are served.
 """
 
-import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
@@ -38,12 +38,12 @@ class Served(ModuleType):
             if not name.startswith("_"):
                 self.__dict__["_unserved"].append(name)
             raise AttributeError(f"{self.__name__} serves no {name!r}")
-        value = getattr(importlib.import_module(where), name)
+        value = resolve_name(f"{where}:{name}")
         self.__dict__[name] = value
         return value
 
 
-class Names2Modules(Loader):
+class ServedLoader(Loader):
     """Makes a served module."""
 
     def __init__(self, names: Names) -> None:
@@ -57,7 +57,7 @@ class Names2Modules(Loader):
         """Do nothing: names are looked up on first use."""
 
 
-class Mending(Loader):
+class MendingLoader(Loader):
     """Runs a file of RecBole's, and lets it find what it expects of NumPy and SciPy."""
 
     def __init__(self, loader: Any) -> None:
@@ -119,7 +119,7 @@ class Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, [str(folder)])
         if spec is not None and spec.loader is not None:
-            spec.loader = Mending(spec.loader)
+            spec.loader = MendingLoader(spec.loader)
         return spec
 
     def _built_in(self, fullname: str) -> ModuleSpec | None:
@@ -136,11 +136,11 @@ def _built_in_models(family: str) -> Names:
     if family == "exlib_recommender":
         return {}
     ours = f"treadle.recsys.models.{family}"
-    return dict.fromkeys(importlib.import_module(ours).__all__, ours)
+    return dict.fromkeys(resolve_name(f"{ours}:__all__"), ours)
 
 
 def _served(name: str, names: Names, *, package: bool = False, folder: Path | None = None) -> ModuleSpec:
-    spec = ModuleSpec(name, Names2Modules(names), is_package=package)
+    spec = ModuleSpec(name, ServedLoader(names), is_package=package)
     if package and folder is not None:
         spec.submodule_search_locations = [str(folder)]
     return spec
