@@ -4,13 +4,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse
+import torch
 
 from tests.recsys.compat.written_for_recbole import write, write_package
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import graph, interactions, settings
+from treadle import recsys
 from treadle.errors import ConfigError, MissingDependencyError
 from treadle.recsys import Config, compat, create_dataset, data_preparation, get_model, get_trainer, init_seed
+from treadle.recsys.compat.datasets import ListedDataset
 from treadle.recsys.compat.names import MODEL_SIDE, SYSTEM
 from treadle.recsys.compat.package import VARIABLE
 from treadle.recsys.enums import InputType, ModelType
@@ -107,6 +112,36 @@ def test_every_name_that_is_served_is_there(module: str) -> None:
         served = sys.modules[module]
         found = [getattr(served, name).__name__ for name in names]
     assert found == list(names)
+
+
+def test_all_trainers_are_served() -> None:
+    with compat.recbole_names():
+        from recbole.trainer import KGTrainer, Trainer
+        from recbole.trainer.trainer import Trainer as Same
+    assert (Trainer, KGTrainer, Same) == (recsys.Trainer, recsys.KGTrainer, recsys.Trainer)
+
+
+def test_what_old_files_expect_of_numpy_and_scipy_is_theirs_alone(tmp_path: Path) -> None:
+    text = "import numpy as np\nimport scipy.sparse as sp\nclass Mine:\n    def calculate_loss(self): ..."
+    (tmp_path / "mine.py").write_text(text)
+    module = sys.modules[compat.load_model(tmp_path / "mine.py").__module__]
+    assert module.np.float_ is np.float64
+    assert module.np.ones is np.ones
+    matrix = module.sp.dok_matrix((2, 2))
+    matrix._update({(1, 0): 2.0})
+    assert matrix.toarray().tolist() == [[0.0, 0.0], [2.0, 0.0]]
+    assert not hasattr(np, "float_") or np.lib.NumpyVersion(np.__version__) < "2.0.0"
+    assert type(matrix) is not scipy.sparse.dok_matrix
+
+
+def test_a_model_may_look_through_all_histories(tmp_path: Path) -> None:
+    model = compat.load_model(write(tmp_path, "my_sequence.py"), "MySequence")
+    model.dataset_class = ListedDataset
+    config = Config(model, "toy", config_dict=settings(tmp_path, loss_type="CE", MAX_ITEM_LIST_LENGTH=3))
+    train, *_ = data_preparation(config, create_dataset(config, inter=interactions()))
+    rows = train.dataset[torch.arange(5)]
+    assert train.dataset.inter_feat["item_id_list"][:5].equal(rows["item_id_list"])
+    assert train.dataset.inter_feat["item_id_list"].shape == (24 * 9, 3)
 
 
 def test_a_name_is_the_same_thing_each_time(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ FAMILIES = (
 )
 """The packages of models, below `recbole.model`."""
 MODELS = f"{ROOT}.model"
+TRAINERS = (f"{ROOT}.trainer", f"{ROOT}.trainer.trainer")
+"""The modules that have all trainers."""
 
 _ENUMS = ("enums", "ModelType InputType EvaluatorType FeatureType FeatureSource KGDataLoaderState")
 _PLAIN = ("compat.plain", "set_color ensure_dir get_local_time")
@@ -30,12 +32,6 @@ _USER_LOADER = [("loading", "UserDataLoader")]
 _STARTING = [("quick_start", "run run_recbole objective_function load_data_and_model")]
 _LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color")]
 _SAMPLERS = [("compat.samplers", "Sampler RepeatableSampler KGSampler")]
-_TRAINERS = [
-    (
-        "trainers",
-        "AbstractTrainer Trainer KGTrainer KGATTrainer MKRTrainer RecVAETrainer TraditionalTrainer",
-    )
-]
 
 _TABLE: dict[str, list[tuple[str, str]]] = {
     "": [],
@@ -61,8 +57,8 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
     "quick_start.quick_start": _STARTING,
     "sampler": _SAMPLERS,
     "sampler.sampler": _SAMPLERS,
-    "trainer": _TRAINERS,
-    "trainer.trainer": _TRAINERS,
+    "trainer": [],
+    "trainer.trainer": [],
     "utils": [_ENUMS, _PLAIN, _RESULTS, *_CHOOSING, *_LOGGER],
     "utils.enum_type": [_ENUMS],
     "utils.utils": [_PLAIN, _RESULTS, *_CHOOSING],

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, ROOT, SYSTEM, Names
+from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, ROOT, SYSTEM, TRAINERS, Names
 from treadle.recsys.compat.package import models_in
 
 _kept: dict[Path | None, dict[str, ModuleType]] = {}
@@ -91,7 +91,7 @@ class Finder(MetaPathFinder):
         if fullname != ROOT and not fullname.startswith(f"{ROOT}."):
             return None
         if fullname in SYSTEM:
-            return _served(fullname, SYSTEM[fullname], package=True)
+            return _served(fullname, {**_trainers(fullname), **SYSTEM[fullname]}, package=True)
         if fullname == MODELS or fullname in [f"{MODELS}.{family}" for family in FAMILIES]:
             return _served(fullname, self._family(fullname), package=True, folder=self._folder(fullname))
         if self._package is not None:
@@ -130,6 +130,14 @@ class Finder(MetaPathFinder):
         known = self._family(package)
         names = {name: where for name, where in known.items() if name.lower() == module}
         return _served(fullname, names) if names else None
+
+
+def _trainers(fullname: str) -> Names:
+    """Return the trainers that there are, for the modules that have them."""
+    if fullname not in TRAINERS:
+        return {}
+    ours = "treadle.recsys.trainers"
+    return {name: ours for name in resolve_name(f"{ours}:__all__") if name.endswith("Trainer")}
 
 
 def _built_in_models(family: str) -> Names:

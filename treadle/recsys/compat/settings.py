@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from treadle.recsys.compat.datasets import ListedDataset
 from treadle.recsys.compat.package import settings_of
 from treadle.recsys.config_defaults import merge, model_settings
 from treadle.recsys.dataset_sequential import DIENDataset
@@ -46,4 +47,4 @@ def _layered(kind: ModelType | None, *layers: Mapping[str, Any]) -> dict[str, An
 
 def dataset_class_of(model: str) -> Any:
     """Return the class of data set that a model of RecBole's package has beside those of its kind; None for most."""
-    return {"DIEN": DIENDataset}.get(model)
+    return {"DIEN": DIENDataset, "FEARec": ListedDataset}.get(model)
