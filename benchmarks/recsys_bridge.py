@@ -40,6 +40,8 @@ SHORTER: dict[str, Any] = {
 """Settings of sequential models, which take minutes an epoch otherwise: users with fewer than 40 interactions."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "NCL": {"num_clusters": 100},
+    "LightGBM": {"threshold": {"rating": 4}},
+    "XGBoost": {"threshold": {"rating": 4}},
     "GRU4RecF": {"load_col": {"inter": ["user_id", "item_id", "rating", "timestamp"], "item": ["item_id", "class"]}},
 }
 """Settings of single models, without which RecBole cannot run them on ml-100k either."""

@@ -98,6 +98,13 @@ def test_a_knowledge_aware_model_of_a_file_trains_and_is_evaluated(tmp_path: Pat
     assert 0 <= result["ndcg@5"] <= 1
 
 
+def test_models_that_recbole_gives_users_get_users(tmp_path: Path) -> None:
+    text = write(tmp_path, "my_general.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace("MyGeneral", "MultiVAE"))
+    model = compat.load_model(tmp_path / "mine.py")
+    assert Config(model, "toy")["MODEL_INPUT_TYPE"] is InputType.USERWISE
+
+
 def test_several_negatives_come_in_the_layout_that_recbole_has(tmp_path: Path) -> None:
     model = compat.load_model(write(tmp_path, "my_general.py"))
     config = Config(model, "toy", config_dict={"train_neg_sample_args": {"sample_num": 3}})

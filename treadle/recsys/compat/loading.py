@@ -18,7 +18,7 @@ from treadle.recsys.compat.mending import mend
 from treadle.recsys.compat.names import MODELS, ROOT
 from treadle.recsys.compat.package import MISSING, find_package, models_in
 from treadle.recsys.compat.serving import serve_from_now_on, serving, unserved_names
-from treadle.recsys.compat.settings import dataset_class_of, file_settings, package_settings
+from treadle.recsys.compat.settings import dataset_class_of, file_settings, input_type_of, package_settings
 
 PREFIX = f"{ROOT}:"
 Place = str | os.PathLike[str] | None
@@ -94,6 +94,7 @@ def get_model(name: str, *, package: Place = None) -> Any:
     if "default_settings" not in vars(model):
         model.default_settings = package_settings(folder, short, model.type)
         model.located_at = PREFIX + short
+        model.input_type = input_type_of(model)
         own = dataset_class_of(short)
         if own is not None:
             model.dataset_class = own
@@ -122,6 +123,7 @@ def load_model(file: str | os.PathLike[str], name: str | None = None, *, package
     model: Any = _chosen(module, name, os.fspath(file))
     if "default_settings" not in vars(model):
         model.default_settings = file_settings(model, getattr(model, "type", None))
+        model.input_type = input_type_of(model)
     return model
 
 

@@ -8,7 +8,7 @@ from treadle.recsys.compat.datasets import ListedDataset
 from treadle.recsys.compat.package import settings_of
 from treadle.recsys.config_defaults import merge, model_settings
 from treadle.recsys.dataset_sequential import DIENDataset
-from treadle.recsys.enums import ModelType
+from treadle.recsys.enums import InputType, ModelType
 
 BRIDGED: dict[str, Any] = {
     "numerical_features": [],
@@ -23,6 +23,10 @@ SAMPLED: dict[str, Any] = {"train_neg_sample_args": {"layout": "flat"}}
 CLICKS: dict[str, Any] = {"eval_args": {"mode": "uni100"}, "metrics": ["AUC", "LogLoss"], "valid_metric": "AUC"}
 OF_MODELS: dict[str, dict[str, Any]] = {"DIN": CLICKS, "DIEN": CLICKS}
 """What RecBole sets for single models in another place than in their own files."""
+
+
+USERWISE = frozenset({"CDAE", "DiffRec", "ENMF", "LDiffRec", "MacridVAE", "MultiDAE", "MultiVAE", "RaCT", "RecVAE"})
+"""The models that RecBole gives batches of users, by their names, whatever their `input_type` says."""
 
 
 def package_settings(package: Path, model: str, kind: ModelType) -> dict[str, Any]:
@@ -43,6 +47,11 @@ def _layered(kind: ModelType | None, *layers: Mapping[str, Any]) -> dict[str, An
     for layer in (BRIDGED, sampled, *layers):
         merge(settings, layer)
     return settings
+
+
+def input_type_of(model: type) -> Any:
+    """Return what the batches of a model look like in RecBole; None if the model leaves it to its loss."""
+    return InputType.USERWISE if model.__name__ in USERWISE else getattr(model, "input_type", None)
 
 
 def dataset_class_of(model: str) -> Any:
