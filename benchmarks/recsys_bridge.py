@@ -208,7 +208,7 @@ def section(arguments: argparse.Namespace) -> str:
     """Return the section for RESULTS.md."""
     bridge, recbole = results_in(arguments.out, "bridge"), results_in(arguments.out, "recbole")
     facts = provenance("recsys_bridge", ["torch", "treadle", "numpy", "scipy"], RecBole="1.2.1, its models' files")
-    facts = re.sub(r" --(recbole|package|out)[ =][^`]*?(?=`| --)", "", facts)
+    facts = re.sub(r" --(recbole|package|out|note)[ =][^`]*?(?=`| --)", "", facts.replace("--only-write", "--write"))
     verdicts = [verdict(found, recbole.get(name)) for name, found in bridge.items()]
     good = sum(one in ("beats popularity", "as RecBole") for one in verdicts)
     running = sum("reason" not in found for found in bridge.values())
@@ -225,6 +225,7 @@ def section(arguments: argparse.Namespace) -> str:
             "The metric is that of the validation part, the best of the epochs. A model that popularity beats after",
             f"two epochs is trained again, for up to {MOST} and as many as {arguments.patience:g} seconds allow.",
             "RecBole itself is asked where popularity is better to the end; its random split is the same, row by row.",
+            *([arguments.note] if arguments.note else []),
             "",
             table(bridge, recbole),
             "",
@@ -245,6 +246,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=3600, help="seconds that one model may take")
     parser.add_argument("--patience", type=float, default=600, help="seconds that the longer training may take")
     parser.add_argument("--without-recbole", action="store_true", help="do not measure RecBole's own side")
+    parser.add_argument("--note", default="", help="a line for the section, such as what else the machine did")
     parser.add_argument("--only-write", action="store_true", help="write the section of what is there")
     parser.add_argument("--write", action="store_true", help="write the section in RESULTS.md")
     arguments = parser.parse_args()

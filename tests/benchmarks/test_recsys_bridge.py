@@ -46,7 +46,7 @@ def test_the_section_has_both_columns_and_the_reasons(tmp_path: Path) -> None:
     }
     for name, result in results.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(result))
-    text = recsys_bridge.section(argparse.Namespace(out=tmp_path, patience=60))
+    text = recsys_bridge.section(argparse.Namespace(out=tmp_path, patience=60, note=""))
     assert "Of RecBole's 3 models 2 train and are evaluated; 2 of them beat popularity" in text
     assert "| A | general | MRR@10 | 0.2000 | 0.1000 | 0.3000, 2 |  | beats popularity |" in text
     assert "| B | general | MRR@10 | 0.2000 | 0.1000 | 0.1000, 1 | 0.1000 | as RecBole |" in text
