@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick lint types format clean peers bench-overhead bench-resume images recbole bench-recsys
+.PHONY: demo docs test quick lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
 
 demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
@@ -78,6 +78,9 @@ recbole: .venv-recbole/recbole.stamp
 
 bench-recsys: .venv-recbole/recbole.stamp .venv/dev.stamp
 	$(BIN)/python -m benchmarks.recsys --write
+
+bench-bridge: .venv-recbole/recbole.stamp .venv/dev.stamp
+	$(BIN)/python -m benchmarks.recsys_bridge --write
 
 .venv-recbole/bin/python:
 	$(PYTHON) -m venv .venv-recbole

@@ -39,7 +39,13 @@ class Group(TyperGroup):
 recsys = typer.Typer(cls=Group, no_args_is_help=True)
 
 Model = Annotated[
-    str | None, typer.Option("--model", "-m", metavar="NAME", help="A model, or the full name of a class.")
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="NAME", help="A model, FILE.py:NAME, recbole:NAME, or the full name of a class."
+    ),
+]
+Written = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="NAME", help="The model, if it is one of a file: FILE.py:NAME.")
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL_FILE", help="The .pth file that a training saved.")]
 Length = Annotated[int, typer.Option("--k", "-k", metavar="K", help="How many items each list has.")]
@@ -136,9 +142,16 @@ def _config(model: str | None, dataset: str | None, files: list[str] | None, res
 
 
 def _model_class(name: str | None) -> Any:
-    """Return the class that a full name stands for; another name is left for the registry."""
-    if name is None or "." not in name:
+    """Return the class that a full name, or a file and a name, stands for; another name is left for the registry."""
+    if name is None or not ("." in name or ":" in name):
         return name
+    from treadle.recsys import compat
+
+    # The process is this command's: what a file imports from recbole while it runs is served, too.
+    compat.install_names()
+    found = compat.resolve(name)
+    if found is not None:
+        return found
     from treadle.config.locating import locate
 
     return locate(name)
@@ -178,6 +191,7 @@ def recommend(
     users: Annotated[list[str], typer.Argument(metavar="USER...", help="Users, by the tokens that the data has.")],
     k: Length = 10,
     output: Output = None,
+    model: Written = None,
     include_seen: Annotated[bool, typer.Option("--include-seen", help="Items that a user has, too.")] = False,
 ) -> None:
     """Recommend items to users.
@@ -189,7 +203,7 @@ def recommend(
       treadle recsys recommend saved/BPR-Jan-31-2026_12-00-00.pth 196 186 -k 5
     """
     with reported("recsys recommend"):
-        found = _recommender(model_file).recommend(users, k, exclude_seen=False if include_seen else None)
+        found = _recommender(model_file, model).recommend(users, k, exclude_seen=False if include_seen else None)
         _show_or_write(found, output)
 
 
@@ -199,6 +213,7 @@ def similar(
     items: Annotated[list[str], typer.Argument(metavar="ITEM...", help="Items, by the tokens that the data has.")],
     k: Length = 10,
     output: Output = None,
+    model: Written = None,
 ) -> None:
     """Find the items most like others.
 
@@ -207,7 +222,7 @@ def similar(
       treadle recsys similar saved/BPR-Jan-31-2026_12-00-00.pth 242 302 -k 5
     """
     with reported("recsys similar"):
-        _show_or_write(_recommender(model_file).similar_items(items, k), output)
+        _show_or_write(_recommender(model_file, model).similar_items(items, k), output)
 
 
 @recsys.command()
@@ -218,6 +233,7 @@ def export(
         str, typer.Option("--what", metavar="WHAT", help="top-k (of every user), items or users (their vectors).")
     ] = "top-k",
     k: Length = 10,
+    model: Written = None,
 ) -> None:
     """Write the best items of every user, or vectors of items or users.
 
@@ -233,7 +249,7 @@ def export(
         if what not in ("top-k", "items", "users"):
             raise ConfigError(f"--what {what!r} does not exist; there are top-k, items and users")
         check_format(output)
-        recommender = _recommender(model_file)
+        recommender = _recommender(model_file, model)
         if what == "top-k":
             recommender.export_recommendations(output, k)
         else:
@@ -241,10 +257,10 @@ def export(
         typer.echo(f"written to {output}")
 
 
-def _recommender(model_file: Path) -> "Recommender":
+def _recommender(model_file: Path, name: str | None) -> "Recommender":
     from treadle.recsys import Recommender, load_data_and_model
 
-    config, model, _, train_data, _, _ = load_data_and_model(model_file)
+    config, model, _, train_data, _, _ = load_data_and_model(model_file, model=_model_class(name))
     return Recommender(model, train_data.dataset, config["device"])
 
 

@@ -1,12 +1,19 @@
 """The recommender door: data, sampling, evaluation, models and their trainer, by RecBole's names."""
 
+from treadle.recsys import compat
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
 from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.enums import EvaluatorType, FeatureSource, FeatureType, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.interaction import Interaction, cat_interactions
-from treadle.recsys.model_registry import get_model, model_names, register_model, register_source
+from treadle.recsys.model_registry import (
+    get_model,
+    model_names,
+    register_model,
+    register_resolver,
+    register_source,
+)
 from treadle.recsys.models.built_in import built_in_models
 from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.quick_start import init_seed, load_data_and_model, objective_function, run_recbole
@@ -58,6 +65,7 @@ __all__ = [
     "Trainer",
     "XGBoostTrainer",
     "cat_interactions",
+    "compat",
     "create_dataset",
     "data_preparation",
     "get_model",
@@ -72,3 +80,4 @@ __all__ = [
 ]
 
 register_source(built_in_models)
+register_resolver(compat.resolve)

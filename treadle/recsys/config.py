@@ -42,8 +42,9 @@ class Config:
     them nobody has read.
 
     Args:
-        model: A model class, or its name. None looks for `model` among the settings; without one the config serves to
-            prepare data only.
+        model: A model class, which may bring `default_settings` of its own; or its name: of a model that Treadle knows,
+            `recbole:ENMF` for one of RecBole's package, `my_model.py:MyModel` for one of a file. None looks for `model`
+            among the settings; without one the config serves to prepare data only.
         dataset: The name of the data set. None looks for `dataset` among the settings.
         config_file_list: YAML files.
         config_dict: Settings by name; text is parsed where the setting is not text.
@@ -78,7 +79,8 @@ class Config:
         self.model = str(getattr(self.model_class, "__name__", "none"))
         self.dataset = _dataset_name(dataset, given)
         self._kind = _model_type(self.model_class)
-        self.internal_config_dict = default_settings(self._kind.name.lower(), self._ancestry(), self.dataset)
+        brought = getattr(self.model_class, "default_settings", None)
+        self.internal_config_dict = default_settings(self._kind.name.lower(), self._ancestry(), self.dataset, brought)
         self.external_config_dict = self._typed(given)
         self.final_config_dict: dict[str, Any] = {}
         self._settle()

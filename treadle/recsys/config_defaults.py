@@ -105,7 +105,9 @@ def framework_defaults() -> dict[str, Any]:
     return settings
 
 
-def default_settings(kind: str, models: Iterable[str], dataset: str) -> dict[str, Any]:
+def default_settings(
+    kind: str, models: Iterable[str], dataset: str, own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the settings that a run starts from; the more particular wins.
 
     Args:
@@ -113,9 +115,11 @@ def default_settings(kind: str, models: Iterable[str], dataset: str) -> dict[str
         models: The names of the model's class and of those it is made from, the nearest first; it has the settings of
             the first for which there are some.
         dataset: The name of the data set.
+        own: Settings that the class of the model brings itself, in the place of those that come with Treadle.
     """
     settings = framework_defaults()
-    own = _first_packaged("model", models)
+    if own is None:
+        own = _first_packaged("model", models)
     layers = [
         packaged(f"dataset/{dataset}"),
         packaged(f"type/{kind}"),
@@ -126,6 +130,11 @@ def default_settings(kind: str, models: Iterable[str], dataset: str) -> dict[str
     for layer in layers:
         merge(settings, layer or {})
     return settings
+
+
+def model_settings(models: Iterable[str]) -> dict[str, Any]:
+    """Return the settings that come with the first of these models for which there are some."""
+    return _first_packaged("model", models) or {}
 
 
 def _first_packaged(folder: str, names: Iterable[str]) -> dict[str, Any] | None:

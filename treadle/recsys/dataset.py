@@ -126,6 +126,11 @@ class Dataset(Matrices):
         return self._vocabularies[field]
 
     @property
+    def dataset_path(self) -> str:
+        """The folder of the data's files."""
+        return str(self.config["data_path"])
+
+    @property
     def user_num(self) -> int:
         """How many user ids there are, padding included."""
         return self.num(self._id_field("uid_field"))

@@ -8,7 +8,10 @@ from treadle.errors import ConfigError, did_you_mean
 Model = TypeVar("Model", bound=type)
 Source = Callable[[], Mapping[str, type]]
 """Loads models, and returns them by name."""
+Resolver = Callable[[str], Any]
+"""Returns the class that a text stands for, or None if the text is nothing that it knows."""
 _models: dict[str, type] = {}
+_resolvers: list[Resolver] = []
 _sources: list[Source] = []
 
 
@@ -27,6 +30,11 @@ def register_model(model: Model) -> Model:
 def register_source(source: Source) -> None:
     """Make further models known, which `source` loads when somebody first asks for a model by name."""
     _sources.append(source)
+
+
+def register_resolver(resolver: Resolver) -> None:
+    """Make texts that are more than names known, such as `my_model.py:MyModel`."""
+    _resolvers.append(resolver)
 
 
 def _known() -> Mapping[str, type]:
@@ -48,6 +56,10 @@ def get_model(name: Any) -> Any:
         return name
     models = _known()
     if name not in models:
+        for resolver in _resolvers if isinstance(name, str) else ():
+            found = resolver(name)
+            if found is not None:
+                return found
         same = [known for known in models if known.lower() == str(name).lower()]
         near = f"; did you mean {same[0]!r}?" if same else did_you_mean(str(name), models)
         raise ConfigError(f"there is no model {name!r}{near or f'; there are {sorted(models)}'}")

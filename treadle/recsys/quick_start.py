@@ -24,6 +24,8 @@ from treadle.recsys.trainers.model_file import read_model_file
 from treadle.recsys.trainers.other_parameters import OtherParameters
 
 logger = logging.getLogger(__name__)
+IN_PACKAGE = "recbole:"
+"""What the place of a model in RecBole's package begins with."""
 Loaded = tuple[Config, Any, Dataset, AbstractDataLoader, AbstractDataLoader | None, AbstractDataLoader | None]
 
 
@@ -193,7 +195,8 @@ def load_data_and_model(
 
     Args:
         model_file: A file that a trainer saved.
-        model: The class of the model, if it is not registered.
+        model: The class of the model, or what names it, if it is not registered: a model of a file is loaded only if
+            the caller names the file.
         dataset: The data set, if it was made of tables that no file holds.
 
     Raises:
@@ -203,7 +206,7 @@ def load_data_and_model(
     path = Path(model_file)
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
-    chosen = get_model(state["model"]) if model is None else model
+    chosen = get_model(_model_name(state) if model is None else model)
     config = Config(chosen, state["dataset"], config_dict=settings)
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
@@ -213,3 +216,10 @@ def load_data_and_model(
     OtherParameters(made, config["device"]).load_state_dict(state["other_parameter"])
     made.eval()
     return config, made, data, train_data, valid_data, test_data
+
+
+def _model_name(state: Mapping[str, Any]) -> str:
+    """Return how the class of a saved model is found: among those that are known, or in RecBole's package."""
+    place = str(state.get("located_at"))
+    # A file that names other files is not followed: who did not write it must not decide what is run.
+    return place if place.startswith(IN_PACKAGE) else str(state["model"])

@@ -68,7 +68,7 @@ class MaskItemSequence(SequenceTransform):
 
     Adds `Mask_item_id_list`, the sequence with the number of items in the place of hidden ones; `Pos_item_id`, what was
     hidden, with zeros before it; `MASK_INDEX`, where; and `Neg_item_id`, items that the sequence does not have, unless
-    `loss_type` is 'CE'. A share `ft_ratio` of the rows hide their last item only.
+    `loss_type` is 'CE' and `mask_negatives` is not set. A share `ft_ratio` of the rows hide their last item only.
     """
 
     def __init__(self, config: Config, dataset: Any) -> None:
@@ -78,7 +78,7 @@ class MaskItemSequence(SequenceTransform):
         self._last_ratio = float(config["ft_ratio"] or 0.0)
         self._width = max(int(self._mask_ratio * int(config["MAX_ITEM_LIST_LENGTH"])), 1)
         self._number = int(dataset.num(item))
-        self._draws = config["loss_type"] != "CE"
+        self._draws = config["loss_type"] != "CE" or bool(config["mask_negatives"])
         self._names = {
             "MASK_ITEM_SEQ": f"Mask_{self._items}",
             "POS_ITEMS": f"Pos_{item}",

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.recsys.bench.contestants import Broken
+from tests.recsys.compat.written_for_recbole import write
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, settings
 from tests.recsys.trainer.trees import table as clicks
@@ -209,3 +210,24 @@ def test_the_help_of_a_command_fits_into_80_columns_and_has_an_example(command: 
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 80
     assert f"  treadle recsys {command}".rstrip() in result.output.partition("Example:")[2]
+
+
+def test_a_model_of_a_file_is_trained_and_recommends(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    write(project, "my_general.py")
+    before = set(sys.modules)
+    shown = treadle("--model", "my_general.py:MyGeneral", "--dataset", "toy", *options(project)).output
+    assert shown.startswith("MyGeneral on toy: 24 users, 30 items, 288 interactions; 448 weights on cpu\n")
+    (file,) = (project / "saved").glob("MyGeneral-*.pth")
+    assert "MyGeneral" in treadle("recommend", str(file), "u1", status=1).output
+    lists = treadle("recommend", str(file), "u1", "--model", "my_general.py:MyGeneral", "-k", "3").output
+    assert "u1" in lists
+    for name in set(sys.modules) - before:
+        if name.startswith("recbole"):
+            monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_model_of_a_file_that_is_not_there_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    output = treadle("--model", "mine.py:Mine", "--dataset", "toy", status=1).output
+    assert "there is no file mine.py to load a model from" in " ".join(output.split())

@@ -1,0 +1,104 @@
+"""Which names of RecBole's are served, and by what of Treadle's."""
+
+from collections.abc import Mapping
+
+ROOT = "recbole"
+FAMILIES = (
+    "general_recommender",
+    "sequential_recommender",
+    "context_aware_recommender",
+    "knowledge_aware_recommender",
+    "exlib_recommender",
+)
+"""The packages of models, below `recbole.model`."""
+MODELS = f"{ROOT}.model"
+TRAINERS = (f"{ROOT}.trainer", f"{ROOT}.trainer.trainer")
+"""The modules that have all trainers."""
+
+_ENUMS = ("enums", "ModelType InputType EvaluatorType FeatureType FeatureSource KGDataLoaderState")
+_PLAIN = ("compat.plain", "set_color ensure_dir get_local_time")
+_RESULTS = ("trainers.results", "early_stopping calculate_valid_score dict2str")
+_CHOOSING = [("model_registry", "get_model"), ("trainers.registry", "get_trainer"), ("quick_start", "init_seed")]
+_CONFIG = [("config", "Config")]
+_DATASET = [("dataset", "Dataset")]
+_SEQUENTIAL = [("dataset_sequential", "SequentialDataset")]
+_KNOWLEDGE = [("dataset_knowledge", "KnowledgeBasedDataset")]
+_CUSTOMIZED = [("dataset_sequential", "DIENDataset")]
+_PREPARING = [("preparation", "create_dataset data_preparation")]
+_ABSTRACT_LOADER = [("loading", "AbstractDataLoader")]
+_GENERAL_LOADERS = [("loading", "TrainDataLoader NegSampleEvalDataLoader FullSortEvalDataLoader")]
+_GRAPH_LOADERS = [("loading", "KGDataLoader KnowledgeBasedDataLoader")]
+_USER_LOADER = [("loading", "UserDataLoader")]
+_STARTING = [("quick_start", "run run_recbole objective_function load_data_and_model")]
+_LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color")]
+_SAMPLERS = [("compat.samplers", "Sampler RepeatableSampler KGSampler")]
+
+_TABLE: dict[str, list[tuple[str, str]]] = {
+    "": [],
+    "config": _CONFIG,
+    "config.configurator": _CONFIG,
+    "data": _PREPARING,
+    "data.utils": _PREPARING,
+    "data.interaction": [("interaction", "Interaction cat_interactions")],
+    "data.transform": [
+        ("transforms", "MaskItemSequence InverseItemSequence CropItemSequence ReorderItemSequence"),
+    ],
+    "data.dataset": _DATASET + _SEQUENTIAL + _KNOWLEDGE + _CUSTOMIZED,
+    "data.dataset.dataset": _DATASET,
+    "data.dataset.sequential_dataset": _SEQUENTIAL,
+    "data.dataset.kg_dataset": _KNOWLEDGE,
+    "data.dataset.customized_dataset": _CUSTOMIZED,
+    "data.dataloader": _ABSTRACT_LOADER + _GENERAL_LOADERS + _GRAPH_LOADERS + _USER_LOADER,
+    "data.dataloader.abstract_dataloader": _ABSTRACT_LOADER,
+    "data.dataloader.general_dataloader": _GENERAL_LOADERS,
+    "data.dataloader.knowledge_dataloader": _GRAPH_LOADERS,
+    "data.dataloader.user_dataloader": _USER_LOADER,
+    "quick_start": _STARTING,
+    "quick_start.quick_start": _STARTING,
+    "sampler": _SAMPLERS,
+    "sampler.sampler": _SAMPLERS,
+    "trainer": [],
+    "trainer.trainer": [],
+    "utils": [_ENUMS, _PLAIN, _RESULTS, *_CHOOSING, *_LOGGER],
+    "utils.enum_type": [_ENUMS],
+    "utils.utils": [_PLAIN, _RESULTS, *_CHOOSING],
+    "utils.logger": _LOGGER,
+    "utils.case_study": [("case_study", "full_sort_scores full_sort_topk")],
+}
+_MODEL_TABLE: dict[str, list[tuple[str, str]]] = {
+    "model.abstract_recommender": [
+        (
+            "models.abstract_recommender",
+            "AbstractRecommender GeneralRecommender AutoEncoderMixin SequentialRecommender KnowledgeRecommender "
+            "ContextRecommender",
+        )
+    ],
+    "model.init": [("models.init", "xavier_normal_initialization xavier_uniform_initialization")],
+    "model.loss": [("models.loss", "BPRLoss RegLoss EmbLoss EmbMarginLoss")],
+    "model.layers": [
+        (
+            "models.layers",
+            "MLPLayers activation_layer FMEmbedding FLEmbedding BaseFactorizationMachine BiGNNLayer AttLayer Dice "
+            "SequenceAttLayer VanillaAttention MultiHeadAttention FeedForward TransformerLayer TransformerEncoder "
+            "ContextSeqEmbAbstractLayer ContextSeqEmbLayer FeatureSeqEmbLayer CNNLayers FMFirstOrderLinear "
+            "SparseDropout InterestExtractorNetwork InterestEvolvingLayer",
+        )
+    ],
+}
+
+Names = Mapping[str, str]
+"""Names of a module, and the module of Treadle's that has each."""
+
+
+def _spread(table: Mapping[str, list[tuple[str, str]]]) -> dict[str, Names]:
+    spread: dict[str, Names] = {}
+    for module, groups in table.items():
+        found = {name: f"treadle.recsys.{ours}" for ours, names in groups for name in names.split()}
+        spread[f"{ROOT}.{module}".rstrip(".")] = found
+    return spread
+
+
+SYSTEM: Mapping[str, Names] = _spread(_TABLE)
+"""What is served whether or not RecBole is installed: settings, data, trainers, evaluation."""
+MODEL_SIDE: Mapping[str, Names] = _spread(_MODEL_TABLE)
+"""What models are made of: served where RecBole is not installed, and its own where it is."""
