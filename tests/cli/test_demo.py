@@ -96,7 +96,7 @@ def test_a_demonstration_says_what_it_did_and_what_comes_next_and_goes_on(
     assert f"Everything is in runs/demo-{name}. What next:\n" in output
     assert re.search(rf"^  treadle demo {name} +goes on where it was", output, flags=re.MULTILINE)
     pages = re.findall(r"^  open (\S+)", output, flags=re.MULTILINE)
-    assert len(pages) == {"recommender": 2, "search": 0}.get(name, 1)
+    assert len(pages) == {"recommender": 2}.get(name, 1)
     assert all("<html" in Path(page).read_text() for page in pages)
     again = treadle("demo", name).stdout
     assert re.search(SAID[name], again)
@@ -131,5 +131,5 @@ def test_the_entropy_is_that_of_the_choices() -> None:
 def test_the_drawings_of_a_search_are_pictures(tmp_path: Path) -> None:
     said: list[Any] = []
     search_demo.run(tmp_path, said.append, trials=2, epochs=1)
-    for name in ("trials", "decisions"):
-        assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
+    for name in ("trials", "parallel_coordinates"):
+        assert (tmp_path / "panels" / f"{name}.svg").read_text().startswith("<svg")

@@ -72,10 +72,12 @@ def serve(requests: socket.socket, *, keep: bool) -> tuple[dict[str, Any], list[
         _take_leave_of_the_ended()
         between = os.fork()
         if not between:
+            # Known before the fork: the child may come to run only after this process is gone.
+            giving_up = None if keep else os.getpid()
             child = os.fork()
             if not child:
                 request = json.loads(message)
-                _report_for_duty(requests, request, given_up_by=None if keep else os.getppid())
+                _report_for_duty(requests, request, giving_up)
                 for descriptor in descriptors[STREAMS:]:
                     os.close(descriptor)
                 return request, descriptors[:STREAMS]

@@ -1,6 +1,7 @@
 """A run is made again, from its beginning and from a checkpoint, and planted differences are found and named."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_changed_seed_in_the_command_line_is_another_beginning_but_no_other_wa
 
 def test_a_changed_seed_of_the_trainer_is_named(run: Path) -> None:
     program = Path("train.py")
-    program.write_text(program.read_text().replace("seed=0", "seed=1"))
+    rewrite(program, "seed=0", "seed=1")
     found = verify(None, run)
     assert found.parts[0].verdict == "different"
     assert found.surroundings[:2] == ["seed: 0 then, 1 now", "settings.seed: 0 then, 1 now"]
@@ -78,9 +79,16 @@ def test_a_changed_data_file_is_named(run: Path) -> None:
     assert str(found).splitlines()[-2:] == ["  what is not as it was:", "    files: rows.csv has changed"]
 
 
+def rewrite(path: Path, old: str, new: str) -> None:
+    """Change a program as somebody does: later than in the second in which Python compiled it."""
+    path.write_text(path.read_text().replace(old, new))
+    later = path.stat().st_mtime + 10
+    os.utime(path, (later, later))
+
+
 def test_a_changed_line_of_the_model_is_named(run: Path) -> None:
     layers = Path("layers_of_mine.py")
-    layers.write_text(layers.read_text().replace("Tanh", "ReLU"))
+    rewrite(layers, "Tanh", "ReLU")
     found = verify(None, run)
     assert [part.verdict for part in found.parts] == ["different", "different"]
     assert found.surroundings == ["code: layers_of_mine.py has changed"]
@@ -88,7 +96,7 @@ def test_a_changed_line_of_the_model_is_named(run: Path) -> None:
 
 def test_a_model_of_another_shape_is_refused_by_the_checkpoint_and_that_is_told(run: Path) -> None:
     layers = Path("layers_of_mine.py")
-    layers.write_text(layers.read_text().replace("8", "9"))
+    rewrite(layers, "8", "9")
     found = verify(None, run)
     assert [part.verdict for part in found.parts] == ["different", "different"]
     assert found.parts[1].reason.startswith("the run in runs/first is another one: model.0.weight: (8, 2)")
@@ -236,7 +244,7 @@ def test_a_program_that_fails_could_not_be_tried_and_what_changed_is_told(run: P
 
 def test_a_program_that_trains_elsewhere_could_not_be_tried(run: Path) -> None:
     program = Path("train.py")
-    program.write_text(program.read_text().replace("runs/first", "runs/other"))
+    rewrite(program, "runs/first", "runs/other")
     found = verify(None, run)
     assert found.status == 2
     assert "the program ended without training in " in found.parts[0].reason
@@ -247,7 +255,7 @@ def test_a_program_that_writes_into_the_run_by_a_path_of_its_own_is_kept_from_it
     before = contents(run)
     program = Path("train.py")
     line = "    Path('runs/first/notes.txt').write_text('mine')\n"
-    program.write_text(program.read_text().replace("    model = make_model()\n", line + "    model = make_model()\n"))
+    rewrite(program, "    model = make_model()\n", line + "    model = make_model()\n")
     found = verify(None, run)
     assert found.status == 2
     assert "runs/first/notes.txt, in the folder of the run that is being verified" in found.parts[0].reason

@@ -63,9 +63,5 @@ def run(folder: Path, say: Callable[[str], object], trials: int = 20, epochs: in
         return accuracy
 
     results = nas.Search(space, tried, strategy="tpe", trials=trials, seed=0, run_dir=folder).run()
-    drawings = {"trials": nas.trial_scatter(results), "decisions": nas.parallel_coordinates(results)}
-    for name, drawing in drawings.items():
-        (folder / f"{name}.svg").write_text(drawing, encoding="utf-8")
     best = results["best"]
     say(f"\nThe best of {len(results['trials'])}: {best['values']['default']:.1%} with {best['parameters']}.")
-    say(f"Drawings, for a browser: {folder / 'trials.svg'} and {folder / 'decisions.svg'}.")

@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from treadle.data import Batch, Stream, size_of
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._splitting import Splitting
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
-from treadle.errors import CheckpointError, NonFiniteError
+from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
@@ -211,7 +212,11 @@ class EngineCore(Splitting):
     def _sources(self) -> list[Any]:
         """Return what names the files that the run reads: a config names most of them."""
         config = getattr(self._face, "cfg", None)
-        return [*super()._sources(), None if config is None else plain(config)]
+        named: Any = None
+        # What cannot be written down, such as a class of a notebook, is refused where the config is saved.
+        with suppress(ConfigError):
+            named = None if config is None else plain(config)
+        return [*super()._sources(), named]
 
     def _step_to_resume(self, store: CheckpointStore) -> int | None:
         return None if self._carried is not None else super()._step_to_resume(store)

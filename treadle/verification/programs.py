@@ -15,8 +15,8 @@ from treadle.provenance import is_library
 from treadle.run_place import place_of
 from treadle.run_reading import read_config, read_json
 
-COMMANDS = ("treadle", "__main__.py")
-"""The last part of the name of Treadle's own command, as processes have it."""
+COMMANDS = (("treadle",), ("treadle", "cli", "__main__.py"))
+"""How the name of Treadle's own command ends, as processes have it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def program_of(run: Path) -> Program:
     if "module" in known:
         name = known["module"]
         return Program(f"python -m {name}", lambda: _run(arguments, folder, lambda: _run_module(name)), named)
-    if Path(arguments[0]).name in COMMANDS and arguments[1:]:
+    parts = Path(arguments[0]).parts
+    if any(parts[-len(name) :] == name for name in COMMANDS) and arguments[1:]:
         shown = f"treadle {' '.join(arguments[1:])}"
         return Program(shown, lambda: _run(arguments, folder, lambda: _run_module("treadle.cli")), named)
     raise ConfigError(

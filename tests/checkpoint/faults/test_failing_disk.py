@@ -13,6 +13,7 @@ import torch
 from tests.checkpoint.faults.damaged_runs import store_of, train, wide_trainer
 from tests.checkpoint.faults.failing_disk import FailingDisk, no_file_larger_than
 from tests.interrupting import assert_same_run, metric_lines, samples
+from treadle import provenance
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
@@ -149,6 +150,13 @@ def test_by_default_a_disk_that_is_full_when_the_run_ends_is_an_error_and_the_tr
     assert_same_run(trainer, whole)
 
 
+@pytest.fixture
+def short_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the files of all tests that this process has imported out of the manifest, which is to fit on the disk."""
+    monkeypatch.setattr(provenance, "code", lambda: {})
+
+
+@pytest.mark.usefixtures("short_manifest")
 def test_a_write_that_the_system_cuts_in_the_middle_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     with no_file_larger_than(20_000):
         trainer = train(tmp_path / "run", checkpoints=Policy(on_error="warn"))
@@ -209,6 +217,7 @@ def test_metrics_that_cannot_be_opened_are_an_error_of_ours(run: Path, monkeypat
         train(run)
 
 
+@pytest.mark.usefixtures("short_manifest")
 def test_a_log_on_a_full_disk_stops_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "log.txt").symlink_to("/dev/full")

@@ -1,5 +1,6 @@
 """Drawings of a search: every trial is there, at its place, and nothing in them can run or be loaded."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def test_the_line_of_the_best_so_far_goes_in_the_direction_of_the_search(directi
     levels = [y for _, y in best]
     assert len(set(levels)) == 2
     assert (levels[-1] < levels[0]) == (direction == "maximize")  # y grows downwards
+
+
+def test_a_trial_that_was_pruned_for_a_report_that_is_no_number_stands_at_the_one_before() -> None:
+    drawn = nas.trial_scatter(results(trial(0, 1.0), trial(1, state="pruned", curve=[[0, 1.0], [1, math.nan]])))
+    first, pruned = map(place, shapes(drawn, "circle"))
+    assert first[1] == pruned[1]
+    never = nas.trial_scatter(results(trial(0, state="pruned", curve=[[0, math.nan]])))
+    assert not shapes(never, "circle")
 
 
 def test_a_search_without_a_result_is_drawn_all_the_same() -> None:

@@ -1,5 +1,6 @@
 """The results of all trials, in the order they were begun."""
 
+import math
 from typing import Any
 
 from treadle.nas.search.plots.canvas import COMPLETE, FAILED, INK, PRUNED
@@ -38,8 +39,9 @@ def trial_scatter(results: dict[str, Any], objective: str | None = None) -> str:
 def _height(trial: dict[str, Any], name: str) -> float | None:
     if trial["values"] is not None:
         return float(trial["values"][name])
-    is_shown = trial["state"] == "pruned" and trial["curve"]
-    return float(trial["curve"][-1][1]) if is_shown else None
+    # A trial may have been pruned because its last report was no number.
+    reports = [float(value) for _, value in trial["curve"] or () if math.isfinite(value)]
+    return reports[-1] if trial["state"] == "pruned" and reports else None
 
 
 def _draw(frame: Frame, trial: dict[str, Any], height: float | None) -> None:
