@@ -6,10 +6,12 @@ from pathlib import Path
 
 from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
-from tests.verification.conftest import contents
+from tests.verification.conftest import contents, never_compiled
 
 CONFIG = "configs/small.py"
 SHORT = ("train.train_iter=8", "train.evaluation.enabled=false")
+__all__ = ["never_compiled"]
+"""A fixture, which is in force in this module by being here."""
 
 
 def test_a_run_of_a_config_is_made_again_and_its_folder_left_alone(project: Path, treadle: Treadle) -> None:
@@ -41,8 +43,7 @@ def test_what_could_not_be_tried_is_status_2(project: Path, treadle: Treadle) ->
     assert "none is not there" in treadle("verify", "none", status=2).stderr
     treadle("train", CONFIG, *SHORT)
     text = Path("mine/parts.py").read_text()
-    # Longer: what is as long as before, and of the same second, Python takes from its cache.
-    Path("mine/parts.py").write_text(text.replace("class Network(nn.Module):", "class AnotherName(nn.Module):"))
+    Path("mine/parts.py").write_text(text.replace("class Network(nn.Module):", "class Renamed(nn.Module):"))
     forget_project()
     logging.getLogger("treadle").setLevel(logging.NOTSET)
     told = treadle("verify", "runs/small", status=2).stdout

@@ -59,6 +59,12 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@pytest.fixture(autouse=True)
+def never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has programs compiled anew: one changed to the same length in the same second Python takes for the old one."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a run of nine steps, with a checkpoint every three, in the working folder of its program."""
