@@ -13,22 +13,18 @@ python -m benchmarks.recsys_gpu --out found --run-dir runs/recsys
 
 import argparse
 import json
-import re
 import shutil
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
-import torch
-
 from benchmarks import recsys_sasrec
 from benchmarks.execution_session import Findings, Options
-from benchmarks.provenance import provenance
 from benchmarks.recsys_checks import check_products, check_steps
 from benchmarks.recsys_published import ANCHOR, GOWALLA, RESULTS, reach
+from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
 from benchmarks.results import write_section
 from treadle import Trainer
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
@@ -89,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.write_results:
         write_results(parsed.write_results)
         return
-    device = torch.device("cuda" if torch.cuda.is_available() and not parsed.smoke else "cpu")
+    device = chosen_device(parsed)
     options = Options(device, parsed.smoke, parsed.seed, parsed.out)
     ends = monotonic() + parsed.total_s
     for name in parsed.sections:
@@ -97,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if left < 10 or is_complete(parsed.out, name):
             print(f"--- {name}: {'complete already' if left >= 10 else 'no time left; run the same command again'}")
             continue
-        findings = Findings(f"recsys-{name}", options, min(left, BUDGETS[name]), where_from(device))
+        findings = Findings(
+            f"recsys-{name}", options, min(left, BUDGETS[name]), where_from("recsys_gpu", PACKAGES, device)
+        )
         try:
             SECTIONS[name](name, findings, parsed)
             findings.data["complete"] = findings.data.get("complete") or "bar" in findings.data
@@ -113,27 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recsys_gpu", description=__doc__.split("\n")[0])
-    known = ", ".join(SECTIONS)
-    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {known}, by commas")
+    parser = section_parser("recsys_gpu", __doc__, SECTIONS)
     parser.add_argument("--total-s", type=float, default=540.0, help="after how many seconds nothing more begins")
-    parser.add_argument("--out", type=Path, help="the folder for results")
     parser.add_argument("--run-dir", type=Path, default=Path("runs/recsys"), help="where runs are kept")
-    parser.add_argument("--seed", type=int, default=2020, help="of weights, batches and negatives")
-    parser.add_argument("--epochs", type=int, help="another number of epochs")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16")
     parser.add_argument(
         "--messages", default="fp32", help="fp32 or bf16: what LightGCN's neighbours tell each other in"
     )
-    parser.add_argument("--execution", default="auto", help="auto, eager, compile or graph")
-    parser.add_argument("--smoke", action="store_true", help="made-up data on the CPU, to see that it runs")
-    parser.add_argument("--write-results", type=Path, nargs="+", metavar="JSON", help="write these into RESULTS.md")
-    parsed = parser.parse_args(arguments)
-    parsed.sections = parsed.sections.split(",")
-    unknown = sorted(set(parsed.sections) - set(SECTIONS))
-    if unknown:
-        parser.error(f"--sections: {unknown} are unknown; use some of {list(SECTIONS)}")
-    return parsed
+    return parse_sections(parser, SECTIONS, arguments)
 
 
 # Sections -----------------------------------------------------------------------------------------------------
@@ -324,13 +308,6 @@ TITLES = {
 }
 
 
-def where_from(device: torch.device) -> str:
-    """Return the facts of this run in Markdown."""
-    facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if device.type == "cuda" else {}
-    # Folders are of this machine, and of no use to whoever measures again.
-    return re.sub(r" --(out|run-dir)[ =][^\s`]+", "", provenance("recsys_gpu", PACKAGES, **facts))
-
-
 def as_markdown(name: str, data: dict[str, Any]) -> str:
     """Return the section for RESULTS.md."""
     if name == "sasrec":
@@ -359,13 +336,7 @@ def as_markdown(name: str, data: dict[str, Any]) -> str:
 
 def write_results(files: Sequence[Path]) -> None:
     """Put what was found into RESULTS.md, each section into its own."""
-    for file in files:
-        name = file.stem.removeprefix("recsys-")
-        if name not in SECTIONS:
-            sys.exit(f"{file}: a section's results are called one of {[f'recsys-{one}.json' for one in SECTIONS]}")
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data["smoke"]:
-            sys.exit(f"{file} is of a smoke test; its figures mean nothing")
+    for name, data in read_sections(files, "recsys", SECTIONS):
         write_section(f"recsys-gpu-{name}", as_markdown(name, data))
 
 

@@ -11,7 +11,6 @@ Each result is written to `<out>/recsys-precision.json` as it comes, and the sam
 import argparse
 import json
 import multiprocessing
-import re
 import statistics
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.provenance import provenance
+from benchmarks.recsys_sections import where_from
 from benchmarks.results import write_section
 from treadle.recsys import Config
 from treadle.recsys.quick_start import build
@@ -94,7 +93,7 @@ def run(parsed: argparse.Namespace) -> dict[str, Any]:
     parsed.out.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = json.loads(place.read_text("utf-8")) if place.exists() else {"results": []}
     on_gpu = torch.cuda.is_available()
-    kept["facts"] = where_from(on_gpu)
+    kept["facts"] = where_from("recsys_precision", PACKAGES, torch.device("cuda" if on_gpu else "cpu"))
     given: dict[str, Any] = {"use_gpu": on_gpu, **({"epochs": parsed.epochs} if parsed.epochs else {})}
     precisions = [one for one in PRECISIONS if on_gpu or one != "fp16"]
     ends = monotonic() + parsed.seconds
@@ -157,13 +156,6 @@ def section(kept: dict[str, Any]) -> str:
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
     return "\n".join(["## Recommenders in mixed precision", "", kept["facts"], "", told, "", *lines])
-
-
-def where_from(on_gpu: bool) -> str:
-    """Return the facts of this run in Markdown."""
-    facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if on_gpu else {}
-    # Folders are of this machine, and of no use to whoever measures again.
-    return re.sub(r" --out[ =][^\s`]+", "", provenance("recsys_precision", PACKAGES, **facts))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,20 +12,17 @@ python -m benchmarks.recsys_s3rec --out found --seconds 540
 import argparse
 import gzip
 import json
-import re
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.execution_session import Findings, Options
-from benchmarks.provenance import provenance
 from benchmarks.recsys_sasrec import Watch
+from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
 from benchmarks.results import write_section
 from treadle.data import data_folder
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
@@ -82,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.write_results:
         write_results(parsed.write_results)
         return
-    device = torch.device("cuda" if torch.cuda.is_available() and not parsed.smoke else "cpu")
+    device = chosen_device(parsed)
     options = Options(device, parsed.smoke, parsed.seed, parsed.out)
     ends = monotonic() + parsed.seconds
     for name in parsed.sections:
@@ -90,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if is_complete(parsed.out, name) or left < 10:
             print(f"--- {name}: {'complete already' if left >= 10 else 'no time left; run the same command again'}")
             continue
-        findings = Findings(f"s3rec-{name}", options, left, where_from(device))
+        findings = Findings(f"s3rec-{name}", options, left, where_from("recsys_s3rec", PACKAGES, device))
         try:
             run_section(name, findings, parsed)
         finally:
@@ -103,24 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recsys_s3rec", description=__doc__.split("\n")[0])
-    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}, by commas")
+    parser = section_parser("recsys_s3rec", __doc__, SECTIONS)
     parser.add_argument("--seconds", type=float, default=540.0, help="after how many seconds all ends")
-    parser.add_argument("--out", type=Path, help="the folder for results")
     parser.add_argument("--run-dir", type=Path, default=Path("runs/s3rec"), help="where runs are kept")
-    parser.add_argument("--seed", type=int, default=2020, help="of weights, batches, negatives and what is hidden")
-    parser.add_argument("--epochs", type=int, help="another number of epochs of the second stage")
     parser.add_argument("--pretrain-epochs", type=int, help="another number of epochs of the first stage")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16")
-    parser.add_argument("--execution", default="auto", help="auto, eager, compile or graph")
-    parser.add_argument("--smoke", action="store_true", help="made-up data on the CPU, to see that it runs")
-    parser.add_argument("--write-results", type=Path, nargs="+", metavar="JSON", help="write these into RESULTS.md")
-    parsed = parser.parse_args(arguments)
-    parsed.sections = parsed.sections.split(",")
-    unknown = sorted(set(parsed.sections) - set(SECTIONS))
-    if unknown:
-        parser.error(f"--sections: {unknown} are unknown; use some of {list(SECTIONS)}")
-    return parsed
+    return parse_sections(parser, SECTIONS, arguments)
 
 
 def run_section(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
@@ -205,13 +189,6 @@ def is_complete(out: Path | None, name: str) -> bool:
     return place is not None and place.exists() and bool(json.loads(place.read_text(encoding="utf-8"))["complete"])
 
 
-def where_from(device: torch.device) -> str:
-    """Return the facts of this run in Markdown."""
-    facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if device.type == "cuda" else {}
-    # Folders are of this machine, and of no use to whoever measures again.
-    return re.sub(r" --(out|run-dir)[ =][^\s`]+", "", provenance("recsys_s3rec", PACKAGES, **facts))
-
-
 def as_markdown(name: str, data: dict[str, Any]) -> str:
     """Return the section for RESULTS.md."""
     lines = [f"## {SECTIONS[name][0]} on Beauty, {name}", "", data["facts"], ""]
@@ -242,13 +219,7 @@ def as_markdown(name: str, data: dict[str, Any]) -> str:
 
 def write_results(files: Sequence[Path]) -> None:
     """Put what was found into RESULTS.md, each section into its own."""
-    for file in files:
-        name = file.stem.removeprefix("s3rec-")
-        if name not in SECTIONS:
-            sys.exit(f"{file}: a section's results are called one of {[f's3rec-{one}.json' for one in SECTIONS]}")
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data["smoke"]:
-            sys.exit(f"{file} is of a smoke test; its figures mean nothing")
+    for name, data in read_sections(files, "s3rec", SECTIONS):
         write_section(f"recsys-s3rec-{name}", as_markdown(name, data))
 
 

@@ -9,10 +9,7 @@ python -m benchmarks.recsys_sasrec --out found --run-dir runs/sasrec
 """
 
 import argparse
-import json
-import re
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.execution_session import Findings, Options
-from benchmarks.provenance import provenance
+from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
 from benchmarks.results import write_section
 from treadle import Trainer, TrainerCallback
 from treadle.data import data_folder
@@ -92,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if parsed.write_results:
         write_results(parsed.write_results)
         return
-    device = torch.device("cuda" if torch.cuda.is_available() and not parsed.smoke else "cpu")
+    device = chosen_device(parsed)
     options = Options(device, parsed.smoke, parsed.seed, parsed.out)
     for name in parsed.sections:
-        findings = Findings(f"sasrec-{name}", options, parsed.budget_s, where_from(device))
+        findings = Findings(f"sasrec-{name}", options, parsed.budget_s, where_from("recsys_sasrec", PACKAGES, device))
         try:
             run_section(name, findings, parsed)
         finally:
@@ -108,24 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recsys_sasrec", description=__doc__.split("\n")[0])
-    parser.add_argument("--sections", default="paper,softmax", help=f"some of {', '.join(SECTIONS)}, by commas")
+    parser = section_parser("recsys_sasrec", __doc__, SECTIONS)
     parser.add_argument("--budget-s", type=float, default=240.0, help="after how many seconds a section ends")
-    parser.add_argument("--out", type=Path, help="the folder for results")
     parser.add_argument("--run-dir", type=Path, help="keep runs in this folder; the same folder again goes on")
-    parser.add_argument("--seed", type=int, default=2020, help="of weights, batches and negatives")
-    parser.add_argument("--epochs", type=int, help="another number of epochs")
     parser.add_argument("--eval-step", type=int, help="epochs from one evaluation to the next")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16")
-    parser.add_argument("--execution", default="auto", help="auto, eager, compile or graph")
-    parser.add_argument("--smoke", action="store_true", help="made-up data on the CPU, to see that it runs")
-    parser.add_argument("--write-results", type=Path, nargs="+", metavar="JSON", help="write these into RESULTS.md")
-    parsed = parser.parse_args(arguments)
-    parsed.sections = parsed.sections.split(",")
-    unknown = sorted(set(parsed.sections) - set(SECTIONS))
-    if unknown:
-        parser.error(f"--sections: {unknown} are unknown; use some of {list(SECTIONS)}")
-    return parsed
+    return parse_sections(parser, SECTIONS, arguments)
 
 
 def run_section(name: str, findings: Findings, parsed: argparse.Namespace) -> None:
@@ -183,13 +167,6 @@ def made_up() -> dict[str, Any]:
     return {"user_id": users.astype(str), "item_id": ((users + 3 * times) % 40).astype(str), "timestamp": times * 1.0}
 
 
-def where_from(device: torch.device) -> str:
-    """Return the facts of this run in Markdown."""
-    facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if device.type == "cuda" else {}
-    # Folders are of this machine, and of no use to whoever measures again.
-    return re.sub(r" --(out|run-dir)[ =][^\s`]+", "", provenance("recsys_sasrec", PACKAGES, **facts))
-
-
 def as_markdown(name: str, data: dict[str, Any]) -> str:
     """Return the section for RESULTS.md."""
     lines = [f"## SASRec on ml-1m, {name}", "", data["facts"], ""]
@@ -216,13 +193,7 @@ def as_markdown(name: str, data: dict[str, Any]) -> str:
 
 def write_results(files: Sequence[Path]) -> None:
     """Put what was found into RESULTS.md, each section into its own."""
-    for file in files:
-        name = file.stem.removeprefix("sasrec-")
-        if name not in SECTIONS:
-            sys.exit(f"{file}: a section's results are called one of {[f'sasrec-{one}.json' for one in SECTIONS]}")
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data["smoke"]:
-            sys.exit(f"{file} is of a smoke test; its figures mean nothing")
+    for name, data in read_sections(files, "sasrec", SECTIONS):
         write_section(f"recsys-sasrec-{name}", as_markdown(name, data))
 
 

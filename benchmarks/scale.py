@@ -1,7 +1,8 @@
 """What a step on several processes costs beside a hand-written loop: python -m benchmarks.scale [--processes 2]
 
-Ratios of the time of a step, in alternating rounds on the same processes, and the bytes that a process holds under each
-plan: its weights, their gradients, and the state of the optimizer. The table goes into docs/scaling.md.
+Ratios of the time of a step, in alternating rounds on the same processes, and the bytes of a process under each plan:
+what it holds between two steps, its weights and the state of the optimizer, and at most within one, with gradients,
+activations and what it gathers. The table goes into docs/scaling.md.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
 from examples.language_model.gpt import GPT
@@ -28,6 +31,8 @@ from treadle.parallel import Plan
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 BEGIN, END = "<!-- begin: written by benchmarks/scale.py -->", "<!-- end: benchmarks -->"
 VOCABULARY, CONTEXT, BATCH = 64, 32, 4
+WEIGHED = 3
+"""The step whose memory is looked at: state of the optimizer, buckets and buffers are there by then."""
 STEPS = 10
 """Steps in a round; the first round of each loop is not counted."""
 
@@ -107,16 +112,37 @@ def of_treadle(parallel: Plan | str) -> Callable[[], float]:
     return steps
 
 
-def held(parallel: Plan | str) -> int:
-    """Return the bytes of weights, gradients and optimizer state on this process."""
+class Weighed(Trainer):
+    """Looks at the memory of its last update.
+
+    Attributes:
+        more: The most bytes that it needed beside what was there before.
+    """
+
+    more = 0
+
+    def update(self, phase: Any, window: Any) -> None:
+        if self.progress.step < WEIGHED - 1:
+            super().update(phase, window)
+            return
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            super().update(phase, window)
+        events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+        events.sort(key=lambda event: event.start_ns())
+        self.more = max(accumulate((event.nbytes() for event in events), initial=0))
+
+
+def held(parallel: Plan | str) -> tuple[int, int]:
+    """Return the bytes of weights and optimizer state on this process, and the most bytes within a step."""
     network = model()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    trainer = Trainer(network, Loss(), optimizer, callbacks=(), seed=0, parallel=parallel)
+    trainer = Weighed(network, Loss(), optimizer, callbacks=(), seed=0, parallel=parallel)
     joined = [torch.cat(column) for column in zip(*batches(8), strict=True)]
-    trainer.train(TensorDataset(*joined), max_steps=1, per_device_batch_size=BATCH)
+    trainer.train(TensorDataset(*joined), max_steps=WEIGHED, per_device_batch_size=BATCH)
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     kept = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    return sum(2 * weight.nbytes for weight in weights) + sum(value.nbytes for value in kept)
+    between = sum(tensor.nbytes for tensor in (*weights, *kept))
+    return between, between + trainer.more
 
 
 def measure(rounds: int) -> list[str]:
@@ -129,12 +155,22 @@ def measure(rounds: int) -> list[str]:
         ratio = statistics.median(ours / theirs for theirs, ours in times)
         theirs, ours = (1000 * statistics.median(column) for column in zip(*times, strict=True))
         lines.append(f"| {kind} x{world} | {theirs:.1f} | {ours:.1f} | {ratio:.2f} |")
-    lines += ["", "| plan | MiB held by a process: weights, gradients, optimizer |", "|---|---|"]
-    plans = {"DDP": "auto", "FSDP2": Plan(shard=world), "tensor": Plan(tensor=world), "pipeline": Plan(pipeline=world)}
+    return [*lines, "", *memory(world)]
+
+
+def memory(world: int) -> list[str]:
+    """Return the lines of the table of what a process holds, the largest of all processes."""
+    lines = ["| plan | MiB between two steps | MiB at most within one |", "|---|---|---|"]
+    plans: dict[str, Plan | str] = {"DDP": "auto", "FSDP2": Plan(shard=world)}
+    plans |= {"tensor": Plan(tensor=world), "pipeline": Plan(pipeline=world)}
+    if world == 4:
+        plans |= {"hybrid": Plan(data=2, shard=2), "FSDP2 + tensor": Plan(shard=2, tensor=2)}
+        plans |= {"DDP + pipeline": Plan(data=2, pipeline=2)}
     for name, plan in plans.items():
-        sizes = torch.tensor([float(held(plan))])
+        sizes = torch.tensor(held(plan), dtype=torch.float64)
         dist.all_reduce(sizes, dist.ReduceOp.MAX)
-        lines.append(f"| {name} x{world} | {float(sizes) / 2**20:.2f} |")
+        between, within = (sizes / 2**20).tolist()
+        lines.append(f"| {name} x{world} | {between:.2f} | {within:.2f} |")
     return lines
 
 

@@ -16,6 +16,8 @@ class Shape:
         width: The size of a hidden state.
         tokens: Tokens that one rank, or one group of ranks on the same samples, works on in a step.
         shared_weights: Numbers that the first and the last stage both have, such as a tied embedding.
+        first_stage: Numbers that the first stage has.
+        spread_weights: Numbers of the layers that tensor parallelism spreads.
     """
 
     weights: int
@@ -24,6 +26,8 @@ class Shape:
     width: int
     tokens: int
     shared_weights: int = 0
+    first_stage: int = 0
+    spread_weights: int = 0
 
 
 def volume(shape: Shape, plan: str) -> dict[str, int]:

@@ -465,7 +465,7 @@ def add_all(world: int) -> None:
             program.add(f"{name}: {title}", partial(outcome, FEATURES[title], run))
         for title in EVERYWHERE if name in CNN_PLANS else ():
             program.add(f"CNN {name}: {title}", partial(outcome, FEATURES[title], Run(name, parallel, "cnn")))
-    for name, parallel in PLANS[world].items() if world == 2 else ():
+    for name, parallel in PLANS[world].items() if world > 1 else ():
         program.add(f"volume of {name}", partial(exchanged, Run(name, parallel)))
     for name, train in CONFIGS[world].items():
         program.add(f"config: {name}", partial(from_config, name, **train))

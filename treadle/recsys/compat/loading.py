@@ -34,10 +34,11 @@ def recbole_names(package: Place = None) -> Iterator[None]:
     is installed, and Treadle's of the same names where it is not. After the block `sys.modules` is as it was; what was
     imported goes on working.
 
+    >>> before = set(sys.modules)
     >>> with recbole_names():
     ...     from recbole.utils import InputType
-    >>> InputType.PAIRWISE.name, "recbole" in sys.modules
-    ('PAIRWISE', False)
+    >>> InputType.PAIRWISE.name, [name for name in set(sys.modules) - before if name.startswith("recbole")]
+    ('PAIRWISE', [])
 
     Args:
         package: The folder of RecBole's package, if it lies in another environment; see `find_package`.
