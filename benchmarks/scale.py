@@ -1,4 +1,4 @@
-"""What a step on several processes costs beside a hand-written loop: python -m benchmarks.scale [--processes 2]
+"""What a step on several processes costs beside a hand-written loop: python -m benchmarks.scale --write
 
 Ratios of the time of a step, in alternating rounds on the same processes, and the bytes of a process under each plan:
 what it holds between two steps, its weights and the state of the optimizer, and at most within one, with gradients,
@@ -174,24 +174,34 @@ def memory(world: int) -> list[str]:
     return lines
 
 
+def lines_of(processes: int, *arguments: str) -> list[str]:
+    """Return what that many processes print."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [sys.executable, *launcher, "-m", "benchmarks.scale", *arguments]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("|") or not line]
+
+
 def main() -> None:
     """Start the processes, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2, help="how many")
-    parser.add_argument("--rounds", type=int, default=9, help="how often each loop is timed")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each loop is timed; 0 only weighs plans")
     parser.add_argument("--write", action="store_true", help="write the table into docs/scaling.md")
     options = parser.parse_args()
-    if "RANK" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.processes}"]
-        command = [sys.executable, *launcher, "-m", "benchmarks.scale", *sys.argv[1:]]
-        raise SystemExit(subprocess.run(command, env={"OMP_NUM_THREADS": "1", **os.environ}, check=False).returncode)
-    Trainer(nn.Linear(1, 1), None, None, callbacks=())  # joins the group
-    lines = measure(options.rounds)
-    if dist.get_rank() == 0:
-        print("\n".join(lines))
-        if options.write:
-            text = PAGE.read_text()
-            PAGE.write_text("\n".join((text.split(BEGIN)[0] + BEGIN, "", *lines, "", END)) + text.split(END)[1])
+    if "RANK" in os.environ:
+        Trainer(nn.Linear(1, 1), None, None, callbacks=())  # joins the group
+        lines = measure(options.rounds) if options.rounds else memory(dist.get_world_size())
+        if dist.get_rank() == 0:
+            print("\n".join(lines))
+        return
+    timed = lines_of(2, "--rounds", str(options.rounds))
+    # The head of the table is there already.
+    lines = [*timed, *lines_of(4, "--rounds", "0")[2:]]
+    print("\n".join(lines))
+    if options.write:
+        text = PAGE.read_text()
+        PAGE.write_text("\n".join((text.split(BEGIN)[0] + BEGIN, "", *lines, "", END)) + text.split(END)[1])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Every plan trains as one process does, with every feature, or refuses it; the table in the docs says which."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.scale_costs import Shape, volume
 from tests.parallel.conftest import Launch
@@ -145,20 +147,34 @@ def test_a_config_spreads_a_model_and_evaluates_it(everything: Launch, name: str
 # What is exchanged ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plan", ["DDP", "FSDP2", "tensor", "pipeline"])
+def count_of(weights: Iterable[Tensor]) -> int:
+    return sum(weight.numel() for weight in weights)
+
+
+def is_spread(name: str) -> bool:
+    """Whether tensor parallelism cuts a weight: all of a layer by columns, of one by rows its matrix."""
+    layer, kind = name.rsplit(".", 1)
+    return layer.endswith((".inputs", ".outward")) or (layer.endswith(".residual") and kind == "weight")
+
+
+@pytest.mark.parametrize("plan", [plan for plan in WORLDS if plan != "one process"])
 def test_the_bytes_that_a_step_exchanges_are_those_of_the_formula(everything: Launch, plan: str) -> None:
     model = gpt()
-    blocks = sum(weight.numel() for weight in model.trunk.blocks.parameters())
+    trunk = model.trunk
+    # Who shares samples with others has as many as two ranks of DDP; of four ranks, two do.
     samples = GLOBAL_BATCH if plan in ("tensor", "pipeline") else GLOBAL_BATCH // 2
+    spread = [name for name, _ in model.named_parameters() if is_spread(name)]
     shape = Shape(
-        weights=sum(weight.numel() for weight in model.parameters()),
-        block_weights=blocks,
+        weights=count_of(model.parameters()),
+        block_weights=count_of(trunk.blocks.parameters()),
         layers=2,
         width=16,
         tokens=samples * CONTEXT,
         shared_weights=model.head.weight.numel(),
+        first_stage=count_of([trunk.tokens.weight, trunk.positions.weight, *trunk.blocks[0].parameters()]),
+        spread_weights=count_of(model.get_parameter(name) for name in spread),
     )
-    first = everything("plans", processes=2).rank_zero(f"volume of {plan}")
+    first = everything("plans", processes=WORLDS[plan]).rank_zero(f"volume of {plan}")
     assert first["volume"] == volume(shape, plan)
 
 
