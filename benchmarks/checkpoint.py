@@ -91,7 +91,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoint", description=__doc__)
     parser.add_argument("--millions", type=int, nargs="*", default=[10, 300], help="parameters of the models saved")
     parser.add_argument("--rounds", type=int, default=9, help="timed rounds, after one that is reported by itself")
-    parser.add_argument("--resumes", type=int, default=9, help="timed rounds of resuming, after one; 0 leaves it out")
+    parser.add_argument("--resumes", type=int, default=25, help="timed rounds of resuming, after one; 0 leaves it out")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     parser.add_argument("--seed", type=int, default=0, help="of the order of turns")
     parser.add_argument("--folder", type=Path, help="where to write; by default where temporary files go")

@@ -12,6 +12,8 @@ from treadle.checkpoint.pieces import PartFile, Piece, SavedTensor
 from treadle.errors import CheckpointError
 
 KIND = "__kind__"
+NESTED = {dict, list}
+"""What JSON nests; a list without any is read at a glance."""
 PLAIN = frozenset({bool, int, str, type(None)})
 
 
@@ -104,7 +106,9 @@ def join(structure: Any, tensors: "dict[str, Tensor] | LazyTensors") -> Any:
         CheckpointError: The structure names a tensor that is not there, or a kind that does not exist.
     """
     if isinstance(structure, list):
-        return list(structure) if all_plain(structure) else [join(item, tensors) for item in structure]
+        if NESTED.isdisjoint(map(type, structure)):
+            return structure.copy()
+        return [join(item, tensors) for item in structure]
     if not isinstance(structure, dict):
         return structure
     kind = structure.get(KIND)
