@@ -1,6 +1,7 @@
 """A run that waits for its data."""
 
 import math
+import statistics
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -43,7 +44,8 @@ class DataWait(Detector):
             return
         whole = counted[-1][0] - counted[0][0]
         waited = sum(seconds for _, seconds in counted[1:])
-        if waited > MUCH * whole and waited > LEAST * steps:
+        # The median: one wait may be long because the machine does something else.
+        if waited > MUCH * whole and statistics.median(seconds for _, seconds in counted[1:]) > LEAST:
             work = max(whole - waited, 1e-9)
             stream = next(iter(self.trainer.streams.values()))
             workers = max(1, getattr(stream.source, "num_workers", 0) or 0) * math.ceil(waited / work)
