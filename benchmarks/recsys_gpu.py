@@ -24,7 +24,14 @@ from benchmarks import recsys_sasrec
 from benchmarks.execution_session import Findings, Options
 from benchmarks.recsys_checks import check_products, check_steps
 from benchmarks.recsys_published import ANCHOR, GOWALLA, RESULTS, reach
-from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
+from benchmarks.recsys_sections import (
+    chosen_device,
+    parse_sections,
+    read_sections,
+    section_parser,
+    show_section,
+    where_from,
+)
 from benchmarks.results import write_section
 from treadle import Trainer
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
@@ -103,10 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # One section that fails must not cost the others their time.
             findings.skip(name, f"{type(error).__name__}: {error}")
         findings.save()
-        section = as_markdown(name, findings.data)
-        if options.out is not None:
-            (options.out / f"{findings.name}.md").write_text(section + "\n", encoding="utf-8")
-        print(f"\n{section}\n", flush=True)
+        show_section(findings, as_markdown(name, findings.data))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -22,7 +22,14 @@ import numpy as np
 
 from benchmarks.execution_session import Findings, Options
 from benchmarks.recsys_sasrec import Watch
-from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
+from benchmarks.recsys_sections import (
+    chosen_device,
+    parse_sections,
+    read_sections,
+    section_parser,
+    show_section,
+    where_from,
+)
 from benchmarks.results import write_section
 from treadle.data import data_folder
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
@@ -92,10 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run_section(name, findings, parsed)
         finally:
             findings.save()
-        section = as_markdown(name, findings.data)
-        if options.out is not None:
-            (options.out / f"{findings.name}.md").write_text(section + "\n", encoding="utf-8")
-        print(f"\n{section}\n", flush=True)
+        show_section(findings, as_markdown(name, findings.data))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.execution_session import Findings
 from benchmarks.provenance import provenance
 
 
@@ -50,6 +51,14 @@ def where_from(program: str, packages: Sequence[str], device: torch.device) -> s
     facts = {"device": torch.cuda.get_device_name(), "CUDA": torch.version.cuda} if device.type == "cuda" else {}
     # Folders are of this machine, and of no use to whoever measures again.
     return re.sub(r" --(out|run-dir)[ =][^\s`]+", "", provenance(program, packages, **facts))
+
+
+def show_section(findings: Findings, section: str) -> None:
+    """Write a section in Markdown beside its figures, and print it."""
+    out = findings.options.out
+    if out is not None:
+        (out / f"{findings.name}.md").write_text(section + "\n", encoding="utf-8")
+    print(f"\n{section}\n", flush=True)
 
 
 def read_sections(files: Iterable[Path], prefix: str, sections: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:

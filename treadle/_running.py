@@ -13,7 +13,14 @@ import torch
 from treadle._setup import SetUp
 from treadle.checkpoint import CheckpointStore, Saver
 from treadle.errors import CheckpointError, NonFiniteError
-from treadle.fingerprint import differences, environment, fingerprint_data, fingerprint_model, fingerprint_optimizer
+from treadle.fingerprint import (
+    differences,
+    environment,
+    fingerprint_data,
+    fingerprint_model,
+    fingerprint_optimizer,
+    plain_values,
+)
 from treadle.gradients import norm_of
 from treadle.leaving import LeavingRequests, leave
 from treadle.metrics_file import MetricsFile
@@ -166,7 +173,7 @@ class Running(SetUp):
     def _described(self) -> dict[str, Any]:
         """Return what is trained and how, for people who compare runs."""
         optimizers = {
-            name: {"class": type(optimizer).__name__, **_plain_values(optimizer.defaults)}
+            name: {"class": type(optimizer).__name__, **plain_values(optimizer.defaults)}
             for name, optimizer in self.optimizers().items()
         }
         scheduler = None if self.scheduler is None else type(self.scheduler).__name__
@@ -490,11 +497,3 @@ def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:
         if own is not None and other is not None:
             return own > other
     return now != then
-
-
-def _plain_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Return those of the values that are numbers, words or tuples of them."""
-    plain = (bool, int, float, str, type(None))
-    found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    inside = {name: value if isinstance(value, list) else [value] for name, value in found.items()}
-    return {name: value for name, value in found.items() if all(isinstance(item, plain) for item in inside[name])}

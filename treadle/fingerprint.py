@@ -29,6 +29,17 @@ def fingerprint_optimizer(optimizer: Optimizer) -> dict[str, Any]:
     return {"class": type(optimizer).__name__, "parameters in each group": sizes}
 
 
+def plain_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the values that are numbers, words or tuples of them."""
+    plain = (bool, int, float, str, type(None))
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, plain) or (isinstance(value, list) and all(isinstance(item, plain) for item in value))
+    }
+
+
 def fingerprint_data(dataset: Any) -> dict[str, Any]:
     """Return the class and length of a data set, and a checksum of some rows if it is made of tensors."""
     facts: dict[str, Any] = {"class": type(dataset).__name__}

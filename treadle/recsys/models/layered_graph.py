@@ -9,13 +9,14 @@ from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.general_recommender.lightgcn import rows_of
 from treadle.recsys.models.graph import Graph
-from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.propagated import PropagatedScores
+from treadle.recsys.models.scoring import dot
 
 if TYPE_CHECKING:
     from treadle.recsys.interaction import Interaction
 
 
-class LayeredGraphRecommender(GeneralRecommender):
+class LayeredGraphRecommender(PropagatedScores, GeneralRecommender):
     """The parent of models that put the outputs of all layers side by side; a model says what `embeddings` are.
 
     Attributes:
@@ -49,13 +50,3 @@ class LayeredGraphRecommender(GeneralRecommender):
         loss: Tensor = self.mf_loss(dot(users, positives), dot(users, negatives))
         penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
         return loss + self.reg_weight * penalty
-
-    def predict(self, interaction: "Interaction") -> Tensor:
-        """Return the score of each row, `[rows]`."""
-        users, items = self.remembered(self.forward)
-        return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
-
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
-        """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self.remembered(self.forward)
-        return all_dots(users[interaction[self.USER_ID]], items)

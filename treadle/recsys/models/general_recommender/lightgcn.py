@@ -10,7 +10,8 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
-from treadle.recsys.models.scoring import all_dots, dot, margins
+from treadle.recsys.models.propagated import PropagatedScores
+from treadle.recsys.models.scoring import margins
 from treadle.recsys.models.settings import choice, number, whole
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from treadle.recsys.interaction import Interaction
 
 
-class LightGCN(GeneralRecommender):
+class LightGCN(PropagatedScores, GeneralRecommender):
     """Embeddings that are smoothed over the graph of users and items: the mean over `n_layers` rounds of averaging.
 
     He, Deng, Wang, Li, Zhang and Wang, "LightGCN: simplifying and powering graph convolution network for
@@ -69,16 +70,6 @@ class LightGCN(GeneralRecommender):
         parts = (own.index_select(0, nodes),) if self.require_pow else rows_of(own, nodes, negative)
         penalty: Tensor = self.reg_loss(*parts, require_pow=self.require_pow, rows=len(negative))
         return penalty
-
-    def predict(self, interaction: "Interaction") -> Tensor:
-        """Return the score of each row, `[rows]`."""
-        users, items = self.remembered(self.forward)
-        return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
-
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
-        """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self.remembered(self.forward)
-        return all_dots(users[interaction[self.USER_ID]], items)
 
 
 def rows_of(embeddings: Tensor, nodes: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:

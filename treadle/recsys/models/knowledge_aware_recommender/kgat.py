@@ -12,8 +12,9 @@ from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.edges import Edges, softmax_by_head
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
+from treadle.recsys.models.propagated import PropagatedScores
 from treadle.recsys.models.relations import projected
-from treadle.recsys.models.scoring import all_dots, dot
+from treadle.recsys.models.scoring import dot
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from treadle.recsys.interaction import Interaction
 
 
-class KGAT(KnowledgeRecommender):
+class KGAT(PropagatedScores, KnowledgeRecommender):
     """Embeddings that are passed along the graph of users, items and entities, by attention that TransR gives.
 
     Wang, He, Cao, Liu and Chua, "KGAT: knowledge graph attention network for recommendation", 2019. How much a triple
@@ -130,16 +131,6 @@ class KGAT(KnowledgeRecommender):
             scores = dot(vectors.index_select(0, pairs.tails), heads)
             # In place: a recorded step reads it where it was.
             self.attention.copy_(softmax_by_head(scores, self.edges))
-
-    def predict(self, interaction: "Interaction") -> Tensor:
-        """Return the score of each row, `[rows]`."""
-        users, items = self.remembered(self.forward)
-        return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
-
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
-        """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self.remembered(self.forward)
-        return all_dots(users[interaction[self.USER_ID]], items)
 
 
 class Aggregator(nn.Module):
