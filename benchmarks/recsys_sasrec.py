@@ -1,8 +1,8 @@
 """SASRec on ml-1m in its paper's protocol: the last item of each user among 100 others that the user never chose.
 
-Sections: `paper` (the loss, sizes and batches of the paper) and `softmax` (the loss over all items). Each writes
-`<out>/<section>.json` and `.md`, and is kept in `<run-dir>/<section>`, where the same command goes on if the time was
-too short. The data is looked for in the folder that TREADLE_DATA names. `--write-results` puts such files into
+Sections: `paper` (the loss, sizes, batches and layers of the paper), `behind` (the same with layers normalised behind
+each part, as RecBole's) and `softmax` (the loss over all items). Each writes `<out>/sasrec-<section>.json` and `.md`,
+and is kept in `<run-dir>/<section>`, where the same command goes on if the time was too short. The data is looked for in the folder that TREADLE_DATA names. `--write-results` puts such files into
 RESULTS.md.
 
 python -m benchmarks.recsys_sasrec --out found --run-dir runs/sasrec
@@ -50,16 +50,18 @@ PROTOCOL: dict[str, Any] = {
     "learning_rate": 1e-3,
     "stopping_step": 1000,
 }
+PAPER: dict[str, Any] = {
+    "loss_type": "BCE",
+    "hidden_size": 50,
+    "inner_size": 50,
+    "n_heads": 1,
+    "hidden_act": "relu",
+    "epochs": 400,
+    "eval_step": 20,
+}
 SECTIONS: dict[str, dict[str, Any]] = {
-    "paper": {
-        "loss_type": "BCE",
-        "hidden_size": 50,
-        "inner_size": 50,
-        "n_heads": 1,
-        "hidden_act": "relu",
-        "epochs": 400,
-        "eval_step": 20,
-    },
+    "paper": {**PAPER, "norm_first": True},
+    "behind": PAPER,
     "softmax": {"loss_type": "CE", "hidden_size": 64, "inner_size": 256, "n_heads": 2, "epochs": 120, "eval_step": 5},
 }
 SMOKE = {"MAX_ITEM_LIST_LENGTH": 8, "train_batch_size": 64, "epochs": 2, "eval_step": 1, "eval_args": {"mode": "uni20"}}

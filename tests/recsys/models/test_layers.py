@@ -144,6 +144,27 @@ def test_a_transformer_returns_every_layer_or_the_last() -> None:
     assert torch.equal(states[-1], last)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_layer_of_a_transformer_is_that_of_torch(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    encoder = TransformerEncoder(1, 2, 8, 16, 0.0, 0.0, "relu", 1e-5, norm_first)
+    expected = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first)
+    attention, network = encoder.layer[0].multi_head_attention, encoder.layer[0].feed_forward
+    parts = (attention.query, attention.key, attention.value)
+    given = {
+        "self_attn.in_proj_weight": torch.cat([part.weight for part in parts]),
+        "self_attn.in_proj_bias": torch.cat([part.bias for part in parts]),
+    }
+    layers = {"self_attn.out_proj": attention.dense, "linear1": network.dense_1, "linear2": network.dense_2}
+    layers |= {"norm1": attention.LayerNorm, "norm2": network.LayerNorm}
+    for name, layer in layers.items():
+        nn.init.normal_(layer.weight)
+        given |= {f"{name}.weight": layer.weight, f"{name}.bias": layer.bias}
+    expected.load_state_dict(given)
+    values, hidden = torch.randn(3, 5, 8), torch.full((5, 5), float("-inf")).triu(1)
+    torch.testing.assert_close(encoder(values, hidden)[-1], expected(values, src_mask=hidden))
+
+
 @pytest.mark.parametrize("softmax", [True, False])
 def test_attention_over_a_sequence_looks_at_its_items_only(softmax: bool) -> None:
     torch.manual_seed(0)

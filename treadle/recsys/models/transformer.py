@@ -32,6 +32,7 @@ class TransformerRecommender(NextItemRecommender):
         self.hidden_act = str(config["hidden_act"])
         self.layer_norm_eps = number(config, "layer_norm_eps")
         self.initializer_range = number(config, "initializer_range")
+        self.norm_first = bool(config["norm_first"])
         self.item_embedding = nn.Embedding(self.n_items + further_items, self.hidden_size, padding_idx=0)
         self.position_embedding = nn.Embedding(self.max_seq_length, self.hidden_size)
         self.trm_encoder = TransformerEncoder(
@@ -43,6 +44,7 @@ class TransformerRecommender(NextItemRecommender):
             self.attn_dropout_prob,
             self.hidden_act,
             self.layer_norm_eps,
+            self.norm_first,
         )
         self.LayerNorm = nn.LayerNorm(self.hidden_size, eps=self.layer_norm_eps)
         self.dropout = nn.Dropout(self.hidden_dropout_prob)
@@ -64,5 +66,8 @@ class TransformerRecommender(NextItemRecommender):
         positions = torch.arange(item_seq.shape[1], device=item_seq.device)
         embedded = self.item_embedding(item_seq) + self.position_embedding(positions)
         mask = self.get_attention_mask(item_seq, bidirectional=bidirectional)
-        output: Tensor = self.trm_encoder(self.dropout(self.LayerNorm(embedded)), mask)[-1]
+        if self.norm_first:
+            output: Tensor = self.LayerNorm(self.trm_encoder(self.dropout(embedded), mask)[-1])
+        else:
+            output = self.trm_encoder(self.dropout(self.LayerNorm(embedded)), mask)[-1]
         return output

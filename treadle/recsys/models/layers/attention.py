@@ -13,7 +13,7 @@ from treadle.recsys.models.layers.mlp import MLPLayers, activation_layer
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention with several heads, a residual connection and a normalisation behind it.
+    """Self-attention with several heads, a residual connection and a normalisation.
 
     Vaswani et al., "Attention is all you need", 2017.
 
@@ -23,6 +23,7 @@ class MultiHeadAttention(nn.Module):
         hidden_dropout_prob: The dropout of the output.
         attn_dropout_prob: The dropout of the attention.
         layer_norm_eps: What the normalisation adds to a variance.
+        norm_first: Whether to normalise what the attention reads, rather than the sum behind it.
 
     Raises:
         ConfigError: The size cannot be divided among the heads.
@@ -35,6 +36,7 @@ class MultiHeadAttention(nn.Module):
         hidden_dropout_prob: float,
         attn_dropout_prob: float,
         layer_norm_eps: float,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         if hidden_size % n_heads:
@@ -49,6 +51,7 @@ class MultiHeadAttention(nn.Module):
         self.dense = nn.Linear(hidden_size, hidden_size)
         self.LayerNorm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.out_dropout = nn.Dropout(hidden_dropout_prob)
+        self.norm_first = norm_first
 
     def _heads(self, values: Tensor) -> Tensor:
         """Return `[rows, heads, length, size]` of `[rows, length, heads * size]`."""
@@ -61,7 +64,8 @@ class MultiHeadAttention(nn.Module):
             input_tensor: The sequence, of the same shape.
             attention_mask: What is added to the scores; see `SequentialRecommender.get_attention_mask`.
         """
-        query, key, value = (self._heads(part(input_tensor)) for part in (self.query, self.key, self.value))
+        read = self.LayerNorm(input_tensor) if self.norm_first else input_tensor
+        query, key, value = (self._heads(part(read)) for part in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
@@ -69,9 +73,8 @@ class MultiHeadAttention(nn.Module):
             attn_mask=attention_mask.to(query.dtype),
             dropout_p=self.attn_dropout_prob if self.training else 0.0,
         )
-        hidden = self.out_dropout(self.dense(mixed.transpose(1, 2).flatten(2)))
-        output: Tensor = self.LayerNorm(hidden + input_tensor)
-        return output
+        output: Tensor = self.out_dropout(self.dense(mixed.transpose(1, 2).flatten(2))) + input_tensor
+        return output if self.norm_first else self.LayerNorm(output)
 
 
 class FeedForward(nn.Module):
@@ -83,6 +86,7 @@ class FeedForward(nn.Module):
         hidden_dropout_prob: The dropout of the output.
         hidden_act: The activation between the layers.
         layer_norm_eps: What the normalisation adds to a variance.
+        norm_first: Whether to normalise what the layers read, rather than the sum behind them.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class FeedForward(nn.Module):
         hidden_dropout_prob: float,
         hidden_act: str,
         layer_norm_eps: float,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         self.dense_1 = nn.Linear(hidden_size, inner_size)
@@ -99,12 +104,14 @@ class FeedForward(nn.Module):
         self.dense_2 = nn.Linear(inner_size, hidden_size)
         self.LayerNorm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
         self.dropout = nn.Dropout(hidden_dropout_prob)
+        self.norm_first = norm_first
 
     def forward(self, input_tensor: Tensor) -> Tensor:
         """Return the output, of the shape of the input."""
-        hidden = self.dense_2(self.intermediate_act_fn(self.dense_1(input_tensor)))
-        output: Tensor = self.LayerNorm(self.dropout(hidden) + input_tensor)
-        return output
+        read = self.LayerNorm(input_tensor) if self.norm_first else input_tensor
+        hidden = self.dense_2(self.intermediate_act_fn(self.dense_1(read)))
+        output: Tensor = self.dropout(hidden) + input_tensor
+        return output if self.norm_first else self.LayerNorm(output)
 
 
 class TransformerLayer(nn.Module):
@@ -119,12 +126,15 @@ class TransformerLayer(nn.Module):
         attn_dropout_prob: float,
         hidden_act: str,
         layer_norm_eps: float,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         self.multi_head_attention = MultiHeadAttention(
-            n_heads, hidden_size, hidden_dropout_prob, attn_dropout_prob, layer_norm_eps
+            n_heads, hidden_size, hidden_dropout_prob, attn_dropout_prob, layer_norm_eps, norm_first
         )
-        self.feed_forward = FeedForward(hidden_size, intermediate_size, hidden_dropout_prob, hidden_act, layer_norm_eps)
+        self.feed_forward = FeedForward(
+            hidden_size, intermediate_size, hidden_dropout_prob, hidden_act, layer_norm_eps, norm_first
+        )
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the next hidden states."""
@@ -144,6 +154,8 @@ class TransformerEncoder(nn.Module):
         attn_dropout_prob: The dropout of the attention.
         hidden_act: The activation between the linear layers.
         layer_norm_eps: What a normalisation adds to a variance.
+        norm_first: Whether each part normalises what it reads, rather than what it gives; then the output of the last
+            layer is not normalised.
     """
 
     def __init__(
@@ -156,10 +168,18 @@ class TransformerEncoder(nn.Module):
         attn_dropout_prob: float = 0.5,
         hidden_act: str = "gelu",
         layer_norm_eps: float = 1e-12,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         layer = TransformerLayer(
-            n_heads, hidden_size, inner_size, hidden_dropout_prob, attn_dropout_prob, hidden_act, layer_norm_eps
+            n_heads,
+            hidden_size,
+            inner_size,
+            hidden_dropout_prob,
+            attn_dropout_prob,
+            hidden_act,
+            layer_norm_eps,
+            norm_first,
         )
         self.layer = nn.ModuleList([copy.deepcopy(layer) for _ in range(n_layers)])
 
