@@ -2,8 +2,8 @@
 
 Sections: `paper` (the loss, sizes, batches and layers of the paper), `behind` (the same with layers normalised behind
 each part, as RecBole's) and `softmax` (the loss over all items). Each writes `<out>/sasrec-<section>.json` and `.md`,
-and is kept in `<run-dir>/<section>`, where the same command goes on if the time was too short. The data is looked for in the folder that TREADLE_DATA names. `--write-results` puts such files into
-RESULTS.md.
+and is kept in `<run-dir>/<section>`, where the same command goes on if the time was too short. The data is looked for
+in the folder that TREADLE_DATA names. `--write-results` puts such files into RESULTS.md.
 
 python -m benchmarks.recsys_sasrec --out found --run-dir runs/sasrec
 """

@@ -26,7 +26,8 @@ class TakesMemory(TrainerCallback):
 def test_the_peak_is_what_the_allocator_of_the_device_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 1)
     asked: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda one: asked.append(one) or 3 * 2**20)
+    counted = {"allocated_bytes": {"all": {"current": 1, "peak": 3 * 2**20}}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda one: asked.append(one) or counted)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda one: asked.append(one))
     assert peak_device_memory(device) == 3 * 2**20
     forget_peak(device)

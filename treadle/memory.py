@@ -8,7 +8,11 @@ def peak_device_memory(device: torch.device) -> int | None:
 
     The allocator counts on the host, so nothing waits for the device.
     """
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    if device.type != "cuda":
+        return None
+    # What `max_memory_allocated` does, less the sorting of some hundred other counters, which costs as much as steps.
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
+    return int(counters["allocated_bytes"]["all"]["peak"]) if counters else 0
 
 
 def forget_peak(device: torch.device) -> None:

@@ -249,6 +249,17 @@ def test_a_small_batch_is_received_as_it_was_made(copies: PinnedCopies, kind: ty
         )
 
 
+def test_small_batches_stay_where_they_are_for_somebody_who_copies_them_himself(copies: PinnedCopies) -> None:
+    prefetcher = DevicePrefetcher(META, copies=copies)
+    small, large = [torch.zeros(3)], [torch.zeros(SMALL)]
+    (sent,) = prefetcher.over(iter([small]))
+    assert sent[0].device == META
+    prefetcher.leave_small()
+    (kept,) = prefetcher.over(iter([small]))
+    assert kept is small
+    assert type(copies.send(large)) is Sent
+
+
 def test_what_is_on_the_device_already_does_not_make_a_batch_large(copies: PinnedCopies) -> None:
     there = torch.zeros(2 * SMALL, device=META)
     sent = copies.send((there, torch.zeros(1)))

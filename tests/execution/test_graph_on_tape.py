@@ -13,6 +13,7 @@ from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import InMemoryDataset
 from treadle.errors import CaptureError
+from treadle.execution.graph import WARM_UP
 from treadle.execution.inputs import GatheredInputs
 
 
@@ -352,6 +353,22 @@ def test_data_in_memory_is_gathered_inside_of_the_recording(run: dict[str, Any])
     assert recorded.recorder.replays > 4
     (step, *_) = next(iter(recorded._graphs._steps.values()))
     assert isinstance(step.inputs, GatheredInputs)
+
+
+def test_places_that_follow_each_other_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[list[int]] = []
+    setting = GatheredInputs._set
+
+    def noted(inputs: GatheredInputs, places: list[int]) -> None:
+        written.append(places)
+        setting(inputs, places)
+
+    monkeypatch.setattr(GatheredInputs, "_set", noted)
+    recorded, _ = train(Recorded, dataset=InMemoryDataset(*data().tensors), num_epochs=3, per_device_batch_size=4)
+    first = 4 * WARM_UP
+    # Two replays that are compared with steps, the end of recording, where the run goes on, and each later epoch.
+    assert written == [[first], [first], [first], [first], [0], [0]]
+    assert recorded.recorder.replays == 2 + recorded.progress.step - WARM_UP
 
 
 def test_data_in_memory_with_a_transform_is_gathered_before_the_step() -> None:

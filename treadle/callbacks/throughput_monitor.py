@@ -9,6 +9,7 @@ import torch
 
 from treadle.callback import TrainerCallback
 from treadle.data.waiting import Waiting, what_to_try
+from treadle.memory import peak_device_memory
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -103,7 +104,7 @@ def _here(trainer: "Trainer") -> _Mark:
 def peak_memory(device: torch.device) -> int | None:
     """Return the most bytes allocated on a CUDA device, or taken by this process; None where nobody counts."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return peak_device_memory(device)
     if sys.platform == "win32":
         return None
     import resource

@@ -37,6 +37,11 @@ class DevicePrefetcher:
         self.depth = depth
         self._copies: Copies = PinnedCopies(device, depth + 2) if copies is None else copies
 
+    def leave_small(self) -> None:
+        """Give small batches as they are from now on, to somebody who copies them somewhere himself."""
+        if isinstance(self._copies, PinnedCopies):
+            self._copies.sends_small = False
+
     def over(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches on the device; an error in fetching one is raised when it is that batch's turn."""
         ahead: deque[Any] = deque()
@@ -74,10 +79,14 @@ class PinnedCopies:
     Args:
         device: A CUDA device.
         slots: How many batches have buffers.
+
+    Attributes:
+        sends_small: Whether batches are sent that are so small that the driver takes a copy of them at once.
     """
 
     def __init__(self, device: torch.device, slots: int) -> None:
         self._device = device
+        self.sends_small = True
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         events: list[Any] = [torch.cuda.Event() for _ in range(slots)]  # type: ignore[no-untyped-call]
         self._ring = [(HostBuffers(pin=True), event) for event in events]
@@ -90,6 +99,8 @@ class PinnedCopies:
         if size == 0:
             return batch
         if size is not None and size <= SMALL:
+            if not self.sends_small:
+                return batch
             return type(batch)(tensor.to(self._device, non_blocking=True) for tensor in batch)
         buffers, copied = self._ring[self._turn]
         self._turn = (self._turn + 1) % len(self._ring)

@@ -135,6 +135,11 @@ class Stream:
         """Whether batches are sent to the device ahead of their use."""
         return self._prefetcher is not None
 
+    def leave_small_on_host(self) -> None:
+        """Give small batches as they are from now on, to somebody who copies them to the device himself."""
+        if self._prefetcher is not None:
+            self._prefetcher.leave_small()
+
     @property
     def length(self) -> int | None:
         """Batches in an epoch for this rank; None if it cannot be known."""

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from treadle.events.pending import PendingNumber
 
+_PLAIN = frozenset({bool, int, float, str})
+"""Kinds of values that are on the host already."""
+
 
 def read_values(values: list[Any]) -> list[Any]:
     """Bring the tensors among `values` to the host, with one copy per device; a single number as a number.
@@ -14,7 +17,12 @@ def read_values(values: list[Any]) -> list[Any]:
     >>> read_values([torch.tensor(2.0), 3, "a", torch.tensor([1, 2])])
     [2.0, 3, 'a', [1, 2]]
     """
+    kinds = set(map(type, values))
+    if kinds == {PendingNumber}:
+        return [value.read() for value in values]
     result = list(values)
+    if kinds <= _PLAIN:
+        return result
     places: dict[torch.device, list[int]] = {}
     for place, value in enumerate(values):
         if isinstance(value, PendingNumber):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from treadle.callback import listens
+from treadle.data.batches import mover
 from treadle.errors import CaptureError
 from treadle.events.pending import PendingRows
 from treadle.execution.agreement import Snapshot, require_agreement, tensors_in
@@ -56,6 +57,7 @@ class GraphExecution:
         self._recorder = recorder
         self._required = required
         self._capturable = Capturable(trainer._optimizers)
+        self._move = mover(trainer.device)
         self._steps: dict[Key, list[CapturedStep]] = {}
         self._seen: Counter[Key] = Counter()
         self._checked: set[str] = set()
@@ -80,6 +82,8 @@ class GraphExecution:
         if latest is not None and latest[0] == phase.name and self._in_force(phase, latest[1]):
             values = latest[1].inputs.values_of(window)
         if latest is None or values is None:
+            # Small batches may have stayed on the host, for a recorded step to take them from there.
+            window = window if isinstance(window, PlacedWindow) else [self._move(batch) for batch in window]
             latest = self._latest = self._find(phase, window)
             values = None if latest is None else latest[1].inputs.values_of(window)
         if latest is None or values is None:
@@ -202,14 +206,16 @@ class GraphExecution:
         try:
             outcome, stepped = self._try_step(step, before, check=phase.name not in self._checked)
             rows = self._rows_for(outcome)
-            replay, recorded = self._capture(step, rows)
+            replay, recorded = self._capture(step, inputs, rows)
             if stepped is not None:
-                self._compare(step, replay, before, stepped)
+                self._compare(step, replay, inputs, before, stepped)
             if rows is not None:
                 rows.begin()
         finally:
             before.restore()
+            inputs.rewind()
         self._checked.add(phase.name)
+        phase.stream.leave_small_on_host()
         return CapturedStep(replay, inputs, arguments, recorded, rows, rates, frozenset(callbacks))
 
     def _rows_for(self, outcome: Recorded) -> PendingRows | None:
@@ -257,11 +263,14 @@ class GraphExecution:
         finally:
             before.restore()
 
-    def _capture(self, step: Callable[[], Recorded], rows: PendingRows | None) -> tuple[Callable[[], None], Recorded]:
+    def _capture(
+        self, step: Callable[[], Recorded], inputs: Inputs, rows: PendingRows | None
+    ) -> tuple[Callable[[], None], Recorded]:
         outcome: list[Recorded] = []
 
         def work() -> None:
             outcome.append(step())
+            inputs.advance()
             if rows is not None:
                 rows.write(outcome[0].numbers())
 
@@ -276,12 +285,18 @@ class GraphExecution:
         return replay, outcome[0]
 
     def _compare(
-        self, step: Callable[[], Recorded], replay: Callable[[], None], before: Snapshot, stepped: dict[str, Tensor]
+        self,
+        step: Callable[[], Recorded],
+        replay: Callable[[], None],
+        inputs: Inputs,
+        before: Snapshot,
+        stepped: dict[str, Tensor],
     ) -> None:
-        """Make two replays where the two steps began, and require them to end where those did."""
+        """Make two replays where the two steps began, with their window, and require them to end where those did."""
         before.restore()
-        replay()
-        replay()
+        for _ in range(2):
+            inputs.rewind()
+            replay()
         replayed = before.now()
         if require_agreement(before.copies, stepped, replayed, None):
             return

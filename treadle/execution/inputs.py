@@ -23,6 +23,12 @@ class Inputs(Protocol):
     def write(self, values: list[Any]) -> None:
         """Bring the values of a window into that memory; the host does not wait."""
 
+    def advance(self) -> None:
+        """Go to where the next window is expected; this is a part of the recorded step."""
+
+    def rewind(self) -> None:
+        """Go back to the window that the step was recorded with."""
+
 
 class CopiedInputs:
     """Tensors that those of each window are copied into.
@@ -63,6 +69,12 @@ class CopiedInputs:
         """Copy the tensors of a window."""
         torch._foreach_copy_(self._tensors, values, non_blocking=True)
 
+    def advance(self) -> None:
+        """Do nothing: every window is written."""
+
+    def rewind(self) -> None:
+        """Do nothing: what was written stays."""
+
 
 class PlacedWindow(list[Any]):
     """A window of data in memory that is not gathered yet: for each batch its place in the order, and its size.
@@ -84,6 +96,9 @@ class PlacedWindow(list[Any]):
 class GatheredInputs:
     """Places in the order of data on the device; the step gathers its batches itself.
 
+    Windows follow each other, so that the step moves the places on by itself, and the host writes them only where it
+    goes on somewhere else.
+
     Args:
         window: The window to record with.
     """
@@ -91,8 +106,11 @@ class GatheredInputs:
     def __init__(self, window: PlacedWindow) -> None:
         self._batches = window.batches
         self._sizes = [size for _, size in window]
+        self._total = sum(self._sizes)
         self._address = window.batches.address
-        self._cursors = torch.tensor([place for place, _ in window], device=window.batches.device)
+        self._first = [place for place, _ in window]
+        self._expected: list[int] | None = None
+        self._cursors = torch.tensor(self._first, device=window.batches.device)
 
     def window(self) -> list[Any]:
         """Gather the batches at the cursors."""
@@ -105,12 +123,26 @@ class GatheredInputs:
         return None if moved or [size for _, size in window] != self._sizes else [place for place, _ in window]
 
     def write(self, values: list[int]) -> None:
-        """Set the cursors."""
-        if len(values) == 1:
-            self._cursors.fill_(values[0])
+        """Set the cursors, if they do not stand there already."""
+        if values != self._expected:
+            self._set(values)
+        self._expected = [value + self._total for value in values]
+
+    def advance(self) -> None:
+        """Move the cursors on by the window that was read."""
+        self._cursors.add_(self._total)
+
+    def rewind(self) -> None:
+        """Set the cursors to where they were in the recording."""
+        self._set(self._first)
+        self._expected = None
+
+    def _set(self, places: list[int]) -> None:
+        if len(places) == 1:
+            self._cursors.fill_(places[0])
             return
-        for number, value in enumerate(values):
-            self._cursors[number].fill_(value)
+        for number, place in enumerate(places):
+            self._cursors[number].fill_(place)
 
 
 def inputs_for(window: list[Any]) -> Inputs:

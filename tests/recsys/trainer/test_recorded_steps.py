@@ -82,9 +82,12 @@ def test_batches_that_a_step_cannot_cut_out_are_copied_to_it(tmp_path: Path, rec
     assert all(isinstance(step.inputs, CopiedInputs) for step in steps)
 
 
-@pytest.mark.parametrize(("model", "most"), [("BPR", 34), ("LightGCN", 56)])
+@pytest.mark.parametrize(("model", "most"), [("BPR", 35), ("LightGCN", 57)])
 def test_a_recorded_step_has_few_operations(model: str, most: int, tmp_path: Path, recorder: TapeRecorder) -> None:
-    """Each operation is a kernel on a GPU, and a step of such a model is little else than their number."""
+    """Each operation is a kernel on a GPU, and a step of such a model is little else than their number.
+
+    Going on to the next batch is one of them; nothing is left for the host to launch beside the recording.
+    """
     make(tmp_path, model, table={name: column for name, column in interactions().items() if "_id" in name}).fit()
     counts = [sum(not any(view in name for view in VIEWS) for name in names) for names in recorder.operations]
     assert counts
