@@ -48,7 +48,7 @@ def test_folders_are_left_out_of_what_readers_see(tmp_path: Path, monkeypatch: p
 def test_a_section_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         recsys_sasrec.main(["--sections", "papers"])
-    assert "--sections: ['papers'] are unknown; use some of ['paper', 'softmax']" in capsys.readouterr().err
+    assert "--sections: ['papers'] are unknown; use some of ['paper', 'behind', 'softmax']" in capsys.readouterr().err
 
 
 def test_results_of_a_smoke_test_or_of_something_else_are_not_written(tmp_path: Path) -> None:

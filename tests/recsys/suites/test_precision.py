@@ -32,7 +32,7 @@ ON_A_GPU: dict[str, dict[str, Any]] = {
 }
 
 
-LARGE = ("DMF", "RecVAE")
+LARGE = ("DMF", "RecVAE", "CKE")
 """Models with large gradients, of which the first updates in fp16 are left out until the scale of the loss suits."""
 
 
