@@ -34,6 +34,11 @@ class Pairs:
         pairs: list[Any] = list(zip(self._train.window(size), self._validation.window(size), strict=False))
         return pairs
 
+    def leave_small_on_host(self) -> None:
+        """Give small batches as they are, to somebody who copies them to the device himself."""
+        self._train.leave_small_on_host()
+        self._validation.leave_small_on_host()
+
 
 def begin_again(*streams: Stream) -> None:
     """Begin another pass over the streams that have ended."""
