@@ -1,9 +1,10 @@
 """SASRec on ml-1m in its paper's protocol: the last item of each user among 100 others that the user never chose.
 
-Sections: `paper` (the loss, sizes, batches and layers of the paper), `behind` (the same with layers normalised behind
-each part, as RecBole's) and `softmax` (the loss over all items). Each writes `<out>/sasrec-<section>.json` and `.md`,
-and is kept in `<run-dir>/<section>`, where the same command goes on if the time was too short. The data is looked for
-in the folder that TREADLE_DATA names. `--write-results` puts such files into RESULTS.md.
+Sections: `paper` (the loss, sizes, batches, layers, positions and rows of the paper's program), `behind` (as RecBole:
+layers normalised behind each part, positions from the beginning, all stretches of a sequence) and `softmax` (the loss
+over all items). Each writes `<out>/sasrec-<section>.json` and `.md`, and is kept in `<run-dir>/<section>`, where the
+same command goes on if the time was too short. The data is looked for in the folder that TREADLE_DATA names.
+`--write-results` puts such files into RESULTS.md.
 
 python -m benchmarks.recsys_sasrec --out found --run-dir runs/sasrec
 """
@@ -60,7 +61,7 @@ PAPER: dict[str, Any] = {
     "eval_step": 20,
 }
 SECTIONS: dict[str, dict[str, Any]] = {
-    "paper": {**PAPER, "norm_first": True},
+    "paper": {**PAPER, "norm_first": True, "positions_from_end": True, "train_last_stretch_only": True},
     "behind": PAPER,
     "softmax": {"loss_type": "CE", "hidden_size": 64, "inner_size": 256, "n_heads": 2, "epochs": 120, "eval_step": 5},
 }

@@ -146,29 +146,70 @@ class SequentialDataset(Dataset):
                 found[field + self._suffix] = values.masked_fill_(~mask, 0)
         return found
 
-    def sequences(self) -> tuple[Tensor, Tensor]:
+    def sequences(self, *, last_only: bool = False) -> tuple[Tensor, Tensor]:
         """Return, for training on all positions at once, where stretches begin and how many inputs they have.
 
         A user's interactions up to the last one of this part are cut, from the end, into stretches of at most
         `max_item_list_len` inputs; each input's target is the interaction after it. Every interaction but a user's
         first is a target once.
 
+        Args:
+            last_only: Leave out all but the last stretch of each user.
+
         Raises:
             ConfigError: The data brings its own histories.
         """
-        if self.flat is None:
-            raise ConfigError("train_all_positions needs the interactions themselves, and the data brings histories")
-        places = self.inter_feat[TARGET].cpu().numpy()
-        starts = self._starts.cpu().numpy()[places]
-        first, owner = np.unique(starts, return_inverse=True)
-        last = np.zeros(len(first), np.int64)
-        np.maximum.at(last, owner, places)
+        first, last = self._bounds()
         inputs, width = last - first, self.max_item_list_len
-        pieces = -(-inputs // width)
+        pieces = np.ones_like(inputs) if last_only else -(-inputs // width)
         piece = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         end = np.repeat(last, pieces) - piece * width
         begin = np.maximum(end - width, np.repeat(first, pieces))
         return torch.from_numpy(begin), torch.from_numpy(end - begin)
+
+    def prefixes(self, *, last_only: bool = False) -> tuple[Tensor, Tensor]:
+        """Return where each part of a user's sequence from its beginning begins, and how long it is.
+
+        The sequence goes up to the user's last interaction of this part, which is in the longest of its parts: nothing
+        is kept back as a target. Of a part the last `max_item_list_len` interactions are taken.
+
+        Args:
+            last_only: Take only what begins within the last `max_item_list_len` interactions of each user.
+
+        Raises:
+            ConfigError: The data brings its own histories.
+        """
+        first, last = self._bounds()
+        width = self.max_item_list_len
+        if last_only:
+            first = np.maximum(first, last - width + 1)
+        counts = last - first + 1
+        first = np.repeat(first, counts)
+        end = first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+        begin = np.maximum(end - width, first)
+        return torch.from_numpy(begin), torch.from_numpy(end - begin)
+
+    def _bounds(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return where the sequence of each user of this part begins, and where its last interaction stands."""
+        if self.flat is None:
+            raise ConfigError("train_all_positions needs the interactions themselves, and the data brings histories")
+        places = self.inter_feat[TARGET].cpu().numpy()
+        first, owner = np.unique(self._starts.cpu().numpy()[places], return_inverse=True)
+        last = np.zeros(len(first), np.int64)
+        np.maximum.at(last, owner, places)
+        return first, last
+
+    def items_in_order(self) -> Tensor:
+        """Return the items of this part, those of a user after one another in the order of time.
+
+        Data that brings its own histories has the order of its rows.
+        """
+        item = self._id_field("iid_field")
+        if self.flat is None:
+            return self.user_item_pairs()[1]
+        begins, lengths = self.prefixes()
+        ordered: Tensor = self.flat[item][(begins + lengths - 1).to(self.flat[item].device)]
+        return ordered
 
     def user_item_pairs(self) -> tuple[Tensor, Tensor]:
         """Return the user and the item of every interaction of this part, the first one of a user's row included."""

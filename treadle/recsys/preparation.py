@@ -186,6 +186,8 @@ class _Loaders:
             if not isinstance(self._train, SequentialDataset):
                 raise ConfigError(f"train_all_positions is for sequential models, and {config.model} is none")
             return SequenceTrainDataLoader(config, self._train, self._training_negatives(), shuffle)
+        if config["train_last_stretch_only"]:
+            raise ConfigError("train_last_stretch_only=True has no use without train_all_positions; set that, too")
         if isinstance(self._train, KnowledgeBasedDataset):
             return KnowledgeBasedDataLoader(config, self._train, self._training_negatives(), shuffle=shuffle)
         return TrainDataLoader(config, self._train, self._training_negatives(), shuffle)

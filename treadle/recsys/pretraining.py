@@ -33,7 +33,7 @@ class HideItemsAndSegments(SequenceTransform):
         super().__init__(config, dataset)
         self._mask_ratio = self._share(config, "mask_ratio")
         self._number = int(dataset.num(str(config["ITEM_ID_FIELD"])))
-        self._others: Tensor = dataset.user_item_pairs()[1]
+        self._others: Tensor = dataset.items_in_order()
 
     def __call__(self, batch: Interaction, seed: int, places: Tensor) -> Interaction:
         items, lengths = batch[self._items], batch[self._lengths].unsqueeze(1)

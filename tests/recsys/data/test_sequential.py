@@ -83,6 +83,41 @@ def test_training_on_all_positions_has_every_interaction_but_the_first_as_a_targ
         assert len(set(users[begin : begin + length + 1].tolist())) == 1
 
 
+@given(rows_of, st.integers(1, 4))
+def test_prefixes_are_all_parts_of_a_sequence_from_its_beginning(rows: list[Any], most: int) -> None:
+    if not slow_rows(rows, most):
+        return
+    dataset = made(rows, MAX_ITEM_LIST_LENGTH=most)
+    items = dataset.windows(*dataset.prefixes())["item_id_list"]
+    found = [[name for name in dataset.id2token("item_id", row).tolist() if name != "[PAD]"] for row in items]
+    order: dict[str, list[str]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row[3]):
+        order[row[0]].append(str(row[1]))
+    # A user with one interaction has nothing to train on.
+    users = [user for user in dict.fromkeys(row[0] for row in rows) if len(order[user]) > 1]
+    assert found == [order[user][max(end - most, 0) : end] for user in users for end in range(1, len(order[user]) + 1)]
+    together = dataset.id2token("item_id", dataset.items_in_order()).tolist()
+    assert together == [item for user in users for item in order[user]]
+
+
+def test_of_each_user_the_last_stretch_alone_may_be_taken() -> None:
+    train, *_ = made(ROWS, MAX_ITEM_LIST_LENGTH=2).build()
+    assert isinstance(train, SequentialDataset)
+
+    def shown(begins: torch.Tensor, lengths: torch.Tensor) -> list[list[str]]:
+        rows = train.windows(begins, lengths)["item_id_list"]
+        return [train.id2token("item_id", row[row != 0]).tolist() for row in rows]
+
+    # Of user a the items 3, 1 and 4 are trained on, and of b 1 and 2; the last of them only as a target.
+    assert shown(*train.sequences()) == [["3", "1"], ["1"]]
+    assert shown(*train.prefixes(last_only=True)) == [["1"], ["1", "4"], ["1"], ["1", "2"]]
+    narrow, *_ = made(ROWS, MAX_ITEM_LIST_LENGTH=1).build()
+    assert isinstance(narrow, SequentialDataset)
+    train = narrow
+    assert shown(*train.sequences()) == [["1"], ["3"], ["1"]]
+    assert shown(*train.sequences(last_only=True)) == [["1"], ["1"]]
+
+
 ROWS = [("a", item, 1, time) for time, item in enumerate([3, 1, 4, 5, 2])] + [
     ("b", item, 1, item) for item in (1, 2, 3)
 ]

@@ -341,6 +341,16 @@ def test_behind_a_short_sequence_there_is_nothing(tmp_path: Path) -> None:
     assert torch.equal(torch.cat(shares), batch["neg_item_id_list"])
 
 
+def test_the_last_stretch_of_each_user_may_be_all_that_is_trained_on(tmp_path: Path) -> None:
+    given = {"loss_type": "BPR", "train_all_positions": True, "MAX_ITEM_LIST_LENGTH": 4}
+    loader = loader_of(tmp_path, Sequential, train_last_stretch_only=True, **given)
+    # Six users with six targets each.
+    assert loader.sample_size == 6
+    assert all((batch["item_length"] == 4).all() for batch in loader)
+    with pytest.raises(ConfigError, match="train_last_stretch_only=True has no use without train_all_positions; set"):
+        loader_of(tmp_path, Sequential, train_last_stretch_only=True, loss_type="BPR")
+
+
 def test_only_sequential_models_train_at_all_positions(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train_all_positions is for sequential models, and General is none"):
         loader_of(tmp_path, train_all_positions=True)

@@ -126,6 +126,30 @@ def test_the_loss_of_bert4rec_is_that_of_its_parts_by_the_items_they_hide(tmp_pa
     torch.testing.assert_close(built.model.calculate_loss(batch), total / sum(weights))
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("items", [(3, 5, 7), (2,), tuple(range(1, LENGTH + 1))], ids=["some", "one", "full"])
+@torch.no_grad()
+def test_positions_from_the_end_are_those_of_sequences_padded_in_front(
+    tmp_path: Path, items: tuple[int, ...], bidirectional: bool
+) -> None:
+    built = build(tmp_path, "SASRec", positions_from_end=True)
+    model = built.model
+    fill(model)
+    model.eval()
+    padding = LENGTH - len(items)
+    in_front = torch.tensor([[0] * padding + list(items)])
+    embedded = model.LayerNorm(model.item_embedding.weight[in_front] + model.position_embedding.weight[:LENGTH])
+    mask = torch.zeros(1, 1, LENGTH, LENGTH)
+    mask[..., :padding] = float("-inf")
+    # What is padding looks at itself alone, so that its row is no division by zero.
+    mask[0, 0].fill_diagonal_(0.0)
+    if not bidirectional:
+        mask += torch.full((LENGTH, LENGTH), float("-inf")).triu(1)
+    expected = model.trm_encoder(embedded, mask)[-1][0, padding:]
+    behind = built.row(*items)["item_id_list"]
+    torch.testing.assert_close(model.encoded(behind, bidirectional=bidirectional)[0, : len(items)], expected)
+
+
 def test_narm_weighs_states_by_what_the_last_one_asks_for(tmp_path: Path) -> None:
     model = build(tmp_path, "NARM").model
     fill(model)

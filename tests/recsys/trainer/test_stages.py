@@ -93,8 +93,13 @@ def test_stages_have_optimizers_of_their_own_which_a_run_keeps(tmp_path: Path) -
 
 def test_the_first_stage_may_have_batches_of_its_own(tmp_path: Path) -> None:
     seen = Drawn()
-    staged(tmp_path, seen, pretrain_epochs=1, epochs=1, pretrain_batch_size=60).fit(saved=False)
-    assert [max(rows) for rows in seen.rows] == [10, 4]
+    given = {"pretrain_epochs": 1, "epochs": 1, "pretrain_batch_size": 30}
+    staged(tmp_path, seen, **given).fit(saved=False)
+    # Prefixes are counted, and otherwise positions, of which a sequence has six.
+    assert [max(rows) for rows in seen.rows] == [30, 4]
+    seen = Drawn()
+    staged(tmp_path, seen, **given, pretrain_prefixes=False).fit(saved=False)
+    assert [max(rows) for rows in seen.rows] == [5, 4]
 
 
 def test_each_stage_can_be_a_run_of_its_own(tmp_path: Path) -> None:
@@ -111,6 +116,28 @@ def test_each_stage_can_be_a_run_of_its_own(tmp_path: Path) -> None:
     assert len(seen.epochs) == 2
 
 
+def test_the_first_stage_takes_every_part_of_a_sequence_from_its_beginning(tmp_path: Path) -> None:
+    seen = Drawn()
+    run = staged(tmp_path, seen, pretrain_epochs=1, epochs=1)
+    run.fit(saved=False)
+    users, _ = run.train.dataset.user_item_pairs()
+    assert [sum(rows) for rows in seen.rows] == [len(users), run.train.sample_size]
+    assert run.train.sample_size < len(users)
+
+
+def test_a_first_stage_of_prefixes_is_resumed_exactly(tmp_path: Path) -> None:
+    given = {"pretrain_epochs": 1, "epochs": 1, "save_every": "1 step", "pretrain_batch_size": 20}
+    whole = staged(tmp_path / "whole", run_dir=str(tmp_path / "whole" / "run"), **given)
+    whole.fit()
+    cut = {**given, "run_dir": str(tmp_path / "cut" / "run")}
+    with pytest.raises(CutError):
+        staged(tmp_path / "cut", CutAt(2), **cut).fit()
+    rest = staged(tmp_path / "cut", **cut)
+    rest.fit()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(rest.model.state_dict()[name], value), name
+
+
 def test_prefixes_are_rows_of_both_stages_where_positions_are_not_trained_at_once(tmp_path: Path) -> None:
     seen = Drawn()
     run = staged(tmp_path, seen, train_all_positions=False, pretrain_epochs=1, epochs=1)
@@ -122,10 +149,13 @@ def test_a_run_goes_on_in_the_stage_that_it_was_in(tmp_path: Path) -> None:
     given = {"run_dir": str(tmp_path / "run"), "pretrain_epochs": 2, "epochs": 2, "save_every": "1 step"}
     with pytest.raises(CutError):
         staged(tmp_path, CutAt(2), **given).fit()
-    with pytest.raises(CheckpointError, match="the run was saved with train_stage='both', pretrain_epochs=2, and is"):
+    told = "the run was saved with train_stage='both', pretrain_epochs=2, pretrain_prefixes=True, and is to go on with "
+    with pytest.raises(CheckpointError, match=f"{told}train_stage='both', pretrain_epochs=3"):
         staged(tmp_path, **{**given, "pretrain_epochs": 3}).fit()
-    with pytest.raises(CheckpointError, match="to go on with train_stage='pretrain', pretrain_epochs=None; set them"):
+    with pytest.raises(CheckpointError, match=f"{told}train_stage='pretrain', pretrain_epochs=None"):
         staged(tmp_path, **given, train_stage="pretrain").fit()
+    with pytest.raises(CheckpointError, match=r"to go on with .*, pretrain_prefixes=False; set them as they were"):
+        staged(tmp_path, **given, pretrain_prefixes=False).fit()
     run = staged(tmp_path, **given)
     run.fit()
     assert len(run.trainer.train_loss_dict) == 4

@@ -5,7 +5,7 @@ from treadle.recsys.loading.epoch_batches import EpochBatches
 from treadle.recsys.loading.evaluation import FullSortEvalDataLoader, NegSampleEvalDataLoader
 from treadle.recsys.loading.knowledge import KGDataLoader, KnowledgeBasedDataLoader
 from treadle.recsys.loading.negatives import Negatives
-from treadle.recsys.loading.sequences import SequenceTrainDataLoader
+from treadle.recsys.loading.sequences import PrefixDataLoader, SequenceTrainDataLoader
 from treadle.recsys.loading.training import TrainDataLoader
 from treadle.recsys.loading.users import UserDataLoader
 
@@ -17,6 +17,7 @@ __all__ = [
     "KnowledgeBasedDataLoader",
     "NegSampleEvalDataLoader",
     "Negatives",
+    "PrefixDataLoader",
     "SequenceTrainDataLoader",
     "TrainDataLoader",
     "UserDataLoader",

@@ -36,7 +36,7 @@ class SequenceTrainDataLoader(AbstractDataLoader):
     def __init__(
         self, config: Config, dataset: SequentialDataset, sampler: Negatives | None = None, shuffle: bool = False
     ) -> None:
-        self._begins, self._lengths = dataset.sequences()
+        self._begins, self._lengths = self._find_rows(config, dataset)
         self._width = dataset.max_item_list_len
         arguments = config["train_neg_sample_args"]
         self._count = int(arguments["sample_num"]) if sampler is not None else 0
@@ -44,6 +44,11 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         self._list = f"{dataset.iid_field}{config['LIST_SUFFIX']}"
         self._transform = make_transform(config, dataset)
         super().__init__(config, dataset, sampler, shuffle)
+
+    @staticmethod
+    def _find_rows(config: Config, dataset: SequentialDataset) -> tuple[Tensor, Tensor]:
+        """Return where the rows begin in the flat interactions, and how long they are."""
+        return dataset.sequences(last_only=bool(config["train_last_stretch_only"]))
 
     def _count_rows(self) -> int:
         return len(self._begins)
@@ -57,25 +62,32 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         self.step = max(batch_size // self._width, 1)
         self._batch_size = self.step * self._width
 
+    def prefixes(self) -> "PrefixDataLoader":
+        """Return a loader of all parts of these sequences from their beginning."""
+        return PrefixDataLoader(self.config, self._dataset, self.shuffle)
+
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:
         """Return the stretches of these rows."""
-        data = self._dataset
-        assert data.flat is not None
         self._begins, self._lengths = self._begins.to(self.device), self._lengths.to(self.device)
         begins, lengths = self._begins[rows], self._lengths[rows]
-        columns = data.windows(begins, lengths)
-        targets = data.windows(begins + 1, lengths)[self._list]
-        columns |= {
-            str(data.uid_field): data.flat[str(data.uid_field)][begins],
-            data.item_list_length_field: lengths,
-            POSITIVES + self._list: targets,
-        }
-        if self._count:
-            columns[self._prefix + self._list] = self._negatives(targets, places, epoch)
-        batch = data.join(Interaction.of_columns(columns, len(rows)))
+        columns = self._columns(begins, lengths) | self._targets(begins, lengths, places, epoch)
+        batch = self._dataset.join(Interaction.of_columns(columns, len(rows)))
         if self._transform is None:
             return batch
         return self._transform(batch, fold_seed(self._seed, "transform", epoch), places)
+
+    def _columns(self, begins: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+        data = self._dataset
+        assert data.flat is not None
+        user = str(data.uid_field)
+        return data.windows(begins, lengths) | {user: data.flat[user][begins], data.item_list_length_field: lengths}
+
+    def _targets(self, begins: Tensor, lengths: Tensor, places: Tensor, epoch: int) -> dict[str, Tensor]:
+        targets = self._dataset.windows(begins + 1, lengths)[self._list]
+        columns = {POSITIVES + self._list: targets}
+        if self._count:
+            columns[self._prefix + self._list] = self._negatives(targets, places, epoch)
+        return columns
 
     def _negatives(self, targets: Tensor, places: Tensor, epoch: int) -> Tensor:
         """Return items other than the target for each position, 0 where there is no target."""
@@ -87,3 +99,30 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         drawn: Tensor = sampler.sample(flat, self._count, seed=seed, positions=cells.reshape(-1))
         drawn = drawn.view(*targets.shape, self._count).masked_fill_(~inside.unsqueeze(2), 0)
         return drawn.squeeze(2) if self._count == 1 else drawn
+
+
+class PrefixDataLoader(SequenceTrainDataLoader):
+    """All parts of sequences from their beginning, to learn from without targets.
+
+    A batch has `user_id` and the columns of a history, such as `item_id_list` `[rows, length]` and `item_length`; a
+    `transform` adds its columns. `train_batch_size` counts rows.
+
+    Args:
+        config: The settings.
+        dataset: The data for training.
+        shuffle: Whether each epoch has an order of its own.
+    """
+
+    def __init__(self, config: Config, dataset: SequentialDataset, shuffle: bool = False) -> None:
+        super().__init__(config, dataset, None, shuffle)
+
+    @staticmethod
+    def _find_rows(config: Config, dataset: SequentialDataset) -> tuple[Tensor, Tensor]:
+        return dataset.prefixes(last_only=bool(config["train_last_stretch_only"]))
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Take another number of rows for a batch."""
+        AbstractDataLoader.set_batch_size(self, batch_size)
+
+    def _targets(self, begins: Tensor, lengths: Tensor, places: Tensor, epoch: int) -> dict[str, Tensor]:
+        return {}

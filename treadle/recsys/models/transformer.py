@@ -33,6 +33,7 @@ class TransformerRecommender(NextItemRecommender):
         self.layer_norm_eps = number(config, "layer_norm_eps")
         self.initializer_range = number(config, "initializer_range")
         self.norm_first = bool(config["norm_first"])
+        self.positions_from_end = bool(config["positions_from_end"])
         self.item_embedding = nn.Embedding(self.n_items + further_items, self.hidden_size, padding_idx=0)
         self.position_embedding = nn.Embedding(self.max_seq_length, self.hidden_size)
         self.trm_encoder = TransformerEncoder(
@@ -63,11 +64,19 @@ class TransformerRecommender(NextItemRecommender):
             item_seq: The items, with zeros behind them.
             bidirectional: Whether a position sees what comes after it.
         """
-        positions = torch.arange(item_seq.shape[1], device=item_seq.device)
-        embedded = self.item_embedding(item_seq) + self.position_embedding(positions)
+        embedded = self.item_embedding(item_seq) + self.position_embedding(self._positions(item_seq))
         mask = self.get_attention_mask(item_seq, bidirectional=bidirectional)
         if self.norm_first:
             output: Tensor = self.LayerNorm(self.trm_encoder(self.dropout(embedded), mask)[-1])
         else:
             output = self.trm_encoder(self.dropout(self.LayerNorm(embedded)), mask)[-1]
         return output
+
+    def _positions(self, item_seq: Tensor) -> Tensor:
+        """Return the number of each position: from the first item, or such that the last item has the last one."""
+        steps = torch.arange(item_seq.shape[1], device=item_seq.device)
+        if not self.positions_from_end:
+            return steps
+        lengths = (item_seq != 0).sum(dim=1, keepdim=True)
+        # What stands behind the end is padding, which nobody looks at.
+        return (steps + self.max_seq_length - lengths).clamp(max=self.max_seq_length - 1)

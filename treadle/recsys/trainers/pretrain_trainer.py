@@ -95,6 +95,10 @@ class PretrainTrainer(Trainer):
         """Return what the first stage goes through: the training data, unless a subclass makes other data of it."""
         return data
 
+    def _pretrain_rows(self) -> dict[str, Any]:
+        """Return the settings by which `_pretrain_data` chooses its rows: a run goes on with the same ones only."""
+        return {}
+
     def _is_evaluated(self, epoch: int) -> bool:
         return epoch >= self._first_epochs and super()._is_evaluated(epoch - self._first_epochs)
 
@@ -119,10 +123,11 @@ class Stage:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the stages, and where the second begins."""
+        """Return the stages, where the second begins, and what the rows of the first are."""
         trainer = self._trainer
-        both = trainer.train_stage == BOTH
-        return {"train_stage": trainer.train_stage, "pretrain_epochs": trainer.pretrain_epochs if both else None}
+        epochs = trainer.pretrain_epochs if trainer.train_stage == BOTH else None
+        rows = {} if trainer.train_stage == FINETUNE else trainer._pretrain_rows()
+        return {"train_stage": trainer.train_stage, "pretrain_epochs": epochs, **rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make sure that the stages are the same.

@@ -4,7 +4,7 @@ from typing import Any
 
 from treadle._saving import load_plain_state_dict
 from treadle.errors import CheckpointError, ConfigError
-from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.loading import AbstractDataLoader, SequenceTrainDataLoader
 from treadle.recsys.models.settings import choice, whole
 from treadle.recsys.pretraining import HideItemsAndSegments
 from treadle.recsys.trainers.model_file import read_model_file
@@ -26,6 +26,7 @@ class S3RecTrainer(PretrainTrainer):
         super().__init__(config, model)
         self.train_stage = choice(config, "train_stage", STAGES)
         self._batch_size = None if config["pretrain_batch_size"] is None else whole(config, "pretrain_batch_size")
+        self._prefixes = bool(config["pretrain_prefixes"])
         path = config["pre_model_path"]
         if self.train_stage == FINETUNE:
             self._begin_from(path)
@@ -48,6 +49,9 @@ class S3RecTrainer(PretrainTrainer):
             )
         load_plain_state_dict(self.model, state["state_dict"], where=str(path))
 
+    def _pretrain_rows(self) -> dict[str, Any]:
+        return {"pretrain_prefixes": self._prefixes}
+
     def _pretrain_data(self, data: Any) -> Any:
         if not hasattr(self.model, "calculate_pretrain_loss"):
             return data  # a model that hides what it wants to find
@@ -56,6 +60,8 @@ class S3RecTrainer(PretrainTrainer):
                 f"the training data is a {type(data).__name__}, whose sequences cannot be hidden from the model; use "
                 "the loader that data_preparation makes"
             )
+        if self._prefixes and isinstance(data, SequenceTrainDataLoader):
+            data = data.prefixes()
         made = data.transformed(HideItemsAndSegments(self.config, data.dataset))
         if self._batch_size is not None:
             made.set_batch_size(self._batch_size)

@@ -28,8 +28,8 @@ class S3Rec(SASRec):
     with mutual information maximization", 2020. In the first stage every position looks at all others, and there are
     four tasks: the attributes of items that are there (AAP) and of hidden ones (MAP), hidden items (MIP) and hidden
     segments (SP). In the second it is SASRec. All losses of the first stage are sums over positions, and means over
-    rows. With `train_all_positions` a row is a sequence, in both stages; without it, each part of one from its
-    beginning, as in RecBole.
+    rows. A row of the first stage is each part of a sequence from its beginning, or, without `pretrain_prefixes`, a
+    whole one; without `train_all_positions` both stages have rows as in RecBole.
 
     Attributes:
         item_attribute: The field of items with their attributes.
@@ -93,13 +93,12 @@ class S3Rec(SASRec):
     def _item_losses(self, output: Tensor, items: Tensor, negatives: Tensor) -> Tensor:
         """Return how badly the item of each position is told from another one."""
         asked = self.mip_norm(output)
-        margin = dot(asked, self.item_embedding(items) - self.item_embedding(negatives))
-        return -functional.logsigmoid(at_least_float32(margin))
+        return _ranking_losses(dot(asked, self.item_embedding(items)), dot(asked, self.item_embedding(negatives)))
 
     def _segment_losses(self, context: Tensor, own: Tensor, others: Tensor) -> Tensor:
         """Return how badly the segment of each sequence is told from that of another one."""
-        margin = dot(self.sp_norm(context), own - others)
-        return -functional.logsigmoid(at_least_float32(margin))
+        asked = self.sp_norm(context)
+        return _ranking_losses(dot(asked, own), dot(asked, others))
 
     def loss_weight(self, interaction: "Interaction") -> Tensor | None:
         """Return how many targets the loss of a batch is a mean over; None where that is its rows."""
@@ -107,6 +106,12 @@ class S3Rec(SASRec):
             return None
         count: Tensor = (interaction[self.POS_ITEM_SEQ] != 0).sum()
         return count
+
+
+def _ranking_losses(chosen: Tensor, others: Tensor) -> Tensor:
+    """Return how badly what was chosen is told from something else; scores are probabilities, as in the paper."""
+    margin = torch.sigmoid(at_least_float32(chosen)) - torch.sigmoid(at_least_float32(others))
+    return -functional.logsigmoid(margin)
 
 
 def _attribute_field(config: "Config", dataset: "Dataset") -> str:

@@ -16,7 +16,8 @@ class SASRec(TransformerRecommender):
 
     Kang and McAuley, "Self-attentive sequential recommendation", 2018. As in the paper, a sequence is trained on at
     all its positions at once, unless `train_all_positions` is False; the paper's loss is `loss_type: BCE`. The layers
-    are normalised behind each part, as in RecBole, or before it, as in the paper, with `norm_first: true`.
+    are normalised behind each part, as in RecBole, or before it, as in the paper, with `norm_first: true`; positions
+    are counted from the beginning, as in RecBole, or from the end, as by the authors, with `positions_from_end: true`.
 
     Args:
         config: The settings.
