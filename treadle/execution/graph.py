@@ -302,6 +302,7 @@ class GraphExecution:
             return
         # Some kernels do not repeat themselves: how far the steps are from themselves says how much is allowed.
         before.restore()
+        inputs.rewind()
         step()
         step()
         require_agreement(before.copies, stepped, replayed, before.now())

@@ -199,7 +199,7 @@ class _Loaders:
         if not self._paired:
             raise ConfigError("train_neg_sample_args needs users and items; set it to None for data with labels")
         sequential = isinstance(self._train, SequentialDataset)
-        by_target = sequential and (self._repeatable or bool(self._config["train_all_positions"]))
+        by_target = sequential and self._repeatable
         users, _ = self._train.user_item_pairs()
         return Negatives(
             UserItems.only_itself(self._train.item_num) if by_target else self._seen["train"],

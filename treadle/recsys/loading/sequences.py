@@ -26,7 +26,7 @@ class SequenceTrainDataLoader(AbstractDataLoader):
     Args:
         config: The settings.
         dataset: The data for training.
-        sampler: Where negatives come from, by target; None for none.
+        sampler: Where negatives come from, by user or by target; None for none.
         shuffle: Whether each epoch has an order of its own.
     """
 
@@ -86,17 +86,22 @@ class SequenceTrainDataLoader(AbstractDataLoader):
         targets = self._dataset.windows(begins + 1, lengths)[self._list]
         columns = {POSITIVES + self._list: targets}
         if self._count:
-            columns[self._prefix + self._list] = self._negatives(targets, places, epoch)
+            columns[self._prefix + self._list] = self._negatives(begins, targets, places, epoch)
         return columns
 
-    def _negatives(self, targets: Tensor, places: Tensor, epoch: int) -> Tensor:
-        """Return items other than the target for each position, 0 where there is no target."""
+    def _negatives(self, begins: Tensor, targets: Tensor, places: Tensor, epoch: int) -> Tensor:
+        """Return items that the sampler allows beside the target of each position, 0 where there is no target."""
+        data = self._dataset
+        assert data.flat is not None
         inside = targets != 0
         cells = places.unsqueeze(1) * self._width + inside.new_ones(inside.shape).cumsum(1) - 1
-        flat = targets.masked_fill(~inside, 1).reshape(-1)
+        if self._sampler.field == data.uid_field:
+            keys = data.flat[str(data.uid_field)][begins].unsqueeze(1).expand_as(targets)
+        else:
+            keys = targets.masked_fill(~inside, 1)
         seed = fold_seed(self._seed, "negatives", epoch)
-        sampler = self._sampler.sampler(flat.device)
-        drawn: Tensor = sampler.sample(flat, self._count, seed=seed, positions=cells.reshape(-1))
+        sampler = self._sampler.sampler(targets.device)
+        drawn: Tensor = sampler.sample(keys.reshape(-1), self._count, seed=seed, positions=cells.reshape(-1))
         drawn = drawn.view(*targets.shape, self._count).masked_fill_(~inside.unsqueeze(2), 0)
         return drawn.squeeze(2) if self._count == 1 else drawn
 
