@@ -85,7 +85,7 @@ def make_step(model: HandSupernet, *, half: bool) -> Callable[[Batch, Batch], No
     def loss_of(batch: Batch) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=half):
             outputs = model(batch[0])
-        return F.cross_entropy(outputs.float(), batch[1])
+        return F.cross_entropy(outputs.float() if half else outputs, batch[1])
 
     def step(train: Batch, validation: Batch) -> None:
         architect.zero_grad()

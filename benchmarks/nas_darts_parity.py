@@ -13,7 +13,7 @@ from treadle.data import InMemoryDataset
 from treadle.nas.spaces import DartsSpace
 
 EPOCHS = 3
-ARCHITECTURE_TOLERANCE, WEIGHT_TOLERANCE = 1e-8, 1e-6
+ARCHITECTURE_TOLERANCE, WEIGHT_TOLERANCE = 1e-12, 1e-11
 """How far apart the weights of candidates may be in the mean, and the norm of all other weights, relative to itself.
 
 Both calculate in double precision. Adam makes steps of equal length from gradients of any: where one is next to zero,
