@@ -14,7 +14,7 @@ from treadle._setup import SetUp
 from treadle.checkpoint import CheckpointStore, Saver
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.fingerprint import (
-    differences,
+    changes,
     environment,
     fingerprint_data,
     fingerprint_model,
@@ -120,7 +120,7 @@ class Running(SetUp):
         """Read the checkpoint at `step`, having checked that it is of this run."""
         manifest = store.manifest(step)
         saved = manifest["identity"]
-        found = differences({**saved, "batch": batch_identity(saved["batch"])}, self._identity())
+        found = changes({**saved, "batch": batch_identity(saved["batch"])}, self._identity())
         if found:
             listed = "; ".join(found)
             raise CheckpointError(
@@ -158,7 +158,7 @@ class Running(SetUp):
 
     def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Say what is no longer as it was, where the run can go on all the same."""
-        changed = differences(manifest["environment"], environment())
+        changed = changes(manifest["environment"], environment())
         if changed:
             self.print("resumed, but not bit for bit: " + "; ".join(changed))
         moving = SCHEDULED if self._is_scheduled() else ()
