@@ -189,7 +189,7 @@ class Opening(SetUp):
             "precision": self.precision.initial,
         }
 
-    def _resume(self, *, partly: bool = False) -> None:
+    def _restore(self, *, partly: bool = False) -> None:
         """Load the state to go on from: once for the start events to see, and again where they may have moved it.
 
         Args:

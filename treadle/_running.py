@@ -30,7 +30,7 @@ class Running(Opening):
         self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
         return reason
 
-    def _resumed(self) -> None:
+    def _note_start(self) -> None:
         """Forget the state that was loaded: the run is where it was, and moves on.
 
         A run that begins is saved at once: what it was built and seeded with may differ when it is started again.
@@ -271,6 +271,6 @@ class Running(Opening):
         shared["tracked"]["poisoned"] = {"steps": sorted({*self._poisoned.steps, request.step})}
         self._restored = (shared, shared if self.processes.is_main else store.read(step))
         self._saved_at = None
-        self._resume()
+        self._restore()
         self._next_due = 0
         self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")

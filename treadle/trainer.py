@@ -147,10 +147,10 @@ class Trainer(Attempting):
         """Run the epochs, with everything that goes before and after them."""
         with self._closing_run(), failing_together(self.processes, self.run_dir):
             self._open_run()
-            self._resume(partly=True)
+            self._restore(partly=True)
             self.training_run_start()
             with self.callback_handler.session("on_training_run_start", self):
-                self._resume()
+                self._restore()
                 over = self._stop_reason
                 reason = self._run_epochs() if over is None else self._stay_stopped(over)
                 self._finish_run_or_say_why()
@@ -306,10 +306,10 @@ class Trainer(Attempting):
         if self._graphs is not None:
             self._forget_stale_graphs(self._graphs)
         if resumed:
-            self._resume()
+            self._restore()
             for stream in self.streams.values():
                 stream.replaying = True
-        self._resumed()
+        self._note_start()
         limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
         overridden = type(self)._clip_gradients is not Trainer._clip_gradients
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
