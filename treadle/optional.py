@@ -10,6 +10,10 @@ from treadle.errors import MissingDependencyError
 def require(package: str, *, extra: str, user: str) -> None:
     """Make sure that a package is installed, without loading it.
 
+    >>> require("no_such_package", extra="plot", user="This")
+    Traceback (most recent call last):
+    treadle.errors.MissingDependencyError: This needs no_such_package; pip install 'treadle[plot]'
+
     Args:
         package: Its name, as it is imported.
         extra: The extra of Treadle that brings it.
@@ -25,6 +29,11 @@ def require(package: str, *, extra: str, user: str) -> None:
 @contextmanager
 def importing(package: str, *, extra: str, user: str) -> Iterator[None]:
     """Let the import statements in the block fail in plain words.
+
+    >>> with importing("no_such_package", extra="plot", user="This"):
+    ...     import no_such_package.inner
+    Traceback (most recent call last):
+    treadle.errors.MissingDependencyError: This needs no_such_package; pip install 'treadle[plot]'
 
     Args:
         package: What is to be installed where they fail.
