@@ -150,6 +150,11 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     torch.save(argparse.Namespace(rate=0.1), tmp_path / "object.pt")
     with pytest.raises(CheckpointError, match=r"holds a argparse\.Namespace; weights come as a dict"):
         read_foreign(tmp_path / "object.pt")
+    endless: list[Any] = []
+    endless.append(endless)
+    torch.save({"weight": torch.ones(1), "loop": endless}, tmp_path / "loop.pt")
+    with pytest.raises(CheckpointError, match=r"loop\.pt holds something that holds itself"):
+        read_foreign(tmp_path / "loop.pt")
     torch.save({"epoch": 1}, tmp_path / "empty.pt")
     with pytest.raises(CheckpointError, match="there are no weights among"):
         read_foreign(tmp_path / "empty.pt")

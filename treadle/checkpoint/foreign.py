@@ -55,6 +55,13 @@ def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
     if not isinstance(state, dict):
         kind = state.kind if isinstance(state, Record) else type(state).__name__
         raise CheckpointError(f"{target} holds a {kind}; weights come as a dict of tensors by name")
+    try:
+        return _sorted_out(state, unknown)
+    except RecursionError:
+        raise CheckpointError(f"{target} holds something that holds itself, which no checkpoint does") from None
+
+
+def _sorted_out(state: dict[str, Any], unknown: list[str]) -> ForeignCheckpoint:
     found = ForeignCheckpoint(_system_of(state), weights_in(state), _optimizer_of(state), passed_over=unknown)
     taken = {"state_dict", "model_state_dict", "model", "optimizer", "optimizer_states", "optimizer_state_dict"}
     plain = {str(name): _plain(value) for name, value in state.items() if name not in taken}
