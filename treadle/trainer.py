@@ -310,10 +310,12 @@ class Trainer(Attempting):
             for stream in self.streams.values():
                 stream.replaying = True
         self._note_start()
-        limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
-        overridden = type(self)._clip_gradients is not Trainer._clip_gradients
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
-        self._clips = limits or overridden or self.track_gradient_norm
+        self._clips = self.track_gradient_norm or self._clipping_is_asked_for()
+
+    def _clipping_is_asked_for(self) -> bool:
+        bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
+        return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
 
     def _forget_stale_graphs(self, graphs: GraphExecution) -> None:
         """Record anew what was recorded for other modes of modules, or for other weights that learn."""
