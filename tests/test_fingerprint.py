@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from treadle.fingerprint import (
-    differences,
+    changes,
     environment,
     fingerprint_data,
     fingerprint_model,
@@ -140,14 +140,14 @@ def test_the_environment_is_what_bits_depend_on() -> None:
 def test_every_difference_is_named_by_its_place_with_both_values() -> None:
     saved = {"model": {"a": 1, "b": [2]}, "gone": 3, "same": {"x": 1}}
     present = {"model": {"a": 1, "b": [4], "c": 5}, "same": {"x": 1}, "new": None}
-    assert differences(saved, present) == [
+    assert changes(saved, present) == [
         "model.b: [2] in the checkpoint, [4] now",
         "model.c: absent in the checkpoint, 5 now",
         "gone: 3 in the checkpoint, absent now",
         "new: absent in the checkpoint, None now",
     ]
-    assert differences(saved, saved) == []
+    assert changes(saved, saved) == []
 
 
 def test_a_part_that_became_a_plain_value_is_a_difference() -> None:
-    assert differences({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} in the checkpoint, 2 now"]
+    assert changes({"a": {"b": 1}}, {"a": 2}) == ["a: {'b': 1} in the checkpoint, 2 now"]

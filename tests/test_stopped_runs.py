@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from tests.interrupting import CutError, assert_same_run, checkpoint_steps, contents, make_trainer, samples
 from treadle import StopTrainingError, TrainerCallback
 from treadle import TrainerPlaceholderValues as Placeholder
-from treadle._running import is_longer
+from treadle._opening import is_longer
 from treadle.callbacks import EarlyStoppingCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import CheckpointError

@@ -19,6 +19,7 @@ from torch.utils.data import (
 from torchmetrics import Accuracy, MeanSquaredError, MetricCollection
 
 from treadle.callback import TrainerCallback
+from treadle.data import Stream
 from treadle.trainer import Trainer
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -321,6 +322,28 @@ def test_a_collection_of_metrics_reports_each_under_its_own_name() -> None:
     for metrics in (collection, {"all": collection}):
         history = classifier(metrics=metrics).train(classes(), 1, eval_dataset=classes()).history
         assert set(history) == {"train_loss_epoch", "eval_loss_epoch", "top1"}
+
+
+def test_an_evaluation_on_other_data_changes_nothing_for_the_next_one_without() -> None:
+    trainer = make_trainer()
+    trainer.train(DATA, 1, eval_dataset=DATA)
+    expected = trainer.evaluate()["evaluation_loss"]
+    words = [("one", 1.0), ("two", 2.0)]
+
+    def collate(samples: list[tuple[str, float]]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(len(samples), 2), torch.tensor([[number] for _, number in samples])
+
+    assert trainer.evaluate(words, collate_fn=collate)["evaluation_loss"] != expected
+    assert trainer.evaluate()["evaluation_loss"] == expected
+
+
+def test_a_prediction_that_fails_closes_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(Stream, "close", lambda stream: closed.append(stream.source))
+    loader = DataLoader(TensorDataset(torch.ones(4, 3)))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        make_trainer().predict(loader)
+    assert closed == [loader]
 
 
 def test_predictions_come_in_the_order_of_the_data() -> None:

@@ -1,7 +1,7 @@
 """The verbs that look at a model without changing it: evaluation and prediction."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ class Evaluation(Saving):
         if data is None:
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
-        kept = (self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config)
+        data_of_run, collate_of_run = self.eval_dataset, self.collate_fn
+        stream_of_run, config_of_run = self._eval_dataloader, self.run_config
         self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
         try:
             self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
@@ -55,13 +56,13 @@ class Evaluation(Saving):
                 self.evaluation_run_end()
                 self.fire("on_evaluation_run_end")
         finally:
-            if self._eval_dataloader is not None and self._eval_dataloader is not kept[2]:
+            if self._eval_dataloader is not None and self._eval_dataloader is not stream_of_run:
                 self._eval_dataloader.close()
             if self._looping:
                 # A callback evaluates in the middle of a run, which goes on with its own data.
-                self.eval_dataset, self.collate_fn, self._eval_dataloader, self.run_config = kept
-            elif kept[0] is not None:
-                self.eval_dataset = kept[0]
+                self._eval_dataloader, self.run_config = stream_of_run, config_of_run
+            if self._looping or data_of_run is not None:
+                self.eval_dataset, self.collate_fn = data_of_run, collate_of_run
         return results
 
     @torch.no_grad()
@@ -84,11 +85,10 @@ class Evaluation(Saving):
         stream = self._stream(loader, evaluation=True, name="prediction")
         stream.limit = None
         self._look_for_sparse()
-        with self.single_precision, self._looking():
+        with closing(stream), self.single_precision, self._looking():
             self.model.eval()
             passes = [(self._predict_batch(batch), counts) for batch, counts in self._in_step(stream)]
             outputs = [output for output, counts in passes if counts]
-        stream.close()
         return self._joined(outputs)
 
     def calculate_prediction(self, batch: Batch) -> Any:

@@ -38,6 +38,8 @@ from treadle.run_folder import RunFolder
 from treadle.run_place import place_of
 from treadle.settings import RunSettings
 
+ON_NONFINITE = ("raise", "skip", "rollback")
+MICROBATCH = ("fixed", "auto")
 AGREEMENT_STEPS = 10
 """How many steps several processes go before they ask each other whether one wants to stop."""
 
@@ -81,9 +83,6 @@ class Foundation:
         parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model.
     """
 
-    scheduler: Any
-    run_config: TrainerRunConfig | None
-
     def __init__(
         self,
         model: nn.Module,
@@ -113,11 +112,8 @@ class Foundation:
         timeout: float | None = None,
         parallel: Plan | str = "auto",
     ) -> None:
-        _check_choice("on_nonfinite", on_nonfinite, ("raise", "skip", "rollback"))
-        _check_choice("microbatch", microbatch, ("fixed", "auto"))
-        if type(max_rollbacks) is not int or max_rollbacks < 0:
-            raise ConfigError(f"max_rollbacks={max_rollbacks!r} must be a whole number from 0")
-        _check_parts(model, loss_func, optimizer, callbacks, loss_reduction)
+        _check_choices(on_nonfinite, max_rollbacks, microbatch, loss_reduction)
+        _check_parts(model, loss_func, optimizer, callbacks)
         self.model = model
         self.loss_func = loss_func
         self.optimizer: Any = optimizer
@@ -131,9 +127,6 @@ class Foundation:
         self.microbatch = microbatch
         self.execution = execution
         self.compile = Compile.of(compile or execution == "compile")
-        self.recording = False
-        self.recorded_callbacks: frozenset[Any] = frozenset()
-        self.update_applied: Tensor | None = None
         self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
         check_execution(execution, self.processes.device)
         agree = self.processes.make_largest if self.processes.distributed else None
@@ -148,50 +141,58 @@ class Foundation:
         self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
         self.callback_handler = CallbackHandler(callbacks)
         self.callback_handler.on_stop = self._take_stop
+        self.max_batches_per_epoch: int | None = active_limit()
+        self._accelerator = AcceleratorFacade(self.processes)
+        self._loss_tracker = LossTracker(self.progress)
+        self._metrics = EvaluationMetrics(metrics)
+        self._tracked = Tracked()
+        self._prepare_for_first_run()
+        self.fire("on_init_end")
+        self._check_plan()
+
+    def _prepare_for_first_run(self) -> None:
+        """Have everything that a run fills in as it is where none has begun."""
         self.train_dataset: Any = None
         self.eval_dataset: Any = None
         self.collate_fn: Any = None
         self.create_scheduler_fn: Any = None
-        self.scheduler = None
-        self.run_config = None
-        self.max_batches_per_epoch: int | None = active_limit()
-        self.track_gradient_norm = False
-        self.in_own_loop = False
+        self.scheduler: Any = None
+        self.run_config: TrainerRunConfig | None = None
         self.streams: dict[str, Stream] = {}
+        self.recording = self.in_own_loop = False
+        self.recorded_callbacks: frozenset[Any] = frozenset()
+        self.track_gradient_norm = False
         self.gradient_norm: Tensor | None = None
-        self._accelerator = AcceleratorFacade(self.processes)
+        self.update_applied: Tensor | None = None
+        self._settings: RunSettings | None = None
+        self._folder: RunFolder | None = None
         self._train_dataloader: Stream | None = None
         self._eval_dataloader: Stream | None = None
-        self._loss_tracker = LossTracker(self.progress)
-        self._metrics = EvaluationMetrics(metrics)
-        self._settings: RunSettings | None = None
-        self._tracked = Tracked()
         self._data_seed = 0
+        # Where the loop is, and whether it is to end.
         self._stop_request: str | None = None
         self._stops_for_good = self._pauses = False
-        self._looping = False
+        self._looping = self._stopped = False
+        self._next_due = 0
+        # The update under way.
         self._phase: Phase | None = None
         self._window_samples = 0
-        self._optimizers: list[Optimizer] = []
-        self._clips = False
-        self._updated = self._stopped = False
-        self._next_due = 0
-        self._folder: RunFolder | None = None
-        self._poisoned = PoisonedSteps()
-        self._gate: UpdateGate | None = None
-        self._offloaded: list[OffloadedState] = []
-        self._splits = MicroBatchSplits()
+        self._clips = self._updated = False
         self._scheduled_by_step = True
         self._rate_factor = 1.0
+        # What carries updates out, or leaves them out.
+        self._optimizers: list[Optimizer] = []
+        self._gate: UpdateGate | None = None
+        self._poisoned = PoisonedSteps()
+        self._offloaded: list[OffloadedState] = []
+        self._splits = MicroBatchSplits()
+        self._verbs: CompiledVerbs | None = None
         self._graphs: GraphExecution | None = None
         self._modes: tuple[list[tuple[int, bool]], list[int]] = ([], [])
-        self._verbs: CompiledVerbs | None = None
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
         self._learning: list[int] = []
         self._reach_known = self._finds_unreached = False
-        self.fire("on_init_end")
-        self._check_plan()
 
     def _check_plan(self) -> None:
         """Refuse what the plan cannot do, before anything runs."""
@@ -338,12 +339,18 @@ class Foundation:
         return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}={value!r} is unknown; use one of {choices}")
+def _check_choices(on_nonfinite: str, max_rollbacks: int, microbatch: str, loss_reduction: str) -> None:
+    if on_nonfinite not in ON_NONFINITE:
+        raise ConfigError(f"on_nonfinite={on_nonfinite!r} is unknown; use one of {ON_NONFINITE}")
+    if type(max_rollbacks) is not int or max_rollbacks < 0:
+        raise ConfigError(f"max_rollbacks={max_rollbacks!r} must be a whole number from 0")
+    if microbatch not in MICROBATCH:
+        raise ConfigError(f"microbatch={microbatch!r} is unknown; use one of {MICROBATCH}")
+    if loss_reduction not in REDUCTIONS:
+        raise ConfigError(f"loss_reduction={loss_reduction!r} is unknown; use 'mean' or 'sum'")
 
 
-def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, loss_reduction: str) -> None:
+def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
     if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
@@ -357,5 +364,3 @@ def _check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any, los
             raise ConfigError(f"optimizer is a {type(one).__name__}; pass a torch.optim.Optimizer, or a dict of them")
     if callbacks is None or isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks={callbacks!r}; pass a sequence of callbacks, or () for none")
-    if loss_reduction not in REDUCTIONS:
-        raise ConfigError(f"loss_reduction={loss_reduction!r} is unknown; use 'mean' or 'sum'")

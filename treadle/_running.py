@@ -1,215 +1,28 @@
-"""Keeping a run: its folder, its checkpoints, going on from one, and leaving in good order."""
+"""Keeping a run: its checkpoints, its end, leaving it in good order and going back in it."""
 
 import math
-import os
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from treadle._setup import SetUp
-from treadle.checkpoint import CheckpointStore, Saver
+from treadle._opening import Opening
 from treadle.errors import CheckpointError, NonFiniteError
-from treadle.fingerprint import (
-    differences,
-    environment,
-    fingerprint_data,
-    fingerprint_model,
-    fingerprint_optimizer,
-    plain_values,
-)
+from treadle.fingerprint import environment
 from treadle.gradients import norm_of
 from treadle.leaving import LeavingRequests, leave
-from treadle.metrics_file import MetricsFile
 from treadle.nonfinite import REMEDY, RollBack
-from treadle.parallel.peers import Peers
-from treadle.provenance import origin
-from treadle.resplitting import batch_identity
 from treadle.result import find_best
-from treadle.run_folder import RunFolder
-from treadle.schedules.extending import SCHEDULED, fit_schedule
 
 PATIENCE_AFTER_FAILURE = 10.0
 """Seconds that the last checkpoint of a run that failed waits for the parts of other ranks."""
 
 
-class Running(SetUp):
+class Running(Opening):
     """What a trainer with a run folder does around the loop; without one it does nothing."""
 
-    _saver: Saver | None = None
-    _restored: tuple[dict[str, Any], dict[str, Any]] | None = None
-    _cut = False
-    _stop_reason: str | None = None
-    _foreign_epoch = _told_of_rounding = False
-
-    def _open_run(self) -> None:
-        """Open the run's folder and find out whether to go on from a checkpoint in it."""
-        self._folder = self._saver = self._restored = None
-        self._cut = False
-        self._stop_reason = None
-        self._stops_for_good = self._pauses = False
-        self._told_of_rounding = False
-        self._saved_at: tuple[int, int] | None = None
-        self._saved_finished = False
-        self._judged = 0
-        self._started_at: int | None = None
-        self._metrics_file: MetricsFile | None = None
-        self._afterwards: list[Callable[[], None]] = []
-        self.storage.on_flush = None
-        self._tracked.remove("metrics_file")
-        if self.run_dir is None:
-            return
-        self._folder = RunFolder(self.run_dir)
-        store = CheckpointStore(
-            self._folder.checkpoints,
-            self.checkpoint_policy,
-            rank=self.processes.rank,
-            size=self.processes.size,
-            may_live=Peers(self.processes).may_live if self.processes.distributed else None,
-        )
-        attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
-        self._saver = Saver(store, attempt, self._come_back)
-        step = self._step_to_resume(store)
-        if step is not None:
-            self._take_checkpoint(store, step)
-        if self.processes.is_main:
-            self._open_files(store, fresh=step is None)
-
-    def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
-        assert self._folder is not None
-        store.clear_leftovers()
-        metrics = MetricsFile(self._folder.path / "metrics.jsonl", self.progress)
-        if fresh:
-            metrics.truncate()
-        self.track(metrics_file=metrics)
-        self.storage.on_flush = metrics.put
-        self._metrics_file = metrics
-        self._write_config(self._folder)
-
-    def _write_config(self, folder: RunFolder) -> None:
-        """Write what the run was asked to do into its folder."""
-        assert self.run_config is not None
-        folder.write_config({**self.run_config.to_dict(), **self._described()})
-
-    def _step_to_resume(self, store: CheckpointStore) -> int | None:
-        """Return the step to go on from, the same on every rank; None starts afresh.
-
-        Raises:
-            CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
-        """
-        resume = self.settings.resume
-        steps = self.processes.share(store.steps())
-        if resume is None and any(steps):
-            raise CheckpointError(
-                f"{self.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with it, "
-                "or another run_dir"
-            )
-        if resume is None or not steps:
-            return None
-        step: int | None = self.processes.share(store.newest_good() if self.processes.is_main else None)
-        if step is None:
-            raise CheckpointError(
-                f"every checkpoint in {store.folder} is damaged (steps {steps}); restore one, or use another run_dir"
-            )
-        return step
-
-    def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
-        """Read the checkpoint at `step`, having checked that it is of this run."""
-        manifest = store.manifest(step)
-        saved = manifest["identity"]
-        found = differences({**saved, "batch": batch_identity(saved["batch"])}, self._identity())
-        if found:
-            listed = "; ".join(found)
-            raise CheckpointError(
-                f"the run in {self.run_dir} is another one: {listed}. Start afresh in another run_dir"
-            )
-        shared = self._read_shared(store, step)
-        own = self._read_own(store, step, shared)
-        self._fit_schedule(shared["tracked"], manifest)
-        self._report_changes(shared["tracked"], manifest)
-        if self.processes.is_main:
-            store.discard_after(step)
-        self.processes.barrier()
-        self._restored = (shared, own)
-        self._saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
-        if not is_longer(self._planned(), manifest["planned"]):
-            self._stop_reason = manifest.get("stopped")
-        self.print(f"going on from step {step} of {self.run_dir}")
-
-    def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
-        """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
-        assert self.run_config is not None
-        unit = "steps" if self._scheduled_by_step else "epochs"
-        fitted = fit_schedule(
-            self.scheduler,
-            tracked.get("scheduler"),
-            saved_steps=manifest["planned"]["steps"],
-            steps=self.run_config.max_num_train_steps,
-            extend=self.settings.extend,
-            taken=int(tracked["progress"]["step" if self._scheduled_by_step else "epoch"]),
-            limit=manifest["planned"][unit],
-        )
-        if fitted is not self.scheduler:
-            self.scheduler = fitted
-            self.track(scheduler=fitted)
-
-    def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
-        """Say what is no longer as it was, where the run can go on all the same."""
-        changed = differences(manifest["environment"], environment())
-        if changed:
-            self.print("resumed, but not bit for bit: " + "; ".join(changed))
-        moving = SCHEDULED if self._is_scheduled() else ()
-        for name, optimizer in self.optimizers().items():
-            for change in self._optimizer_state(optimizer).changed_arguments(tracked[name], moving):
-                self.print(f"{name}: {change}; the checkpoint's value is used")
-
-    def _is_scheduled(self) -> bool:
-        """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
-        return self.scheduler is not None
-
-    def _described(self) -> dict[str, Any]:
-        """Return what is trained and how, for people who compare runs."""
-        optimizers = {
-            name: {"class": type(optimizer).__name__, **plain_values(optimizer.defaults)}
-            for name, optimizer in self.optimizers().items()
-        }
-        scheduler = None if self.scheduler is None else type(self.scheduler).__name__
-        return {"model": type(self.model).__name__, "optimizers": optimizers, "scheduler": scheduler}
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
-        assert self.run_config is not None
-        data = getattr(self._train_dataloader, "dataset", None)
-        return {
-            "model": self.parallel.fingerprint or fingerprint_model(self.model),
-            "optimizer": {
-                name: self.parallel.prints.get(id(one)) or fingerprint_optimizer(one)
-                for name, one in self.optimizers().items()
-            },
-            "data": fingerprint_data(self.train_dataset if data is None else data),
-            "batch": batch_identity(
-                {
-                    "per device": self.run_config.train_per_device_batch_size,
-                    "accumulation": self.run_config.gradient_accumulation_steps,
-                    "processes": self.parallel.data_size,
-                }
-            ),
-            "precision": self.precision.initial,
-        }
-
-    def _resume(self, *, partly: bool = False) -> None:
-        """Load the state to go on from: once for the start events to see, and again where they may have moved it.
-
-        Args:
-            partly: Whether some of what the state is of may still be missing, to be tracked at the start of the run.
-        """
-        if self._restored is None and self.settings.resume_from is not None and self._started_at is None:
-            self._restored = self._read_training_state(self.settings.resume_from)
-        if self._restored is not None:
-            self._load_state(*self._restored, partly=partly)
+    _foreign_epoch = False
 
     def _stay_stopped(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
@@ -217,7 +30,7 @@ class Running(SetUp):
         self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
         return reason
 
-    def _resumed(self) -> None:
+    def _note_start(self) -> None:
         """Forget the state that was loaded: the run is where it was, and moves on.
 
         A run that begins is saved at once: what it was built and seeded with may differ when it is started again.
@@ -230,18 +43,6 @@ class Running(SetUp):
             self._write_manifest()
             if fresh:
                 self._save()
-
-    def _write_manifest(self) -> None:
-        if self._folder is not None and self.processes.is_main:
-            facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
-            facts |= {"environment": environment(), "processes": self.processes.size}
-            made_from = origin(self._sources(), deterministic=self.deterministic, but=self._folder.path)
-            self._folder.write_manifest({**facts, **made_from})
-
-    def _sources(self) -> list[Any]:
-        """Return what names the files that the run reads: the command line and the data sets."""
-        streams = (self._train_dataloader, self._eval_dataloader)
-        return [sys.argv[1:], *(getattr(stream, "dataset", None) for stream in streams)]
 
     # Saving -----------------------------------------------------------------------------------------------
 
@@ -280,11 +81,6 @@ class Running(SetUp):
             "stopped": self._stop_reason,
         }
 
-    def _planned(self) -> dict[str, int | None]:
-        """Return how long the run is to be."""
-        assert self.run_config is not None
-        return {"steps": self.run_config.max_num_train_steps, "epochs": self.run_config.num_epochs}
-
     def _check_weights(self) -> None:
         """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.
 
@@ -310,10 +106,6 @@ class Running(SetUp):
         if self.checkpoint_policy.on_error == "raise":
             raise error
         self.print(f"going on without a checkpoint: {error}")
-
-    def _come_back(self) -> None:
-        """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
-        self._next_due = 0
 
     def _wait_for_saver(self) -> None:
         """Wait for a checkpoint being written; if it failed, that is reported and costs no other."""
@@ -479,21 +271,6 @@ class Running(SetUp):
         shared["tracked"]["poisoned"] = {"steps": sorted({*self._poisoned.steps, request.step})}
         self._restored = (shared, shared if self.processes.is_main else store.read(step))
         self._saved_at = None
-        self._resume()
+        self._restore()
         self._next_due = 0
         self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")
-
-
-def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:
-    """Whether a run of these limits is to be longer than one of those, or is limited otherwise.
-
-    >>> is_longer({"steps": 30, "epochs": 3}, {"steps": 20, "epochs": 2})
-    True
-    >>> is_longer({"steps": None, "epochs": 2}, {"steps": None, "epochs": 3})
-    False
-    """
-    for unit in ("steps", "epochs"):
-        own, other = now[unit], then[unit]
-        if own is not None and other is not None:
-            return own > other
-    return now != then

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.nested import differences
 from treadle.precision.single import rounding
 
 SAMPLED_ROWS = 64
@@ -74,18 +75,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def differences(saved: dict[str, Any], present: dict[str, Any], where: str = "") -> list[str]:
+def changes(saved: dict[str, Any], present: dict[str, Any]) -> list[str]:
     """Return, in words, every place at which two trees of plain data differ.
 
-    >>> differences({"model": {"a": 1, "b": 2}}, {"model": {"a": 1, "b": 3}})
+    >>> changes({"model": {"a": 1, "b": 2}}, {"model": {"a": 1, "b": 3}})
     ['model.b: 2 in the checkpoint, 3 now']
     """
-    found: list[str] = []
-    for key in [*saved, *(key for key in present if key not in saved)]:
-        name = f"{where}.{key}" if where else str(key)
-        old, new = saved.get(key, "absent"), present.get(key, "absent")
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += differences(old, new, name)
-        elif old != new:
-            found.append(f"{name}: {old} in the checkpoint, {new} now")
-    return found
+    found = differences(saved, present, absent="absent")
+    return [f"{one.name}: {one.first} in the checkpoint, {one.second} now" for one in found]

@@ -16,8 +16,9 @@ from treadle.callback import CallbackHandler, TrainerCallback
 from treadle.callbacks import MoveModulesToDeviceCallback
 from treadle.checkpoint import Tracked
 from treadle.data import RandomState
-from treadle.errors import ConfigError, MissingDependencyError, StopTrainingError
+from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import InMemoryRunHistory, LossTracker
+from treadle.optional import importing
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -62,12 +63,8 @@ class LearningRateSweep:
         Raises:
             MissingDependencyError: matplotlib is not installed.
         """
-        try:
+        with importing("matplotlib", extra="plot", user="LearningRateSweep.plot"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingDependencyError(
-                "LearningRateSweep.plot needs matplotlib; pip install 'treadle[plot]'"
-            ) from error
         axes = (figure := Figure(layout="constrained")).add_subplot()
         axes.plot(self.rates, self.losses, alpha=0.3, label="loss")
         axes.plot(self.rates, self.smoothed, label="smoothed")

@@ -7,19 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch.optim import Optimizer
 
+from treadle._attempting import Attempting
 from treadle._foundation import AGREEMENT_STEPS
-from treadle._updating import Updating
-from treadle.data import Batch, size_of
+from treadle.data import Batch
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
 from treadle.execution import GraphExecution
 from treadle.foreign import ForeignUpdates
-from treadle.losses import describe_batch, name_of
 from treadle.lr_scaling import LRScaling
-from treadle.micro_batches import BeforeAttempt
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
@@ -33,7 +30,7 @@ from treadle.settings import Interval, RunSettings, one_limit
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
-class Trainer(Updating):
+class Trainer(Attempting):
     """Trains a model; subclass it and override a verb, or add a callback.
 
     The arguments are those of `Foundation`. Verbs that begin with *create* or *calculate* return a value, all
@@ -123,6 +120,16 @@ class Trainer(Updating):
             extend=extend,
             lr_scaling=LRScaling() if lr_scaling is None else lr_scaling,
         )
+        self._check_can_train(save_every, resume)
+        self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
+        self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
+        self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
+        exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
+        with self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
+            return self._run_training()
+
+    def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:
+        """Refuse a run that this trainer lacks something for."""
         if self.run_dir is None and (save_every is not None or resume is not None):
             asked = f"save_every={save_every!r}" if save_every is not None else f"resume={resume!r}"
             raise ConfigError(f"{asked} needs a folder for the run; build the trainer with run_dir=")
@@ -130,12 +137,6 @@ class Trainer(Updating):
             raise ConfigError("on_nonfinite='rollback' needs checkpoints to go back to; give the trainer a run_dir=")
         if self.optimizer is None:
             raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
-        self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
-        self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
-        self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
-        exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
-        with self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
-            return self._run_training()
 
     def _check_plan(self) -> None:
         check_trainer(self, Trainer)
@@ -146,10 +147,10 @@ class Trainer(Updating):
         """Run the epochs, with everything that goes before and after them."""
         with self._closing_run(), failing_together(self.processes, self.run_dir):
             self._open_run()
-            self._resume(partly=True)
+            self._restore(partly=True)
             self.training_run_start()
             with self.callback_handler.session("on_training_run_start", self):
-                self._resume()
+                self._restore()
                 over = self._stop_reason
                 reason = self._run_epochs() if over is None else self._stay_stopped(over)
                 self._finish_run_or_say_why()
@@ -286,58 +287,6 @@ class Trainer(Updating):
         if self._cut:
             self._save(finished=True)
 
-    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
-        """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
-        if self._poisoned.steps:
-            bad = self.progress.step + 1 in self._poisoned.steps
-            self.update_applied = torch.tensor(not bad, dtype=torch.float32, device=self.device)
-            if bad:
-                self._pass_over(phase, window)
-                return
-        before = None if self.microbatch == "fixed" else BeforeAttempt(self.model, self._loss_tracker)
-        try:
-            parts = window if before is None else self._splits.cut(window)
-            if self._graphs is None:
-                self.update(phase, parts)
-            else:
-                self._graphs.update(phase, parts)
-        except torch.OutOfMemoryError:
-            if before is None or not self._may_cut_finer(window):
-                raise
-            before.restore()
-            self._cut_finer()
-            self._attempt(phase, window)
-        except StopTrainingError:
-            raise
-        except Exception as error:
-            error.add_note(self._place_of(phase, window))
-            raise
-
-    def _pass_over(self, phase: Phase, window: list[Batch]) -> None:
-        """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
-        self._phase = phase
-        self._window_samples = sum(map(size_of, window))
-        if phase.scheduler is not None and self._scheduled_by_step:
-            self.scheduler_step()
-
-    def _may_cut_finer(self, window: list[Batch]) -> bool:
-        # Alone only: another process would not know that this one makes more backward passes.
-        alone = not self.processes.distributed
-        return alone and not self._updated and self._splits.parts < max(map(size_of, window))
-
-    def _cut_finer(self) -> None:
-        """Halve the micro-batches after memory ran out."""
-        self._splits.halve()
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.print(f"memory ran out: each micro-batch is cut into {self._splits.parts}, the batch stays the same")
-
-    def _place_of(self, phase: Phase, window: list[Batch]) -> str:
-        place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {name_of(phase.loss)}"
-        return f"{place}, for batches of {'; '.join(map(describe_batch, window))}"
-
     def _begin_streams(self) -> None:
         if not self.progress.mid_epoch:
             self._loss_tracker.reset()
@@ -357,14 +306,16 @@ class Trainer(Updating):
         if self._graphs is not None:
             self._forget_stale_graphs(self._graphs)
         if resumed:
-            self._resume()
+            self._restore()
             for stream in self.streams.values():
                 stream.replaying = True
-        self._resumed()
-        limits = self.settings.clip_norm is not None or self.settings.clip_value is not None
-        overridden = type(self)._clip_gradients is not Trainer._clip_gradients
+        self._note_start()
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
-        self._clips = limits or overridden or self.track_gradient_norm
+        self._clips = self.track_gradient_norm or self._clipping_is_asked_for()
+
+    def _clipping_is_asked_for(self) -> bool:
+        bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
+        return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
 
     def _forget_stale_graphs(self, graphs: GraphExecution) -> None:
         """Record anew what was recorded for other modes of modules, or for other weights that learn."""

@@ -18,6 +18,7 @@ from treadle.cli import worker
 from treadle.cli.group import Group
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
+from treadle.cli.options import LaunchOptions
 from treadle.config import get_config
 from treadle.errors import MissingDependencyError
 from treadle.leaving import PreemptedExit
@@ -31,7 +32,7 @@ def parse(
     restarts: int | None = None,
     **others: Any,
 ) -> Launch:
-    return parse_launch(nproc, nnodes, rank, endpoint, restarts, **others)
+    return parse_launch(LaunchOptions(nproc, nnodes, rank, endpoint, max_restarts=restarts, **others))
 
 
 def test_one_process_is_this_one() -> None:

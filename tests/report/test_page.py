@@ -100,7 +100,6 @@ def test_a_page_of_several_runs_may_have_a_title_and_panels_of_its_own(tmp_path:
 def test_without_plotly_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     page.plotly_source.cache_clear()
     monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setattr(page, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"a report needs plotly; pip install 'treadle\[report\]'"):
         ReportCallback()
 

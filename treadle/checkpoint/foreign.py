@@ -1,16 +1,15 @@
 """Checkpoints of other systems: their tensors and plain data, with nothing in them run."""
 
 import os
-import pickle
-from collections import OrderedDict
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from treadle.checkpoint.importing import weights_in
+from treadle.checkpoint.importing import import_torch, weights_in
+from treadle.checkpoint.pickled import Record, read_with_names
 from treadle.errors import CheckpointError
 
 ONEFLOW = (
@@ -38,19 +37,11 @@ class ForeignCheckpoint:
     passed_over: list[str] = field(default_factory=list)
 
 
-class _Inert:
-    """Stands for whatever a file names and torch does not know: called or made, it is an empty dict."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # The one type besides plain ones that torch's reader lets a file fill with items and attributes.
-        return OrderedDict()
-
-
 def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
     """Return what a checkpoint of Lightning, detectron2 or pytorch-accelerated holds.
 
-    Torch's restricted reader takes tensors and plain data. What it does not know, such as the settings of a program as
-    objects of its own classes, comes out as empty stand-ins; no name in the file is ever looked up or called.
+    Tensors and plain data are taken. What is neither, such as the settings of a program as objects of its own classes,
+    is passed over; no name in the file is ever looked up or called.
 
     Raises:
         CheckpointError: There is no such file, it is damaged, or no weights are in it.
@@ -62,7 +53,15 @@ def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
         raise CheckpointError(f"there is no file {target} to import weights from")
     state, unknown = _read(target)
     if not isinstance(state, dict):
-        raise CheckpointError(f"{target} holds a {type(state).__name__}; weights come as a dict of tensors by name")
+        kind = state.kind if isinstance(state, Record) else type(state).__name__
+        raise CheckpointError(f"{target} holds a {kind}; weights come as a dict of tensors by name")
+    try:
+        return _sorted_out(state, unknown)
+    except RecursionError:
+        raise CheckpointError(f"{target} holds something that holds itself, which no checkpoint does") from None
+
+
+def _sorted_out(state: dict[str, Any], unknown: list[str]) -> ForeignCheckpoint:
     found = ForeignCheckpoint(_system_of(state), weights_in(state), _optimizer_of(state), passed_over=unknown)
     taken = {"state_dict", "model_state_dict", "model", "optimizer", "optimizer_states", "optimizer_state_dict"}
     plain = {str(name): _plain(value) for name, value in state.items() if name not in taken}
@@ -72,15 +71,10 @@ def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
 
 def _read(path: Path) -> tuple[Any, list[str]]:
     """Return what is in a file, and the names in it that were not looked up."""
-    try:
-        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-        stand_ins: list[Any] = [(type("Inert", (_Inert,), {}), name) for name in unknown]
-        with torch.serialization.safe_globals(stand_ins):
-            return torch.load(path, map_location="cpu", weights_only=True), sorted(unknown)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        told = str(error).partition("WeightsUnpickler error:")[2].strip() or str(error) or type(error).__name__
-        reason = told.splitlines()[0]
-        raise CheckpointError(f"{path} holds no weights that can be read without running code: {reason}") from error
+    if zipfile.is_zipfile(path):
+        return read_with_names(path)
+    # Before 1.6 torch wrote another format, which its own restricted reader still knows.
+    return import_torch(path), []
 
 
 def _system_of(state: dict[str, Any]) -> str:
@@ -100,11 +94,22 @@ def _optimizer_of(state: dict[str, Any]) -> dict[str, Any] | None:
     found = several[0] if isinstance(several, list) and len(several) == 1 else None
     for name in ("optimizer_state_dict", "optimizer"):
         found = state.get(name) if found is None else found
-    return found if isinstance(found, dict) and {"state", "param_groups"} <= found.keys() else None
+    return _data(found) if isinstance(found, dict) and {"state", "param_groups"} <= found.keys() else None
+
+
+def _data(value: Any) -> Any:
+    """Return a value with only what was put by key of every object that is no plain data."""
+    if isinstance(value, Record):
+        value = value.entries
+    if isinstance(value, dict):
+        return {key: _data(item) for key, item in value.items()}
+    return type(value)(map(_data, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold of a value; None if that is nothing."""
+    if isinstance(value, Record):
+        value = value.entries
     if isinstance(value, dict):
         inside = {str(key): _plain(item) for key, item in value.items()}
         kept = {key: item for key, item in inside.items() if item is not None}

@@ -3,7 +3,7 @@
 Torch's own restricted reader refuses a file as soon as it meets an object of an unknown class, and pickles of
 protocol 4 altogether. Here the instructions of the pickle are carried out by a machine that knows plain data and
 tensors; every class and function that it meets stays a name. An object becomes a `Record` of its class's name,
-arguments and attributes.
+arguments and attributes; a file that calls anything but a name is refused.
 """
 
 import os
@@ -33,7 +33,11 @@ STORAGES = {
     "CharStorage": torch.int8,
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
+    "ComplexFloatStorage": torch.complex64,
+    "ComplexDoubleStorage": torch.complex128,
+    "UntypedStorage": torch.uint8,
 }
+DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,15 @@ class Record:
         kind: The name of its class, or of the function that makes it.
         arguments: What that would be called with.
         state: Its attributes, or what else it would be filled with.
-        items: What would be put into it, where it holds items.
+        items: What would be appended to it, where it is a list.
+        entries: What would be put into it by key, where it is a mapping.
     """
 
     kind: str
     arguments: tuple[Any, ...] = ()
     state: Any = None
     items: list[Any] = field(default_factory=list)
+    entries: dict[Any, Any] = field(default_factory=dict)
 
 
 def read_torch_file(path: str | os.PathLike[str]) -> Any:
@@ -72,16 +78,33 @@ def read_torch_file(path: str | os.PathLike[str]) -> Any:
     Raises:
         CheckpointError: The file is not there, damaged, or of a form that torch has not written since 1.6.
     """
+    return read_with_names(path)[0]
+
+
+def read_with_names(path: str | os.PathLike[str]) -> tuple[Any, list[str]]:
+    """Return what `read_torch_file` does, and the names in the file that stand for neither plain data nor tensors.
+
+    Raises:
+        CheckpointError: As there.
+    """
     target = Path(path)
     if not target.is_file():
         raise CheckpointError(f"there is no file {target} to import weights from")
     try:
         with zipfile.ZipFile(target) as archive:
-            return _Machine(_Storages(archive)).run(archive.read(_pickle_in(archive, target)))
+            machine = _Machine(_Storages(archive))
+            found = machine.run(archive.read(_pickle_in(archive, target)))
+            return found, sorted(machine.names - BUILDERS.keys() - STORAGE_NAMES - DTYPES.keys())
+    except _CallsUnnamedError as error:
+        raise CheckpointError(f"{target} holds no weights that can be read without running code: {error}") from error
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"{target} is no file of torch.save, or damaged: {error}") from error
     except (ValueError, IndexError, KeyError, TypeError, RuntimeError, AttributeError, OSError) as error:
         raise CheckpointError(f"{target} is damaged: {error}") from error
+
+
+class _CallsUnnamedError(Exception):
+    """A pickle calls something that is no name, such as what another call would return."""
 
 
 def _pickle_in(archive: zipfile.ZipFile, target: Path) -> str:
@@ -119,8 +142,16 @@ class _Storages:
 
 
 def _tensor(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Tensor:
+    found = storage.as_strided(tuple(size), tuple(stride), offset)
     # Its own memory: of a part of a large tensor nothing else is kept.
-    return storage.as_strided(tuple(size), tuple(stride), offset).clone()
+    return found if found.numel() == storage.numel() else found.clone()
+
+
+def _typed_tensor(storage: Tensor, offset: int, size: Any, stride: Any, _: Any, __: Any, dtype: Any, *rest: Any) -> Any:
+    """Return a tensor of a type that has no storage of its own, such as 8-bit floats."""
+    if str(dtype) not in DTYPES:
+        raise ValueError(f"{dtype} is no type of tensors")
+    return _tensor(storage.view(DTYPES[str(dtype)]), offset, size, stride)
 
 
 def _first(value: Any, *_: Any) -> Any:
@@ -153,8 +184,11 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "numpy._core.multiarray.scalar": _number,
     "collections.OrderedDict": lambda pairs=(): dict(pairs),
     "collections.defaultdict": lambda *_: {},
+    "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _typed_tensor,
     "torch._utils._rebuild_parameter": _first,
+    "torch._utils._rebuild_parameter_with_state": _first,
     "torch._utils._rebuild_sparse_tensor": _sparse,
     "torch.serialization._get_layout": lambda name: Name(*str(name).split(".", 1)),
     "torch.Size": tuple,
@@ -165,6 +199,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "torch.device": lambda *parts: torch.device(*parts),
 }
 """The functions and classes that are plain data in the end, and what stands for them."""
+STORAGE_NAMES = frozenset({f"{module}.{name}" for module in ("torch", "torch.storage") for name in STORAGES})
 
 
 class _Machine:
@@ -174,6 +209,7 @@ class _Machine:
         self._storages = storages
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
+        self.names: set[str] = set()
 
     def run(self, data: bytes) -> Any:
         """Return what the pickle holds."""
@@ -243,10 +279,7 @@ class _Machine:
 
     def _set(self, pairs: dict[Any, Any]) -> None:
         target = self._stack[-1]
-        if isinstance(target, Record):
-            target.items.extend(pairs.items())
-        else:
-            target.update(pairs)
+        (target.entries if isinstance(target, Record) else target).update(pairs)
 
     def _additems(self, _: Any) -> None:
         values = self._since_mark()
@@ -276,11 +309,16 @@ class _Machine:
     # Objects ------------------------------------------------------------------------------------------------
 
     def _global(self, argument: Any) -> None:
-        self._stack.append(Name(*str(argument).split(" ", 1)))
+        self._name(*str(argument).split(" ", 1))
 
     def _stack_global(self, _: Any) -> None:
         name, module = self._stack.pop(), self._stack.pop()
-        self._stack.append(Name(str(module), str(name)))
+        self._name(str(module), str(name))
+
+    def _name(self, module: str, name: str) -> None:
+        found = Name(module, name)
+        self.names.add(str(found))
+        self._stack.append(found)
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
@@ -302,7 +340,9 @@ class _Machine:
 
 
 def _made(function: Any, arguments: Any) -> Any:
-    builder = BUILDERS.get(str(function)) if isinstance(function, Name) else None
+    if not isinstance(function, Name):
+        raise _CallsUnnamedError("it calls what another call would return")
+    builder = BUILDERS.get(str(function))
     return Record(str(function), tuple(arguments)) if builder is None else builder(*arguments)
 
 

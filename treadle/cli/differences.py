@@ -1,8 +1,9 @@
 """In what two configs differ, key by key."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from treadle.nested import leaves
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 
@@ -32,7 +33,7 @@ def differences(first: Any, second: Any) -> list[Difference]:
 Difference(kind='removed', key='name', before="'a'", after=''), \
 Difference(kind='added', key='betas', before='', after='(0.9,)')]
     """
-    old, new = _leaves(first), _leaves(second)
+    old, new = ({key: repr(value) for key, value in leaves(config).items()} for config in (first, second))
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         before, after = old.get(key, ""), new.get(key, "")
@@ -40,14 +41,3 @@ Difference(kind='added', key='betas', before='', after='(0.9,)')]
             kind = ADDED if key not in old else REMOVED if key not in new else CHANGED
             found.append(Difference(kind, key, before, after))
     return found
-
-
-def _leaves(value: Any, place: str = "") -> dict[str, str]:
-    """Return every value that holds no others, as text, by its place; lists of plain values are such values."""
-    if isinstance(value, Mapping) and value:
-        inside = [(f"{place}.{key}" if place else str(key), item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)) and any(isinstance(item, (Mapping, list, tuple)) for item in value):
-        inside = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
-    else:
-        return {place: repr(value)}
-    return {key: leaf for name, item in inside for key, leaf in _leaves(item, name).items()}

@@ -11,7 +11,7 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import Nproc, Overrides, Run
+from treadle.cli.options import LaunchOptions, Nproc, Overrides, Run
 from treadle.cli.reporting import reported
 from treadle.cli.resuming import load_saved
 from treadle.cli.sources import config_of_run
@@ -41,7 +41,7 @@ def evaluate(
     """
     with reported("eval"), worker.ready():
         config_of_run(run)
-        launch = parse_launch(nproc)
+        launch = parse_launch(LaunchOptions(nproc))
         changes = overrides or []
         if launch.is_needed:
             load_saved(run, changes)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import typer
 
 from treadle.cli import worker
+from treadle.cli.options import Launcher, LaunchOptions
 from treadle.slurm import SlurmTask, adopt_task, slurm_task
 
 DEFAULT_RESTARTS = 3
-PROCESSES, RAY = "processes", "ray"
 MEETING_SECONDS = 900
 
 
@@ -38,13 +38,13 @@ class Launch:
     restarts: int | None = None
     name: str = ""
     is_meeting_place: bool | None = None
-    launcher: str = PROCESSES
+    launcher: str = Launcher.PROCESSES
 
     @property
     def is_needed(self) -> bool:
         """Whether other processes have to be started at all; one of several is never a launcher."""
-        several = self.processes > 1 or self.most_machines > 1 or self.restarts is not None or self.launcher == RAY
-        return several and not worker.is_one_of_several()
+        several = self.processes > 1 or self.most_machines > 1 or self.restarts is not None
+        return (several or self.launcher == Launcher.RAY) and not worker.is_one_of_several()
 
     @property
     def may_look(self) -> bool:
@@ -52,47 +52,44 @@ class Launch:
         return self.most_machines == 1 and not worker.is_one_of_several()
 
 
-def parse_launch(
-    nproc: str | None,
-    nnodes: str = "1",
-    node_rank: int | None = None,
-    rdzv_endpoint: str = "",
-    max_restarts: int | None = None,
-    *,
-    rdzv_id: str = "",
-    master_addr: str = "",
-    master_port: int | None = None,
-    launcher: str = PROCESSES,
-) -> Launch:
+def parse_launch(options: LaunchOptions) -> Launch:
     """Return how to launch, from the options of a command line and, in a job of SLURM, from its environment.
 
     Raises:
         typer.BadParameter: Options that cannot be meant.
         ConfigError: An environment of SLURM that is not whole.
     """
-    endpoint = _endpoint(rdzv_endpoint, master_addr, master_port)
-    least, most = _machines(nnodes)
-    if max_restarts is not None and max_restarts < 0:
-        raise typer.BadParameter(f"--max-restarts {max_restarts} must be 0 or more")
-    if launcher == RAY:
-        _check_ray(most, node_rank, endpoint)
-        return Launch(_processes(nproc), restarts=max_restarts, launcher=RAY)
+    endpoint = _endpoint(options.rdzv_endpoint, options.master_addr, options.master_port)
+    least, most = _machines(options.nnodes)
+    rank, restarts = options.node_rank, options.max_restarts
+    if restarts is not None and restarts < 0:
+        raise typer.BadParameter(f"--max-restarts {restarts} must be 0 or more")
+    if options.launcher == Launcher.RAY:
+        _check_ray(most, rank, endpoint)
+        return Launch(_processes(options.nproc), restarts=restarts, launcher=Launcher.RAY)
     if most == 1 and not endpoint:
-        by_slurm = _launch_in_step(nproc, max_restarts)
+        by_slurm = _launch_in_step(options.nproc, restarts)
         if by_slurm is not None:
             return by_slurm
-    if most > 1 and not endpoint:
-        raise typer.BadParameter(f"--nnodes {nnodes} needs --rdzv-endpoint HOST:PORT, where the machines meet")
-    if node_rank is not None and not endpoint:
-        raise typer.BadParameter("--node-rank needs --rdzv-endpoint HOST:PORT, where the machines meet")
-    if node_rank is not None and not 0 <= node_rank < most:
-        raise typer.BadParameter(f"--node-rank {node_rank} must be from 0 to {most - 1}, for --nnodes {nnodes}")
-    launch = Launch(_processes(nproc), least, most, node_rank, endpoint, max_restarts, rdzv_id)
+    _check_meeting(options, most, endpoint)
+    launch = Launch(_processes(options.nproc), least, most, rank, endpoint, restarts, options.rdzv_id)
     if launch.processes > 1 and worker.is_one_of_several() and not worker.is_worker():
         raise typer.BadParameter(
-            f"--nproc {nproc}, but this process is already one of {os.environ['WORLD_SIZE']}; leave it out there"
+            f"--nproc {options.nproc}, but this process is already one of {os.environ['WORLD_SIZE']}; leave it out "
+            "there"
         )
     return launch
+
+
+def _check_meeting(options: LaunchOptions, machines: int, endpoint: str) -> None:
+    """Refuse several machines that do not know where they meet, and a machine whose number is none of theirs."""
+    rank = options.node_rank
+    if machines > 1 and not endpoint:
+        raise typer.BadParameter(f"--nnodes {options.nnodes} needs --rdzv-endpoint HOST:PORT, where the machines meet")
+    if rank is not None and not endpoint:
+        raise typer.BadParameter("--node-rank needs --rdzv-endpoint HOST:PORT, where the machines meet")
+    if rank is not None and not 0 <= rank < machines:
+        raise typer.BadParameter(f"--node-rank {rank} must be from 0 to {machines - 1}, for --nnodes {options.nnodes}")
 
 
 def _endpoint(endpoint: str, address: str, port: int | None) -> str:

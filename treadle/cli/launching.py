@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.cli import worker
-from treadle.cli.launch import RAY, Launch
+from treadle.cli.launch import Launch
+from treadle.cli.options import Launcher
 from treadle.cli.reporting import INTERRUPTED, complain
 from treadle.leaving import EXIT_CODE
 
@@ -37,7 +38,7 @@ def run_group(
         run: The folder of the run, which all machines see; Ray needs it.
         dist: What the config says of processes, `train.dist`; Ray needs it.
     """
-    if launch.launcher == RAY:
+    if launch.launcher == Launcher.RAY:
         from treadle.cli.ray_group import run_on_ray
 
         assert run is not None

@@ -19,7 +19,8 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import DEFAULT_RESTARTS, Launch
 from treadle.cli.reporting import complain
-from treadle.errors import ConfigError, MissingDependencyError
+from treadle.errors import ConfigError
+from treadle.optional import importing
 
 FOLDER = "ray"
 """Where in the folder of a run Ray keeps what is its own."""
@@ -81,11 +82,9 @@ def run_on_ray(
 
 
 def _import_ray() -> tuple[Any, Any]:
-    try:
+    with importing("ray", extra="ray", user="--launch ray"):
         import ray
         import ray.train.torch
-    except ImportError as error:
-        raise MissingDependencyError("--launch ray needs ray; pip install 'treadle[ray]'") from error
     return ray, ray.train
 
 

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from treadle.cli import worker
 from treadle.cli.launch import parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import Nproc
+from treadle.cli.options import LaunchOptions, Nproc
 from treadle.cli.recsys_bench import DataSet, Files, bench, separate
 from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
@@ -98,7 +98,7 @@ def train(
       treadle recsys train -m SASRec -d ml-1m -c sasrec.yaml --run_dir=runs/a
     """
     with reported("recsys"), worker.ready():
-        launch = parse_launch(nproc)
+        launch = parse_launch(LaunchOptions(nproc))
         if launch.is_needed:
             raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, saved, ctx.args), launch, ""))
         from treadle.recsys.quick_start import build, fit_and_test

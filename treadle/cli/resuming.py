@@ -1,6 +1,7 @@
 """`treadle resume`: a run gone on with, from the config that it saved."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,20 +10,7 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import (
-    Launcher,
-    LauncherName,
-    MasterAddr,
-    MasterPort,
-    MaxRestarts,
-    Nnodes,
-    NodeRank,
-    Nproc,
-    Overrides,
-    RdzvEndpoint,
-    RdzvId,
-    Run,
-)
+from treadle.cli.options import LaunchOptions, Overrides, Run, with_launch_options
 from treadle.cli.reporting import reported
 from treadle.cli.sources import config_of_run, load_for_run
 from treadle.errors import ConfigError
@@ -35,19 +23,8 @@ SPLIT = ("train.train_micro_batch_size", "train.global_batch_size", "train.num_a
 """The keys that say how an iteration is split."""
 
 
-def resume(
-    run: Run,
-    overrides: Overrides = None,
-    nproc: Nproc = None,
-    nnodes: Nnodes = "1",
-    node_rank: NodeRank = None,
-    rdzv_endpoint: RdzvEndpoint = "",
-    rdzv_id: RdzvId = "",
-    master_addr: MasterAddr = "",
-    master_port: MasterPort = None,
-    max_restarts: MaxRestarts = None,
-    launcher: Launcher = LauncherName.PROCESSES,
-) -> None:
+@with_launch_options
+def resume(run: Run, overrides: Overrides = None, *, options: LaunchOptions) -> None:
     """Go on with a run, from the config in its folder.
 
     A finished run goes on if it is made longer. On another number of
@@ -61,18 +38,8 @@ def resume(
     """
     with reported("resume"), worker.ready():
         config_of_run(run)
-        number = nproc or _earlier_number(run, nnodes)
-        launch = parse_launch(
-            number,
-            nnodes,
-            node_rank,
-            rdzv_endpoint,
-            max_restarts,
-            rdzv_id=rdzv_id,
-            master_addr=master_addr,
-            master_port=master_port,
-            launcher=launcher.value,
-        )
+        number = options.nproc or _earlier_number(run, options.nnodes)
+        launch = parse_launch(replace(options, nproc=number))
         _go_on(run, overrides or [], launch)
 
 

@@ -12,25 +12,14 @@ import typer
 from treadle.cli import worker
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
-from treadle.cli.options import (
-    Launcher,
-    LauncherName,
-    MasterAddr,
-    MasterPort,
-    MaxRestarts,
-    Nnodes,
-    NodeRank,
-    Nproc,
-    Overrides,
-    RdzvEndpoint,
-    RdzvId,
-)
+from treadle.cli.options import LaunchOptions, Overrides, with_launch_options
 from treadle.cli.reporting import reported
 from treadle.cli.sources import folder_for, load_for_run
 from treadle.errors import ConfigError
 from treadle.run_status import require_free
 
 
+@with_launch_options
 def train(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A lazy config: a .py or .yaml file.")],
     overrides: Overrides = None,
@@ -41,15 +30,8 @@ def train(
     fast_dev_run: Annotated[
         bool, typer.Option("--fast-dev-run", help="A few iterations of everything, in a folder that is then removed.")
     ] = False,
-    nproc: Nproc = None,
-    nnodes: Nnodes = "1",
-    node_rank: NodeRank = None,
-    rdzv_endpoint: RdzvEndpoint = "",
-    rdzv_id: RdzvId = "",
-    master_addr: MasterAddr = "",
-    master_port: MasterPort = None,
-    max_restarts: MaxRestarts = None,
-    launcher: Launcher = LauncherName.PROCESSES,
+    *,
+    options: LaunchOptions,
 ) -> None:
     """Train what a config describes; started again, go on where it was.
 
@@ -64,17 +46,7 @@ def train(
       treadle train configs/gpt.py --fast-dev-run
     """
     with reported("train"), worker.ready():
-        launch = parse_launch(
-            nproc,
-            nnodes,
-            node_rank,
-            rdzv_endpoint,
-            max_restarts,
-            rdzv_id=rdzv_id,
-            master_addr=master_addr,
-            master_port=master_port,
-            launcher=launcher.value,
-        )
+        launch = parse_launch(options)
         with _scratch(fast_dev_run and run_dir is None) as scratch:
             _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch)
 

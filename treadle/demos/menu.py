@@ -1,11 +1,11 @@
 """Which demonstrations there are; nothing of what they need is loaded until one of them runs."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean
+from treadle.optional import require
 
 Say = Callable[[str], object]
 """Where a demonstration says what it does."""
@@ -32,11 +32,8 @@ class Demo(NamedTuple):
         Raises:
             MissingDependencyError: A package that it needs is not installed.
         """
-        missing = [package for package in self.packages if find_spec(package) is None]
-        if missing:
-            raise MissingDependencyError(
-                f"the demonstration {self.name!r} needs {' and '.join(missing)}; pip install 'treadle[demo]'"
-            )
+        for package in self.packages:
+            require(package, extra="demo", user=f"the demonstration {self.name!r}")
         self.program(folder, say)
 
 

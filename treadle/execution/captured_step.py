@@ -33,11 +33,6 @@ class Rates:
         for group, tensor in zip(self.optimizer.param_groups, self.tensors, strict=True):
             group["lr"] = tensor
 
-    def take_back(self, rates: list[float]) -> None:
-        """Give the optimizer its numbers back."""
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
     def write(self) -> None:
         """Bring the numbers of the optimizer into the tensors, where they changed."""
         for place, group in enumerate(self.optimizer.param_groups):

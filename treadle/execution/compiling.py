@@ -10,9 +10,6 @@ from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
 
-GRAPHS_OF_ITS_OWN = ("reduce-overhead", "max-autotune")
-"""Modes of `torch.compile` that record graphs themselves, which cannot be done inside of another recording."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Compile:

@@ -70,8 +70,6 @@ STRAY = {
     "example_input_array": "nothing uses it",
 }
 """What modules call on themselves and a `StepModel` does not have."""
-READ = ("callback_metrics", "logged_metrics", "checkpoint_callback")
-"""What programs read from Lightning's trainer."""
 OLD_METHODS = {
     "training_epoch_end": "on_train_epoch_end(self), and keep what the steps return in a list of your own",
     "validation_epoch_end": "on_validation_epoch_end(self), and keep what the steps return in a list of your own",

@@ -7,13 +7,14 @@ from torch import nn
 
 from treadle.nas.choosing import DEFAULTS, Chooser
 from treadle.nas.decisions import Architecture, Condition, Decision
-from treadle.nas.expressions import FREEZING, Leaf, copied, require_label
+from treadle.nas.expressions import FREEZING, Leaf, copied
+from treadle.nas.labelled import Labelled
 
 Ranked = list[tuple[float, Architecture]]
 """Parts of architectures with their scores, the best first."""
 
 
-class Choice(nn.Module):
+class Choice(Labelled, nn.Module):
     """A module that leaves something open.
 
     As it is it forwards with its default; a trainer puts its own `chooser` in the place of that. Whoever has no label
@@ -28,25 +29,6 @@ class Choice(nn.Module):
     def __init__(self, label: str | None = None) -> None:
         super().__init__()
         self.label = label
-        self._path: str | None = None
-
-    @property
-    def label_now(self) -> str:
-        """The label in force; empty if it has none, and nobody has looked where it is."""
-        return self.label or self._path or ""
-
-    @property
-    def key(self) -> str:
-        """The label in force.
-
-        Raises:
-            ConfigError: It has none, and nobody has looked where it is.
-        """
-        return require_label(self.label_now, type(self).__name__)
-
-    def located(self, path: str) -> None:
-        """Take note of where it is: its label, unless it was given one."""
-        self._path = path
 
     def decisions(self, place: str) -> list[Decision]:
         """Return what there is to decide, apart from `values`."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from treadle.errors import ConfigError
 from treadle.nas.choosing import DEFAULTS, Chooser
 from treadle.nas.decisions import Decision, checked_weights, key_of, plain
+from treadle.nas.labelled import Labelled
 
 FREEZING = "treadle.nas: the architecture that a copy is frozen to"
 """The entry of a copy's memo that holds the architecture; without it a copy is a copy."""
@@ -166,7 +167,7 @@ class Expression:
         return Combined(operator.not_, "not", self)
 
 
-class Leaf(Expression):
+class Leaf(Labelled, Expression):
     """An expression that is one decision.
 
     Args:
@@ -175,7 +176,6 @@ class Leaf(Expression):
 
     def __init__(self, label: str | None) -> None:
         self.label = label
-        self._path: str | None = None
         self.chooser: Chooser = DEFAULTS
 
     default: Any = None
@@ -185,24 +185,6 @@ class Leaf(Expression):
     def candidates(self) -> tuple[Any, ...]:
         """The values it can take."""
         raise NotImplementedError
-
-    @property
-    def label_now(self) -> str:
-        """The label in force; empty if it has none, and nobody has looked where it is used."""
-        return self.label or self._path or ""
-
-    @property
-    def key(self) -> str:
-        """The label in force.
-
-        Raises:
-            ConfigError: It has none, and nobody has looked where it is used.
-        """
-        return require_label(self.label_now, self)
-
-    def located(self, path: str) -> None:
-        """Take note of where it is used: its label, unless it was given one."""
-        self._path = path
 
     def as_given(self, value: Any) -> Any:
         """Return a value of an architecture as it was given among the candidates."""
@@ -404,20 +386,6 @@ def _look_up(taken: Mapping[str, Any], leaf: Leaf) -> Any:
 def _token(leaf: Leaf) -> str:
     """Return what tells decisions apart; one that has no label yet is told from others by himself."""
     return leaf.label_now or f"#{id(leaf)}"
-
-
-def require_label(label: str, owner: object) -> str:
-    """Return `label`.
-
-    Raises:
-        ConfigError: It is empty; the message says how to give `owner` one.
-    """
-    if not label:
-        raise ConfigError(
-            f"{owner!r} has no label yet; give it one, label=..., or read the model that it is used in first: "
-            "nas.Space(model)"
-        )
-    return label
 
 
 def copied(value: Kind, memo: dict[Any, Any]) -> Kind:

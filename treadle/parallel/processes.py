@@ -3,8 +3,7 @@
 import atexit
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -147,18 +146,6 @@ class Processes:
         """Wait until every process has come here."""
         if self.distributed:
             dist.barrier(group=self._control)
-
-    @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Let the main process run the block before the others do."""
-        if not self.is_main:
-            self.barrier()
-        try:
-            yield
-        finally:
-            # Also when the block failed: the others would wait for ever.
-            if self.is_main:
-                self.barrier()
 
     def gather(
         self, tensor: Tensor, padding_value: float | None = None, *, ranks: Sequence[int] | None = None

@@ -175,7 +175,6 @@ class Region(torch.autocast):
 
     def __init__(self, device_type: str, dtype: torch.dtype, products: SparseProducts, kind: str) -> None:
         super().__init__(device_type, dtype=dtype)
-        self._products = products
         self._watching = products.watching() if products.watches(kind) else None
 
     def __enter__(self) -> Self:

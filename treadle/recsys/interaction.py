@@ -10,8 +10,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from treadle.errors import DataError, did_you_mean
 
-Index = Tensor | np.ndarray[Any, Any] | slice | Sequence[int] | int
-
 
 class Interaction:
     """Rows of several columns, as tensors on one device.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle.errors import MissingDependencyError
+from treadle.optional import importing
 
 
 def pyarrow() -> Any:
@@ -11,14 +11,12 @@ def pyarrow() -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("pyarrow", extra="recsys", user="reading data sets"):
         import pyarrow
         import pyarrow.compute
         import pyarrow.csv
         import pyarrow.feather
         import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError("reading data sets needs pyarrow; pip install 'treadle[recsys]'") from error
     return pyarrow
 
 
@@ -28,10 +26,8 @@ def scipy_sparse() -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("scipy", extra="recsys", user="a sparse matrix"):
         import scipy.sparse
-    except ImportError as error:
-        raise MissingDependencyError("a sparse matrix needs scipy; pip install 'treadle[recsys]'") from error
     return scipy.sparse
 
 
@@ -41,10 +37,8 @@ def lightgbm() -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("lightgbm", extra="trees", user="the model LightGBM"):
         import lightgbm
-    except ImportError as error:
-        raise MissingDependencyError("the model LightGBM needs lightgbm; pip install 'treadle[trees]'") from error
     return lightgbm
 
 
@@ -54,8 +48,6 @@ def xgboost() -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("xgboost-cpu", extra="trees", user="the model XGBoost"):
         import xgboost
-    except ImportError as error:
-        raise MissingDependencyError("the model XGBoost needs xgboost-cpu; pip install 'treadle[trees]'") from error
     return xgboost

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from treadle.data.seeds import fold_seed
-from treadle.errors import ConfigError, MissingDependencyError, TreadleError
+from treadle.errors import ConfigError, TreadleError
 from treadle.html_table import html_table
+from treadle.optional import importing
 from treadle.recsys.config import Config
 from treadle.recsys.config_defaults import SAMPLE, packaged
 from treadle.recsys.dataset import Dataset
@@ -317,9 +318,7 @@ def _shown(params: Mapping[str, Any]) -> str:
 
 
 def _optuna() -> Any:
-    try:
+    with importing("optuna", extra="search", user="a search over settings"):
         import optuna
         import optuna.storages.journal
-    except ImportError as error:
-        raise MissingDependencyError("a search over settings needs optuna; pip install 'treadle[search]'") from error
     return optuna

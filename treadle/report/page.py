@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from treadle.checkpoint.durable import replace_text
-from treadle.errors import CheckpointError, MissingDependencyError
+from treadle.errors import CheckpointError
+from treadle.optional import require
 from treadle.report.payload import names_of, payload_of
 from treadle.run_reading import Panel, Run, read_panels, read_run
 
@@ -99,7 +99,6 @@ def plotly_source() -> str:
     Raises:
         MissingDependencyError: Plotly is not installed.
     """
-    if find_spec("plotly") is None:
-        raise MissingDependencyError("a report needs plotly; pip install 'treadle[report]'")
+    require("plotly", extra="report", user="a report")
     source = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
     return base64.b64encode(gzip.compress(source, 6, mtime=0)).decode()

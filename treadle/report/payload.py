@@ -1,12 +1,13 @@
 """What a page knows of its runs, as plain data."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from treadle.nested import leaves
 from treadle.report.charts import charts_of, is_evaluation, of_evaluations
-from treadle.report.flattening import flat, shown
 from treadle.report.series import series_of
 from treadle.run_reading import Panel, Run
 
@@ -41,8 +42,8 @@ def _described(run: Run) -> dict[str, Any]:
         "series": series_of(run),
         "starts": [{"step": start.step, "time": start.time} for start in run.starts],
         "checkpoints": [{"step": one.step, "size": one.size, "names": one.names} for one in run.checkpoints],
-        "config": {key: shown(value) for key, value in flat(run.config).items()},
-        "manifest": {key: shown(value) for key, value in flat(_facts(run)).items()},
+        "config": {key: _shown(value) for key, value in leaves(run.config).items()},
+        "manifest": {key: _shown(value) for key, value in leaves(_facts(run)).items()},
         "panels": [_panel(panel) for panel in run.panels],
         "log": run.log,
     }
@@ -60,7 +61,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "svg": panel.svg,
         "columns": panel.columns,
-        "rows": [[shown(cell) for cell in row] for row in panel.rows],
+        "rows": [[_shown(cell) for cell in row] for row in panel.rows],
     }
 
 
@@ -88,7 +89,7 @@ def _joined(cell: dict[str, float] | None, value: float) -> dict[str, float]:
 
 def _differences(runs: list[Run]) -> list[dict[str, Any]]:
     """Return the keys of the configs in which not all runs agree, each with the value of every run."""
-    configs = [{key: shown(value) for key, value in flat(run.config).items()} for run in runs]
+    configs = [{key: _shown(value) for key, value in leaves(run.config).items()} for run in runs]
     keys = dict.fromkeys(key for config in configs for key in config)
     table = [{"key": key, "values": [config.get(key) for config in configs]} for key in keys]
     return [row for row in table if len(set(row["values"])) > 1]
@@ -111,3 +112,14 @@ def names_of(paths: list[Path]) -> list[str]:
         if longer == lengths:
             return names
         lengths = longer
+
+
+def _shown(value: Any) -> str:
+    """Return a value as text for people.
+
+    >>> [_shown(value) for value in (None, 0.1, "a", [1, 2], True)]
+    ['none', '0.1', 'a', '[1, 2]', 'true']
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

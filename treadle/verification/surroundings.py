@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from treadle.nested import Difference, differences
 from treadle.provenance import checksum_of
 from treadle.run_reading import read_config, read_json
 
@@ -24,8 +25,7 @@ def surroundings(run: Path, again: Path) -> list[str]:
     then, now = (read_json(folder / "manifest.json") for folder in (run, again))
     found: list[str] = []
     if now:
-        found += [line for kind in KINDS if kind in then for line in _differences(then[kind], now.get(kind), kind)]
-        found += list(_settings(read_config(run), read_config(again)))
+        found += [*_facts(then, now), *_settings(read_config(run), read_config(again))]
     folder = Path(str(then.get("folder") or os.getcwd()))
     for kind in ("code", "files"):
         found += list(_changed(then.get(kind), folder, kind))
@@ -34,23 +34,22 @@ def surroundings(run: Path, again: Path) -> list[str]:
     return found
 
 
-def _differences(then: Any, now: Any, place: str) -> Iterator[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        for key in [*then, *(key for key in now if key not in then)]:
-            yield from _differences(then.get(key), now.get(key), f"{place}.{key}")
-    elif then != now:
-        yield f"{place}: {_word(then)} then, {_word(now)} now"
+def _facts(then: Any, now: Any) -> Iterator[str]:
+    """Yield in what the facts of two manifests differ, of those that the older one has."""
+    known = [kind for kind in KINDS if kind in then]
+    for found in differences({kind: then[kind] for kind in known}, {kind: now.get(kind) for kind in known}):
+        yield _told(found)
 
 
-def _settings(then: Any, now: Any, place: str = "") -> Iterator[str]:
+def _settings(then: Any, now: Any) -> Iterator[str]:
     """Yield in what the settings of two runs differ; what one of them lacks is none."""
-    for key in [*then, *(key for key in now if key not in then)]:
-        name = f"{place}.{key}" if place else str(key)
-        old, new = then.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from _settings(old, new, name)
-        elif old != new and name not in OWN_SETTINGS:
-            yield f"settings.{name}: {_word(old)} then, {_word(new)} now"
+    for found in differences(then, now):
+        if found.name not in OWN_SETTINGS:
+            yield f"settings.{_told(found)}"
+
+
+def _told(found: Difference) -> str:
+    return f"{found.name}: {_word(found.first)} then, {_word(found.second)} now"
 
 
 def _changed(saved: Any, folder: Path, kind: str) -> Iterator[str]:

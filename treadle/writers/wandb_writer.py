@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from treadle.events import get_event_storage
 from treadle.events.storage import EventStorage
+from treadle.optional import require
 from treadle.writers.event_writer import EventWriter
 from treadle.writers.remembered_run import RememberedRun
-from treadle.writers.requirement import require
 from treadle.writers.row_file import ITERATION
 from treadle.writers.unwritten import Rows, Unwritten, numbers_in
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from treadle.errors import MissingDependencyError
+from treadle.optional import importing
 
 
 def optuna() -> Any:
@@ -14,14 +14,12 @@ def optuna() -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("optuna", extra="search", user="a search over trials"):
         import optuna
         import optuna.pruners
         import optuna.samplers
         import optuna.storages.journal
         import optuna.trial
-    except ImportError as error:
-        raise MissingDependencyError("a search over trials needs optuna; pip install 'treadle[search]'") from error
     return optuna
 
 

@@ -1,7 +1,7 @@
 """The core trainer behind the trainers of this door: verbs only, the loop is the core's."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,17 @@ from torch.optim import Optimizer
 from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError, LossError
-from treadle.gradients import gradients_of
 from treadle.phase import LossVerb, Phase, held_by
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
+from treadle.recsys.trainers.clipping import clip_limit, clips_unusually
 from treadle.recsys.trainers.epoch_losses import EpochLosses
 from treadle.recsys.trainers.model_file import storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
+from treadle.recsys.trainers.weighed_shares import WeighedShares
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 30.0
 """How long a run goes on between two checkpoints if nobody says how often; each is at the end of an epoch."""
 TRAIN = "train"
-CLIPPING = frozenset({"max_norm", "norm_type", "error_if_nonfinite", "foreach"})
-"""The arguments of torch's `clip_grad_norm_`."""
 Losses = float | tuple[float, ...]
 
 
@@ -119,11 +118,11 @@ class RecsysCore(Trainer):
     def run(self, epochs: int) -> None:
         """Train until `epochs` are done."""
         saves = self.run_dir is not None
-        with self._weighing_shares():
+        with WeighedShares(self):
             self.train(
                 self._data,
                 num_epochs=epochs,
-                clip_norm=_clip_limit(self._face.clip_grad_norm),
+                clip_norm=clip_limit(self._face.clip_grad_norm),
                 eval_every=None,
                 log_every=self.LOG_EVERY,
                 save_every=(self.options.save_every or "1 epoch") if saves else None,
@@ -374,9 +373,6 @@ class RecsysCore(Trainer):
         found = _reported(sums.read([TRAIN], self.processes))
         return 0.0 if found is None else found
 
-    def _weighing_shares(self) -> "_Weighing":
-        return _Weighing(self)
-
     # Saving -------------------------------------------------------------------------------------------------
 
     def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
@@ -406,34 +402,6 @@ class RecsysCore(Trainer):
         return {name: value for name, value in state["tracked"].items() if self._is_local(name)}
 
 
-class _Weighing:
-    """While entered, gradients of a loop of the user's count by the rows that this process has of a batch.
-
-    The core averages them over the processes, as if all had equally many; a last, short batch may not divide evenly.
-    """
-
-    def __init__(self, core: RecsysCore) -> None:
-        self._core = core
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> None:
-        if self._core.processes.distributed:
-            optimizers = self._core.optimizers().values()
-            self._handles = [one.register_step_pre_hook(self._weigh) for one in optimizers]
-
-    def __exit__(self, *exception: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _weigh(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        core = self._core
-        factor = getattr(core._train_dataloader, "share", 1.0) * core.processes.size
-        if core.in_own_loop or abs(factor - 1.0) < 1e-12:
-            return
-        for gradient in gradients_of(held_by(optimizer)):
-            gradient.mul_(factor)
-
-
 class ClippingCore(RecsysCore):
     """Clips by another norm than the Euclidean one, as torch's `clip_grad_norm_` does."""
 
@@ -446,19 +414,8 @@ class ClippingCore(RecsysCore):
 
 def make_core(face: "Face", train_data: Any, options: CoreOptions, epoch_end: Any = None) -> RecsysCore:
     """Return the core for a trainer: the one that clips as its settings say."""
-    clip = face.clip_grad_norm
-    unusual = isinstance(clip, Mapping) and set(clip) - {"max_norm"} and clip.get("norm_type", 2) != 2
-    return (ClippingCore if unusual else RecsysCore)(face, train_data, options, epoch_end)
-
-
-def _clip_limit(clip: Any) -> float | None:
-    if clip is None or clip is False:
-        return None
-    limit = clip.get("max_norm") if isinstance(clip, Mapping) else clip
-    unknown = set(clip) - CLIPPING if isinstance(clip, Mapping) else ()
-    if unknown or isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit <= 0:
-        raise ConfigError(f"clip_grad_norm={clip!r} must be a number above 0, or a dict such as {{'max_norm': 5}}")
-    return float(limit)
+    kind = ClippingCore if clips_unusually(face.clip_grad_norm) else RecsysCore
+    return kind(face, train_data, options, epoch_end)
 
 
 def optimizers_of(face: Any) -> Optimizer | dict[str, Optimizer]:

@@ -38,9 +38,6 @@ class Launcher(ABC):
         ended: Called with each trial that has ended, in the thread that calls `start` or `wait`.
     """
 
-    needs_encoding = True
-    """Whether tasks leave the process."""
-
     def __init__(self, workers: int, ended: Ended) -> None:
         self.workers = workers
         self.ended = ended

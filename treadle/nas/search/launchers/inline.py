@@ -8,8 +8,6 @@ from treadle.nas.search.tasks import Task
 class Inline(Launcher):
     """Runs each trial to its end when it is started."""
 
-    needs_encoding = False
-
     @property
     def running(self) -> int:
         """How many trials are running: none, once `start` has returned."""

@@ -9,13 +9,13 @@ import os
 import sys
 from typing import Any
 
-from treadle.errors import MissingDependencyError
 from treadle.nas.search.launchers.base import Ended
 from treadle.nas.search.launchers.exchange import Exchange
 from treadle.nas.search.launchers.processes import Processes
 from treadle.nas.search.launchers.spawning import Spawned
 from treadle.nas.search.launchers.wire import ADDRESS
 from treadle.nas.search.worker import PATH, main
+from treadle.optional import importing
 
 
 class Ray(Processes):
@@ -34,10 +34,8 @@ class Ray(Processes):
     def __init__(
         self, workers: int, ended: Ended, *, timeout: float | None = None, resources: dict[str, Any] | None = None
     ) -> None:
-        try:
+        with importing("ray", extra="ray", user="launcher='ray'"):
             import ray
-        except ImportError as error:
-            raise MissingDependencyError("launcher='ray' needs ray; pip install 'treadle[ray]'") from error
         self._ray: Any = ray
         self._resources = dict(resources or {})
         if not ray.is_initialized():
