@@ -1,6 +1,6 @@
 """Models of this door as stages: what a config says of them, and whether a model can be cut so."""
 
-import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 from treadle.config import try_get_key
 from treadle.errors import ConfigError
 from treadle.parallel import Plan
-from treadle.parallel.cut import names_taken
+from treadle.parallel.cut import enters_first, names_taken, parameters_of
 from treadle.parallel.stages import parts_of, stages_of
 
 SIZE = "train.dist.pipeline_parallel_size"
@@ -28,6 +28,8 @@ def stage_count(cfg: Any) -> int:
     layers, ids = try_get_key(cfg, LAYERS, default=None), try_get_key(cfg, IDS, default=None)
     if layers is not None and (type(layers) is not int or layers < 1):
         raise ConfigError(f"{LAYERS}={layers!r} must be the number of layers, or None")
+    if ids is not None and not (isinstance(ids, Sequence) and all(type(number) is int for number in ids)):
+        raise ConfigError(f"{IDS}={ids!r} must be a list of whole numbers, the stage of each layer, or None")
     if ids is not None and stages == 1 and any(ids):
         raise ConfigError(f"{IDS}={list(ids)}, but {SIZE}=1; set that, or leave the ids out")
     return stages
@@ -77,9 +79,10 @@ def _check_end(model: nn.Module, parts: list[nn.Module], plan: Plan) -> None:
             f"{SIZE}={plan.pipeline}: {last}, the last of {kind}.pipeline_blocks(), takes hidden states alone, so it "
             "cannot tell the loss; give its forward the labels too, and have it return what the model does"
         )
-    parameters = list(inspect.signature(type(model).forward).parameters.values())[1:]
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-    idle = [name for name in needed if not any(names is None or name in names for names in taken)]
+    handed = enters_first(model, parts[0])
+    needed = [one for one in parameters_of(model) if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    names = [one.name for one in needed if one.name != handed]
+    idle = [name for name in names if not any(some is None or name in some for some in taken)]
     if idle:
         raise ConfigError(
             f"{SIZE}={plan.pipeline}: {kind} takes {idle}, which none of its pipeline_blocks() does; name it among the "

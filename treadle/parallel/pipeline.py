@@ -13,7 +13,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, DataError, LossError
 from treadle.losses import check_loss, model_inputs, targets_of
-from treadle.parallel.cut import Cut, Stage, chosen, named_arguments, names_taken, prefixed
+from treadle.parallel.cut import Cut, Stage, named_arguments, prefixed
 from treadle.parallel.held import Place
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
@@ -165,8 +165,8 @@ class PipelineStrategy(SpreadStrategy):
         stages = self.degrees.pipeline
         if size < stages:
             raise DataError(
-                f"a window of {size} samples is too small for pipeline={stages}; set drop_last in "
-                "train_dataloader_kwargs, or take larger batches"
+                f"a window of {size} samples is too small for pipeline={stages}; have its loader leave out a short "
+                "last batch (drop_last), or take larger batches"
             )
         return next(count for count in range(max(asked, stages), size + 1) if size % count == 0)
 
@@ -224,8 +224,7 @@ class PipelineStrategy(SpreadStrategy):
 
     def route(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
         """Return what the arguments of a call of `model` are to its modules: each goes to those that name it."""
-        named = named_arguments(model, args, kwargs)
-        return Entry((), named, chosen(named, names_taken(self._cut(model).last)))
+        return self._cut(model).route(named_arguments(model, args, kwargs))
 
     def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return what `model(*args, **kwargs)` would, on every rank, if it were whole: what its last module returns."""
