@@ -306,8 +306,9 @@ class EngineCore(Splitting):
         """Give every stage what the last one reports of a window, and what its losses are means over."""
         numbers = self.parallel.from_last(numbers_of(found))
         items = numbers.pop("num_items_in_batch", None)
-        self._outputs = [(1, numbers)]
-        return self._window_samples if items is None else items
+        weight = self._window_samples if items is None else items
+        self._outputs = [(weight, numbers)]
+        return weight
 
     def _show_first_data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         look, self.on_first_data = self.on_first_data, None
@@ -330,7 +331,8 @@ class EngineCore(Splitting):
         if outputs:
             numbers = mean_over_window(outputs)
             numbers.pop("num_items_in_batch", None)
-            write_metrics(numbers, None if self._may_record else self.data_time)
+            weight = sum(part for part, _ in outputs)
+            write_metrics(numbers, None if self._may_record else self.data_time, weight=weight)
         self._report_norm()
 
     def _report_norm(self) -> None:

@@ -124,10 +124,11 @@ class Cut:
     def route(self, named: Mapping[str, Any]) -> Entry:
         """Return what arguments of the model are to its modules: each goes to those that name it."""
         ending = chosen(named, names_taken(self.last))
-        if self._handed not in named:
+        handed = self._handed
+        if handed is None or handed not in named:
             return Entry((), dict(named), ending)
-        kwargs = {name: value for name, value in named.items() if name != self._handed or _is_taken(name, self._names)}
-        return Entry((named[self._handed],), kwargs, ending)
+        kwargs = {name: value for name, value in named.items() if name != handed or _is_taken(name, self._names)}
+        return Entry((named[handed],), kwargs, ending)
 
     def own_arguments(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a batch that some module of this rank takes."""
