@@ -19,7 +19,7 @@ from treadle.errors import ConfigError, DataError, LossError
 from treadle.parallel import Plan
 from treadle.parallel.cut import Cut, Stage, named_arguments
 from treadle.parallel.pipeline import PipelineStrategy, _facts_of
-from treadle.parallel.stage_loss import Entry, StageLoss
+from treadle.parallel.stage_loss import Entry, StageLoss, joined
 from treadle.parallel.stages import stages_of
 
 
@@ -253,6 +253,19 @@ def test_batches_that_are_tuples_get_the_names_of_the_model() -> None:
     assert named_arguments(model, (1, 2), {}) == {"inputs": 1, "labels": 2}
     with pytest.raises(DataError, match=r"a batch has 3 parts, but Cuttable.forward takes \['inputs', 'labels'\]"):
         named_arguments(model, (1, 2, 3), {})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("text", "a batch holds a str; stages take batches of tensors"),
+        (torch.tensor(1.0), "a batch holds a single number; stages take tensors with a row for each sample"),
+    ],
+    ids=["text", "number"],
+)
+def test_what_cannot_be_cut_into_micro_batches_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        joined([Entry((torch.zeros(2),), {"extra": value}, {})] * 2)
 
 
 # The end ----------------------------------------------------------------------------------------------------------

@@ -105,11 +105,8 @@ class PipelineStrategy(SpreadStrategy):
         """Return a copy of the stage that is here."""
         return deepcopy(model)
 
-    def _own(self, model: nn.Module) -> Stage:
-        """Return the stage of `model` that is here; the last one without its last module, which the loss calls."""
-        return self._cut(model).own
-
     def _cut(self, model: nn.Module) -> Cut:
+        """Return `model` in modules; the last stage is without the last of them, which the loss calls."""
         if model not in self._cuts:
             parts = parts_of(model, self.plan)
             own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
@@ -173,9 +170,9 @@ class PipelineStrategy(SpreadStrategy):
     def _schedule(self, model: nn.Module, count: int, entry: Entry) -> Schedule1F1B:
         key = (count, _shapes(entry), torch.is_autocast_enabled(self.processes.device.type))
         if key not in self._schedules:
-            self._cut(model).require_taken(entry)
-            stages = self.degrees.pipeline
-            stage = PipelineStage(self._own(model), self.stage, stages, self.processes.device, group=self._group)
+            cut, stages = self._cut(model), self.degrees.pipeline
+            cut.require_taken(entry)
+            stage = PipelineStage(cut.own, self.stage, stages, self.processes.device, group=self._group)
             # Stages without the loss get it too: by it torch knows that there is a backward pass.
             self._schedules[key] = Schedule1F1B(stage, count, loss_fn=self._call_loss, scale_grads=False)
         return self._schedules[key]

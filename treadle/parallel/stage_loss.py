@@ -74,4 +74,6 @@ def _cat(values: Sequence[Any]) -> Tensor:
     if not all(isinstance(value, Tensor) for value in values):
         kind = type(values[0]).__name__
         raise DataError(f"Plan: pipeline: a batch holds a {kind}; stages take batches of tensors")
+    if not all(value.dim() for value in values):
+        raise DataError("Plan: pipeline: a batch holds a single number; stages take tensors with a row for each sample")
     return values[0] if len(values) == 1 else torch.cat(list(values))

@@ -76,10 +76,14 @@ class PerToken(nn.Module):
         self.layer = nn.Linear(width, VOCABULARY)
 
     def forward(self, hidden: Tensor, targets: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        each = F.cross_entropy(self.layer(hidden).flatten(0, 1), targets.flatten(), reduction="none")
-        tokens = mask.sum()
-        loss = (each * mask.flatten()).sum() / tokens
-        return {"token_loss": loss, "perplexity": loss.detach().exp(), "num_items_in_batch": tokens}
+        scores, tokens = self.layer(hidden), mask.sum()
+        each = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="none")
+        hits = (scores.argmax(dim=-1) == targets) & mask
+        return {
+            "token_loss": (each * mask.flatten()).sum() / tokens,
+            "accuracy": hits.sum() / tokens,
+            "num_items_in_batch": tokens,
+        }
 
 
 class Reader(nn.Module):
@@ -151,7 +155,7 @@ def trained(config: Any) -> DefaultTrainer:
 def report(trainer: DefaultTrainer) -> Report:
     """Return what a run reported, number by number, and what its checkpoint holds."""
     storage = trainer.storage
-    names = [name for name in storage.names() if name in ("total_loss", "grad_norm", "token_loss", "perplexity")]
+    names = [name for name in storage.names() if name in ("total_loss", "grad_norm", "token_loss", "accuracy")]
     history = {name: [float(value) for value, _ in storage.history(name).values()] for name in names}
     weights = trainer.checkpointer._read(trainer.checkpointer.get_checkpoint_file())[1]
     return {
