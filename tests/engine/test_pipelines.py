@@ -1,6 +1,7 @@
 """Stages from a config: what the keys mean, how a model says that it can be cut, and what is refused beforehand."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from tests.engine.parts import Classifier, make_config
 from treadle.config import get_config
 from treadle.engine import DefaultTrainer
 from treadle.engine._stages import OutputsAtEnd
+from treadle.engine.hooks import PreciseBN, Throughput
 from treadle.engine.options import check_supported, plan_of
 from treadle.engine.pipelines import cut_plan
 from treadle.errors import ConfigError, DataError, LossError
+from treadle.events import EventStorage
 from treadle.parallel import Plan
 from treadle.parallel.cut import Cut, Stage, named_arguments
 from treadle.parallel.pipeline import PipelineStrategy, _facts_of
@@ -137,6 +140,29 @@ def test_graph_mode_is_refused_for_stages() -> None:
     made.graph = get_config("common/models/graph.py").graph
     with pytest.raises(ConfigError, match="stages run by torch's schedule, and are not compiled"):
         check_supported(made)
+
+
+def test_a_hook_that_calls_the_whole_model_is_refused_for_stages() -> None:
+    hook = PreciseBN(1, Classifier(), [], 1)
+    hook.attach(SimpleNamespace(core=SimpleNamespace(parallel=SimpleNamespace(in_stages=True))))
+    with pytest.raises(
+        ConfigError, match="PreciseBN calls the model, which no process of a pipeline has all of; leave"
+    ):
+        hook.before_train()
+
+
+def test_samples_that_processes_share_are_counted_once() -> None:
+    hook, storage = Throughput(tokens_per_sample=3, flops_per_sample=10.0, peak_flops=4.0), EventStorage()
+    # Four processes, in pairs that work on the same eight samples for two seconds.
+    shares = SimpleNamespace(data_size=2, copies=2)
+    core = SimpleNamespace(device=torch.device("cpu"), parallel=shares, processes=SimpleNamespace(size=4))
+    hook.attach(trainer := SimpleNamespace(core=core, storage=storage))
+    hook._steps, hook._samples, hook._seconds = 1, 8, 2.0
+    with storage:
+        hook._report()
+    found = {name: value for name, (value, _) in trainer.storage.latest().items()}
+    assert (found["samples_per_second"], found["tokens_per_second"]) == (8.0, 24.0)
+    assert found["mfu"] == 5.0
 
 
 # How a model says that it can be cut ------------------------------------------------------------------------------

@@ -165,10 +165,6 @@ def test_what_stages_of_a_config_cannot_do_is_refused_on_every_process(everythin
         assert found == {
             "own step": "train.dist.pipeline_parallel_size: a run_step of your own calls the model, which no process "
             "has all of; leave run_step as it is, or set it to 1",
-            "hook": "PreciseBN calls the model, which no process of a pipeline has all of; leave the hook out, or set "
-            "train.dist.pipeline_parallel_size=1",
-            "idle argument": "Plan: pipeline: the batch has ['mask'], which no module of pipeline_blocks() takes; name "
-            "it among the arguments of the forward that needs it, or leave it out of the batch",
             "again": "parallel=Plan(...): the model is spread over the processes already, by another trainer or by "
             "hand; build it anew for this one",
         }
