@@ -12,6 +12,7 @@ from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
 from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
+from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
 
 
@@ -70,14 +71,21 @@ class Updating(Running):
         counting = [batch for position, batch in enumerate(window) if position != phase.stream.padded]
         self._window_samples = sum(map(size_of, counting))
         with self.precision.autocast(phase.name):
-            loss_func = self.precision.for_loss(self.loss_func)
-            losses = self.parallel.run_window(self.model, counting, loss_func, self._scale.factor)
-        for loss, size in losses:
-            self._loss_tracker.update(loss, size)
+            found = self.parallel.run_window(self.model, counting, self._stage_loss(), self._scale.factor)
+        for output, size in found:
+            self._loss_tracker.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
-                gate.note(loss)
-        weight = self._loss_module.weight
-        weight.grad = torch.full_like(weight, self._scale.factor(self._window_samples))
+                gate.note(output["loss"])
+        rider = self._loss_module.weight
+        rider.grad = torch.ones_like(rider).mul_(self._scale.factor(self._stage_weight(found)))
+
+    def _stage_loss(self) -> StageLoss:
+        """Return how batches go into stages, and what comes of them at their end."""
+        return StageLoss(self.precision.for_loss(self.loss_func))
+
+    def _stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
+        """Return what the losses of a window are means over, on every stage; the last one `found` them."""
+        return self._window_samples
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""

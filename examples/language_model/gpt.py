@@ -123,14 +123,20 @@ class Trunk(nn.Module):
         self.residual_dtype = residual_dtype
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.drop(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
-        if self.residual_dtype is not None and _autocasts(hidden.device.type):
-            # A sum takes the wider of two formats, so autocast alone would keep the whole stream in fp32.
-            hidden = hidden.to(self.residual_dtype)
+        hidden = embedded(self, tokens)
         for block in self.blocks:
             hidden = block(hidden)
         result: Tensor = self.norm(hidden)
         return result
+
+
+def embedded(trunk: "Trunk | Inputs", tokens: Tensor) -> Tensor:
+    """Return what tokens and their places look like to the blocks."""
+    hidden: Tensor = trunk.drop(trunk.tokens(tokens) + trunk.positions.weight[: tokens.shape[1]])
+    if trunk.residual_dtype is not None and _autocasts(hidden.device.type):
+        # A sum takes the wider of two formats, so autocast alone would keep the whole stream in fp32.
+        hidden = hidden.to(trunk.residual_dtype)
+    return hidden
 
 
 class PlainHead(nn.Module):
@@ -162,10 +168,28 @@ class Inputs(nn.Module):
     def __init__(self, trunk: Trunk) -> None:
         super().__init__()
         self.tokens, self.positions, self.drop = trunk.tokens, trunk.positions, trunk.drop
+        self.residual_dtype = trunk.residual_dtype
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden: Tensor = self.drop(self.tokens(tokens) + self.positions.weight[: tokens.shape[1]])
-        return hidden
+        return embedded(self, tokens)
+
+
+class Outputs(nn.Module):
+    """The end of a GPT, for the last stage of a pipeline: what the model returns, from its hidden states.
+
+    Args:
+        head: The head of the model.
+    """
+
+    def __init__(self, head: nn.Module) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
+        if targets is None:
+            scores: Tensor = self.head(hidden)
+            return scores
+        return {"loss": self.head(hidden, targets)}
 
 
 class GPT(nn.Module):
@@ -242,7 +266,7 @@ class GPT(nn.Module):
 
     def pipeline_blocks(self) -> list[nn.Module]:
         """Return the modules that tokens go through one after the other, to be shared out to stages."""
-        return [Inputs(self.trunk), *self.trunk.blocks, self.trunk.norm, self.head]
+        return [Inputs(self.trunk), *self.trunk.blocks, self.trunk.norm, Outputs(self.head)]
 
     def count_parameters(self, *, positions: bool = True) -> int:
         """Return how many numbers are learned; tied ones count once, those of `positions` if asked for."""

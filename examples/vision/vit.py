@@ -76,8 +76,8 @@ class Inputs(nn.Module):
         return result
 
 
-class Scores(nn.Module):
-    """The end of a Vision Transformer: the scores of what the first place gathered.
+class Outputs(nn.Module):
+    """The end of a Vision Transformer, for the last stage of a pipeline: what the model returns, of the first place.
 
     Args:
         model: The model, whose modules these are.
@@ -85,11 +85,18 @@ class Scores(nn.Module):
 
     def __init__(self, model: "VisionTransformer") -> None:
         super().__init__()
-        self.norm, self.head = model.norm, model.head
+        self.norm, self.head, self.label_smoothing = model.norm, model.head, model.label_smoothing
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, labels: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         scores: Tensor = self.head(self.norm(hidden[:, 0]))
-        return scores
+        return scores if labels is None else outputs_of(scores, labels if self.training else None, self.label_smoothing)
+
+
+def outputs_of(scores: Tensor, labels: Tensor | None, label_smoothing: float) -> dict[str, Tensor]:
+    """Return the cross-entropy of scores as "loss"; without labels the scores themselves."""
+    if labels is None:
+        return {"prediction_scores": scores}
+    return {"loss": F.cross_entropy(scores, labels, label_smoothing=label_smoothing)}
 
 
 class VisionTransformer(nn.Module):
@@ -150,9 +157,7 @@ class VisionTransformer(nn.Module):
         for block in self.blocks:
             hidden = block(hidden)
         scores = self.head(self.norm(hidden[:, 0]))
-        if labels is None or not self.training:
-            return {"prediction_scores": scores}
-        return {"loss": F.cross_entropy(scores, labels, label_smoothing=self.label_smoothing)}
+        return outputs_of(scores, labels if self.training else None, self.label_smoothing)
 
     def tensor_plan(self) -> dict[str, str]:
         """Return how layers are spread over processes: by heads and hidden units, summed where they are added up."""
@@ -165,4 +170,4 @@ class VisionTransformer(nn.Module):
 
     def pipeline_blocks(self) -> list[nn.Module]:
         """Return the modules that images go through one after the other, to be shared out to stages."""
-        return [Inputs(self), *self.blocks, Scores(self)]
+        return [Inputs(self), *self.blocks, Outputs(self)]

@@ -15,12 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 import treadle.engine
+from examples.language_model.gpt import GPT
 from tests.engine.parts import Classifier, make_config
 from treadle.config import ConfigDict, LazyCall, get_config
 from treadle.config.nodes import is_lazy
 from treadle.engine import DefaultTrainer, EagerTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
 from treadle.engine.evaluation import DatasetEvaluator
 from treadle.engine.options import plan_of
+from treadle.engine.pipelines import cut_plan
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.parallel import Plan
 
@@ -120,13 +122,6 @@ def test_every_key_that_the_source_asks_for_is_in_the_packaged_configs() -> None
     assert settings - ALL - {"train.scheduler"} == set()
 
 
-NOT_READ = {
-    "train.dist.pipeline_num_layers": "comes after `pipeline_parallel_size`, which is refused",
-    "train.dist.custom_pipeline_stage_id": "comes after `pipeline_parallel_size`, which is refused",
-}
-"""Keys that ask for nothing by themselves."""
-
-
 def test_every_key_is_read(tmp_path: Path, reads: set[str]) -> None:
     made = with_everything(tmp_path)
     default_setup(made, default_argument_parser().parse_args([]))
@@ -135,7 +130,7 @@ def test_every_key_is_read(tmp_path: Path, reads: set[str]) -> None:
     inner = {key for key in ALL if any(other.startswith(f"{key}.") for other in reads)}
     # One is read by the class that it builds, the other is written by the trainer.
     read = reads | inner | {"train.start_iter"}
-    assert ALL - read == set(NOT_READ)
+    assert ALL - read == set()
 
 
 # What has an effect ---------------------------------------------------------------------------------------------
@@ -398,6 +393,19 @@ def layers_are_spread_over_so_many_processes(folder: Path) -> None:
     "train.dist.pipeline_parallel_size",
     "train.dist.pipeline_num_layers",
     "train.dist.custom_pipeline_stage_id",
+)
+def the_model_is_cut_into_so_many_stages(folder: Path) -> None:
+    stages = {"pipeline_parallel_size": 2, "pipeline_num_layers": 2, "custom_pipeline_stage_id": [0, 1]}
+    made = make_config(folder, dist=stages)
+    plan = plan_of(made, world=4)
+    assert plan == Plan(pipeline=2)
+    model = GPT(12, context=6, layers=2, heads=2, width=8)
+    assert cut_plan(made, plan, model) == Plan(pipeline=2, stage_of=[0, 0, 1, 1, 1])
+    with pytest.raises(ConfigError, match=r"train\.dist\.pipeline_parallel_size=2, but 1 processes were started"):
+        made_with(folder, dist=stages)
+
+
+@effect_of(
     "train.dist.data_parallel_size",
     "train.dist.num_nodes",
     "train.dist.num_gpus_per_node",
@@ -405,10 +413,6 @@ def layers_are_spread_over_so_many_processes(folder: Path) -> None:
 )
 def what_this_version_or_this_launch_cannot_do_is_refused(folder: Path) -> None:
     refused: list[tuple[str, dict[str, Any]]] = [
-        (
-            "train.dist.pipeline_parallel_size=2",
-            {"dist": {"pipeline_parallel_size": 2, "pipeline_num_layers": 2, "custom_pipeline_stage_id": [0, 1]}},
-        ),
         ("train.dist.data_parallel_size=3, but 1 processes", {"dist": {"data_parallel_size": 3}}),
         ("train.dist.num_nodes=2, but 1 processes", {"dist": {"num_nodes": 2}}),
         ("train.dist.num_gpus_per_node=2, but 1 processes", {"dist": {"num_gpus_per_node": 2}}),

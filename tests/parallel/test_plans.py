@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks.scale_costs import Shape, volume
 from tests.parallel.conftest import Launch
+from tests.parallel.programs.from_config import WAYS
 from tests.parallel.programs.plans import (
     CNN_PLANS,
     CONTEXT,
@@ -31,6 +32,8 @@ WRITES = "TREADLE_WRITE_DOCS"
 CLOSE = 1e-5
 HALF_CLOSE = 0.03
 """How far losses in half precision may be apart, which round after other sums."""
+STAGED = [(name, title) for world in (2, 4) for name, titles in WAYS[world].items() for title in titles]
+"""What is trained in stages because a config says so."""
 WORLDS = {name: world for world, plans in PLANS.items() for name in plans}
 
 
@@ -81,7 +84,8 @@ def row(everything: Launch, plan: str, title: str, network: str = "") -> str:
 def rows(everything: Launch) -> list[str]:
     made = [row(everything, plan, title) for plan in WORLDS if plan != "one process" for title in features_of(plan)]
     cnn = [plan for plan in CNN_PLANS if plan != "one process"]
-    return made + [row(everything, plan, title, "CNN ") for plan in cnn for title in EVERYWHERE]
+    made += [row(everything, plan, title, "CNN ") for plan in cnn for title in EVERYWHERE]
+    return made + [row(everything, plan, title, "config ") for plan, title in STAGED]
 
 
 def test_the_table_in_the_docs_is_what_the_runs_gave(everything: Launch) -> None:
@@ -142,6 +146,28 @@ def test_a_config_spreads_a_model_and_evaluates_it(everything: Launch, name: str
     for report in everything("plans", processes=2)(f"config: {name}"):
         assert report["losses"] == pytest.approx(plain["losses"], abs=CLOSE)
         assert report["accuracy"] == plain["accuracy"]
+
+
+@pytest.mark.parametrize(("plan", "title"), STAGED)
+def test_a_config_cuts_a_model_into_stages(everything: Launch, plan: str, title: str) -> None:
+    assert row(everything, plan, title, "config ").endswith("| works |")
+
+
+def test_a_run_of_a_config_in_stages_is_taken_up_to_the_very_same_bits(everything: Launch) -> None:
+    for plan in ("pipeline", "DDP + pipeline"):
+        for report in reports(everything, plan, "save and resume", "config "):
+            assert torch.equal(report["again"], report["weights"])
+            assert report["again_losses"] == report["losses"]
+
+
+def test_what_stages_of_a_config_cannot_do_is_refused_on_every_process(everything: Launch) -> None:
+    for found in everything("plans", processes=2)("config refusals"):
+        assert found == {
+            "own step": "train.dist.pipeline_parallel_size: a run_step of your own calls the model, which no process "
+            "has all of; leave run_step as it is, or set it to 1",
+            "again": "parallel=Plan(...): the model is spread over the processes already, by another trainer or by "
+            "hand; build it anew for this one",
+        }
 
 
 # What is exchanged ----------------------------------------------------------------------------------------------

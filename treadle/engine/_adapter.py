@@ -19,12 +19,15 @@ from treadle.config.saving import plain
 from treadle.data import Batch, Stream, size_of
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._splitting import Splitting
+from treadle.engine._stages import OutputsAtEnd, numbers_of
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule, Plan
+from treadle.parallel.choosing import check_trainer
+from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run_folder import RunFolder
@@ -180,6 +183,14 @@ class EngineCore(Splitting):
         # Here it is a hook that moves them, if there is one.
         return True
 
+    def _check_plan(self) -> None:
+        check_trainer(self, EngineCore)
+        if self.parallel.in_stages and self.plan.foreign is not None:
+            raise ConfigError(
+                "train.dist.pipeline_parallel_size: a run_step of your own calls the model, which no process has all "
+                "of; leave run_step as it is, or set it to 1"
+            )
+
     def _is_compiled(self) -> bool:
         return self.plan.call is not self.plan.model
 
@@ -270,10 +281,7 @@ class EngineCore(Splitting):
 
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the sum of the model's losses for one micro-batch, and keep its numbers for the report."""
-        data = self._get_batch(batch)
-        args, kwargs = ((), data) if isinstance(data, Mapping) else (tuple(data), {})
-        if self.on_first_data is not None:
-            self._show_first_data(args, kwargs)
+        args, kwargs = self._arguments(batch)
         outputs = self.plan.call(*args, **kwargs)
         size = size_of(batch)
         result = {"loss": total_loss(outputs), "model_outputs": outputs, "batch_size": size}
@@ -282,6 +290,25 @@ class EngineCore(Splitting):
             weight = result["num_items_in_batch"] = outputs["num_items_in_batch"]
         self._outputs.append((weight, scalars_of(outputs)))
         return result
+
+    def _arguments(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return what the model is called with for a batch."""
+        data = self._get_batch(batch)
+        args, kwargs = ((), data) if isinstance(data, Mapping) else (tuple(data), {})
+        if self.on_first_data is not None:
+            self._show_first_data(args, kwargs)
+        return args, kwargs
+
+    def _stage_loss(self) -> StageLoss:
+        return OutputsAtEnd(lambda batch: self.parallel.route(self.model, *self._arguments(batch)))
+
+    def _stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
+        """Give every stage what the last one reports of a window, and what its losses are means over."""
+        numbers = self.parallel.from_last(numbers_of(found))
+        items = numbers.pop("num_items_in_batch", None)
+        weight = self._window_samples if items is None else items
+        self._outputs = [(weight, numbers)]
+        return weight
 
     def _show_first_data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         look, self.on_first_data = self.on_first_data, None
@@ -304,7 +331,8 @@ class EngineCore(Splitting):
         if outputs:
             numbers = mean_over_window(outputs)
             numbers.pop("num_items_in_batch", None)
-            write_metrics(numbers, None if self._may_record else self.data_time)
+            weight = sum(part for part, _ in outputs)
+            write_metrics(numbers, None if self._may_record else self.data_time, weight=weight)
         self._report_norm()
 
     def _report_norm(self) -> None:

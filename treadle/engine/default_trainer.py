@@ -34,8 +34,10 @@ from treadle.engine.options import (
     device_of,
     execution_of,
     lr_scaling_of,
+    plan_of,
     precision_of,
 )
+from treadle.engine.pipelines import cut_plan
 from treadle.engine.saved_config import saved_form
 from treadle.engine.seeding import seed_all
 from treadle.engine.trainer_base import TrainerBase
@@ -79,6 +81,7 @@ class DefaultTrainer(TrainerBase):
         seed_all(cfg.train.seed)
         self._build_data(cfg)
         self.model = self._ready(self.build_model(cfg))
+        cut_plan(cfg, plan_of(cfg, dist.get_world_size()), self.model)
         self.optimizer = self.build_optimizer(cfg, self.model)
         self._scale_rates(cfg)
         self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
@@ -200,7 +203,8 @@ class DefaultTrainer(TrainerBase):
         return start == end and start > 0 and not dist.broadcast_from_main(self.checkpointer.is_complete())
 
     def _options(self) -> CoreOptions:
-        return core_options(self.cfg, optimizer=self._trainer.optimizer, max_to_keep=self.checkpointer.max_to_keep)
+        inner, most = self._trainer, self.checkpointer.max_to_keep
+        return core_options(self.cfg, model=inner.model, optimizer=inner.optimizer, max_to_keep=most)
 
     def _plan(self) -> StepPlan:
         inner, face = self._trainer, weakref.proxy(self)

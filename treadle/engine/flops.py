@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from treadle.data import size_of
 from treadle.events import EventStorage
+from treadle.parallel import strategy_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ class FlopsCounter:
         """Count the operations of `model(*args, **kwargs)`."""
         samples = size_of(kwargs if kwargs else args)
         self.tokens_per_sample = _length_of_tokens(kwargs)
+        strategy = strategy_of(model)
+        if strategy is not None and strategy.in_stages:
+            logger.info("mfu is not reported: no process has all of %s; set train.flops_per_sample", _name(model))
+            return
         try:
             total = count_forward(model, args, kwargs)
         except Exception as error:

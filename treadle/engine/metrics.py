@@ -57,21 +57,22 @@ def mean_over_window(parts: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str
     return means
 
 
-def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "") -> None:
+def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "", *, weight: Any = 1.0) -> None:
     """Put `total_loss`, `data_time` and, if there are several numbers, each of them into the storage of the run.
 
-    Nothing is read from the device. With several processes, all of them must come here: losses are their mean,
-    `data_time` is their maximum.
+    Nothing is read from the device. With several processes, all of them must come here: losses are their mean, each
+    with its `weight`, `data_time` is their maximum.
 
     Args:
         loss_dict: What the model returned.
         data_time: Seconds that the step waited for its data; None leaves it out.
         prefix: What the names of the metrics begin with.
+        weight: What the losses are means over, as samples or tokens: a number, or a tensor on the device.
     """
     numbers = scalars_of(loss_dict)
     waited: Any = data_time
     if dist.get_world_size() > 1:
-        numbers, waited = _over_processes(numbers, data_time or 0.0)
+        numbers, waited = _over_processes(numbers, weight, data_time or 0.0)
     storage = get_event_storage()
     if data_time is not None:
         storage.put_scalar("data_time", waited)
@@ -83,17 +84,18 @@ def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "") -> 
             storage.put_scalar(f"{prefix}{name}", value)
 
 
-def _over_processes(numbers: dict[str, Any], data_time: float) -> tuple[dict[str, Any], Tensor]:
-    """Return the mean of `numbers` and the maximum of `data_time`, with one collective and without waiting."""
+def _over_processes(numbers: dict[str, Any], weight: Any, data_time: float) -> tuple[dict[str, Any], Tensor]:
+    """Return the weighed mean of `numbers` and the maximum of `data_time`, with one collective and without waiting."""
     device = next((value.device for value in numbers.values() if isinstance(value, Tensor)), torch.device("cpu"))
     names = sorted(numbers)
     # A fill is queued; a copy of a host number would wait for the device.
-    row = [_on(device, numbers[name]) for name in names] + [torch.full((), data_time, device=device)]
+    row = [_on(device, numbers[name]) for name in names] + [_on(device, weight), _on(device, data_time)]
     own = torch.stack([value.float() for value in row])
     rows = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     distributed.all_gather(rows, own)
     table = torch.stack(rows)
-    means = table.mean(dim=0)
+    shares = table[:, -2] / table[:, -2].sum()
+    means = (table * shares.unsqueeze(1)).sum(dim=0)
     return {name: means[place] for place, name in enumerate(names)}, table[:, -1].max()
 
 

@@ -6,11 +6,13 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from treadle.config import try_get_key
 from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions
+from treadle.engine.pipelines import cut_plan, stage_count
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution import EXECUTIONS
 from treadle.lr_scaling import LRScaling
@@ -34,12 +36,8 @@ def check_supported(cfg: Any) -> None:
     Raises:
         ConfigError: Something of that kind is asked for.
     """
-    stages = try_get_key(cfg, "train.dist.pipeline_parallel_size", default=1)
-    if stages != 1:
-        raise ConfigError(
-            f"train.dist.pipeline_parallel_size={stages}: here the loss is in the forward pass of the model, which "
-            f"cannot be cut into stages; set it to 1, or use Trainer(..., parallel=Plan(pipeline={stages}))"
-        )
+    if stage_count(cfg) > 1:
+        _check_stages(cfg)
     plan_of(cfg, dist.get_world_size())
     if try_get_key(cfg, "graph.auto_parallel.enabled", default=False):
         raise ConfigError(f"graph.auto_parallel.enabled=True: finding a placement by itself {LATER}; set it to False")
@@ -53,6 +51,26 @@ def check_supported(cfg: Any) -> None:
     loss_scaling_of(cfg)
     lr_scaling_of(cfg)
     _check_world(cfg)
+
+
+def _check_stages(cfg: Any) -> None:
+    """Refuse what a model in stages cannot do, by the names that a config has for it."""
+    stages = stage_count(cfg)
+    if tensor_size(cfg) > 1 or try_get_key(cfg, "train.zero_optimization.enabled", default=False):
+        raise ConfigError(
+            f"train.dist.pipeline_parallel_size={stages} goes with data parallelism only; set tensor_parallel_size=1 "
+            "and train.zero_optimization.enabled=False"
+        )
+    if execution_of(cfg) != Execution(compiles=False, core="eager"):
+        raise ConfigError(
+            f"train.dist.pipeline_parallel_size={stages}: stages run by torch's schedule, and are not compiled; set "
+            "train.execution='eager'"
+        )
+    if precision_of(cfg) == "fp16":
+        raise ConfigError(
+            f"train.dist.pipeline_parallel_size={stages}: fp16 scales a loss that only the last stage has; set "
+            "train.amp.dtype='bf16'"
+        )
 
 
 class Execution(NamedTuple):
@@ -90,9 +108,15 @@ def execution_of(cfg: Any) -> Execution:
 
 def _check_world(cfg: Any) -> None:
     world = dist.get_world_size()
-    asked, tensor = try_get_key(cfg, "train.dist.data_parallel_size", default=1), tensor_size(cfg)
+    asked, tensor, stages = (
+        try_get_key(cfg, "train.dist.data_parallel_size", default=1),
+        tensor_size(cfg),
+        stage_count(cfg),
+    )
     if asked not in (None, 1, data_size(cfg)):
-        together = f" times tensor_parallel_size={tensor} is {asked * tensor}" if tensor > 1 else ""
+        others = {"tensor_parallel_size": tensor, "pipeline_parallel_size": stages}
+        named = "".join(f" times {key}={number}" for key, number in others.items() if number > 1)
+        together = f"{named} is {asked * tensor * stages}" if named else ""
         raise ConfigError(
             f"train.dist.data_parallel_size={asked}{together}, but {world} processes were started; start as many as it "
             "says, or leave it out"
@@ -119,7 +143,7 @@ def tensor_size(cfg: Any) -> int:
 
 def data_size(cfg: Any) -> int:
     """Return over how many processes, or groups of them, a batch is shared."""
-    return dist.get_world_size() // tensor_size(cfg)
+    return dist.get_world_size() // (tensor_size(cfg) * stage_count(cfg))
 
 
 def plan_of(cfg: Any, world: int) -> Plan | str:
@@ -128,12 +152,15 @@ def plan_of(cfg: Any, world: int) -> Plan | str:
     Raises:
         ConfigError: The processes cannot be shared out so.
     """
-    tensor = tensor_size(cfg)
-    if world % tensor:
-        raise ConfigError(
-            f"train.dist.tensor_parallel_size={tensor}, but {world} processes were started; start a multiple of "
-            f"{tensor}, or set it to 1"
-        )
+    tensor, stages = tensor_size(cfg), stage_count(cfg)
+    for key, number in (("tensor_parallel_size", tensor), ("pipeline_parallel_size", stages)):
+        if world % number:
+            raise ConfigError(
+                f"train.dist.{key}={number}, but {world} processes were started; start a multiple of {number}, or set "
+                "it to 1"
+            )
+    if stages > 1:
+        return Plan(pipeline=stages)
     if not try_get_key(cfg, "train.zero_optimization.enabled", default=False):
         return "auto" if tensor == 1 else Plan(tensor=tensor)
     stage = try_get_key(cfg, "train.zero_optimization.stage", default=1)
@@ -218,7 +245,7 @@ def clip_norm_of(optimizer: Optimizer) -> float | None:
     return float(bound) if bound is not None else None
 
 
-def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> CoreOptions:
+def core_options(cfg: Any, *, model: nn.Module, optimizer: Optimizer, max_to_keep: int | None) -> CoreOptions:
     """Return how the core is to run."""
     policy = try_get_key(cfg, "train.on_nonfinite", default=None) or "raise"
     return CoreOptions(
@@ -238,5 +265,5 @@ def core_options(cfg: Any, *, optimizer: Optimizer, max_to_keep: int | None) -> 
         check_period=cfg.train.log_period,
         bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),
         timeout=try_get_key(cfg, "train.dist.timeout", default=None),
-        parallel=plan_of(cfg, dist.get_world_size()),
+        parallel=cut_plan(cfg, plan_of(cfg, dist.get_world_size()), model),
     )

@@ -89,13 +89,17 @@ def tensor_cut(weight: Tensor) -> int | None:
     return shards[0] if shards else None
 
 
-def require_plain(model: nn.Module) -> None:
+def require_plain(model: nn.Module, spread: bool = False) -> None:
     """Refuse a model that is spread out already.
+
+    Args:
+        model: The model.
+        spread: Whether a trainer is known to have spread it.
 
     Raises:
         ConfigError: It is.
     """
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+    if spread or any(isinstance(weight, DTensor) for weight in model.parameters()):
         raise ConfigError(
             "parallel=Plan(...): the model is spread over the processes already, by another trainer or by hand; build "
             "it anew for this one"

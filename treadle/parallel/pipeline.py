@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from treadle.data import Batch, size_of
-from treadle.errors import ConfigError, DataError
-from treadle.losses import model_inputs, targets_of
+from treadle.errors import ConfigError, DataError, LossError
+from treadle.losses import check_loss, model_inputs, targets_of
+from treadle.parallel.cut import Cut, Stage, named_arguments, prefixed
 from treadle.parallel.held import Place
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.spread import SpreadStrategy
-from treadle.parallel.stages import Stage, hollow, parts_of, stages_of
-
-Loss = Callable[[Tensor, Any], Tensor]
+from treadle.parallel.stage_loss import Entry, StageLoss, in_parts, joined
+from treadle.parallel.stages import hollow, parts_of, stages_of
 
 
 class PipelineStrategy(SpreadStrategy):
@@ -41,9 +41,10 @@ class PipelineStrategy(SpreadStrategy):
         self._stages: list[int] = []
         self._weights: list[nn.Parameter] = []
         self._tied: list[Any] = []
-        self._parts: WeakKeyDictionary[nn.Module, tuple[list[nn.Module], Stage]] = WeakKeyDictionary()
+        self._cuts: WeakKeyDictionary[nn.Module, Cut] = WeakKeyDictionary()
         self._schedules: dict[Any, Schedule1F1B] = {}
-        self._loss: Loss | None = None
+        self._loss: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._reported: list[str] | None = None
 
     @property
     def keeps_losses(self) -> bool:
@@ -104,75 +105,81 @@ class PipelineStrategy(SpreadStrategy):
         """Return a copy of the stage that is here."""
         return deepcopy(model)
 
-    def _own(self, model: nn.Module) -> Stage:
-        """Return the stage of `model` that is here; the last one without its last module, which the loss calls."""
-        return (self._parts.get(model) or self._cut(model))[1]
-
-    def _cut(self, model: nn.Module) -> tuple[list[nn.Module], Stage]:
-        parts = parts_of(model, self.plan)
-        own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
-        self._parts[model] = parts, Stage(own[:-1] if self.is_last else own)
-        return self._parts[model]
+    def _cut(self, model: nn.Module) -> Cut:
+        """Return `model` in modules; the last stage is without the last of them, which the loss calls."""
+        if model not in self._cuts:
+            parts = parts_of(model, self.plan)
+            own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
+            self._cuts[model] = Cut(model, parts, Stage(own[:-1] if self.is_last else own, first=self.stage == 0))
+        cut = self._cuts[model]
+        cut.follow(model)
+        return cut
 
     # One window -----------------------------------------------------------------------------------------------
 
     def run_window(
-        self, model: nn.Module, window: Sequence[Batch], loss_func: Any, share: Callable[[int], float]
-    ) -> list[tuple[Tensor, int]]:
+        self, model: nn.Module, window: Sequence[Batch], loss: StageLoss, share: Callable[[Any], Any]
+    ) -> list[tuple[dict[str, Any], int]]:
         """Send the micro-batches of a window through the stages, forward and backward.
 
         Args:
             model: The model.
             window: The micro-batches.
-            loss_func: Called with outputs and targets; None if the last module takes targets and returns the loss.
-            share: Returns, for a number of samples, the factor of their loss.
+            loss: How they go in, and what comes of them at the end.
+            share: Returns, for what a loss is a mean over, the factor of that loss.
 
         Returns:
-            On the last stage each loss and its number of samples; elsewhere nothing.
+            On the last stage each loss, with what else `loss` says of it, and its number of samples; elsewhere nothing.
         """
         if not window:
             return []
-        args, kwargs, targets = _joined(window)
-        size = size_of(targets)
+        entry = joined([loss.enter(batch) for batch in window])
+        size = size_of(entry.ending or entry.kwargs or entry.args)
         count = self._micro_batches(size, len(window))
         each = size // count
-        last = (self._parts.get(model) or self._cut(model))[0][-1]
-        own: list[Tensor] = []
+        cut = self._cut(model)
+        endings = in_parts(entry.ending, count) if self.is_last else []
+        own: list[dict[str, Any]] = []
 
-        def weighed(output: Tensor, target: Any) -> Tensor:
-            loss: Tensor = last(output, target) if loss_func is None else loss_func(last(output), target)
-            own.append(loss.detach())
-            return loss * share(each)
+        def weighed(hidden: Tensor, place: Tensor) -> Tensor:
+            found = loss.finish(cut.last, hidden, endings[int(place)])
+            check_loss(found, verb="the last stage")
+            own.append({**found, "loss": found["loss"].detach()})
+            part: Tensor = found["loss"] * share(found.get("num_items_in_batch", each))
+            return part
 
         self._loss = weighed
-        schedule = self._schedule(model, count, (args, kwargs, targets))
-        first = (args, kwargs) if self.stage == 0 else ((), {})
-        schedule.step(*first[0], **first[1], **({"target": targets, "losses": []} if self.is_last else {}))
+        schedule = self._schedule(model, count, entry)
+        args = entry.args if self.stage == 0 else ()
+        # On the host: which micro-batch it is may be asked without waiting for the device.
+        ending: dict[str, Any] = {"target": torch.arange(count, device="cpu"), "losses": []} if self.is_last else {}
+        schedule.step(*args, **prefixed(cut.own_arguments(entry.kwargs)), **ending)
         # What torch calls the loss with to find out shapes comes before the micro-batches.
-        return [(loss, each) for loss in own[-count:]]
+        return [(found, each) for found in own[-count:]]
 
     def _micro_batches(self, size: int, asked: int) -> int:
         """Return into how many equal parts a window is cut: at least as many as asked for, and as stages."""
         stages = self.degrees.pipeline
         if size < stages:
             raise DataError(
-                f"a window of {size} samples is too small for pipeline={stages}; set drop_last in "
-                "train_dataloader_kwargs, or take larger batches"
+                f"a window of {size} samples is too small for pipeline={stages}; have its loader leave out a short "
+                "last batch (drop_last), or take larger batches"
             )
         return next(count for count in range(max(asked, stages), size + 1) if size % count == 0)
 
-    def _schedule(self, model: nn.Module, count: int, data: Any) -> Schedule1F1B:
-        key = (count, _shapes(data), torch.is_autocast_enabled(self.processes.device.type))
+    def _schedule(self, model: nn.Module, count: int, entry: Entry) -> Schedule1F1B:
+        key = (count, _shapes(entry), torch.is_autocast_enabled(self.processes.device.type))
         if key not in self._schedules:
-            stages = self.degrees.pipeline
-            stage = PipelineStage(self._own(model), self.stage, stages, self.processes.device, group=self._group)
+            cut, stages = self._cut(model), self.degrees.pipeline
+            cut.require_taken(entry)
+            stage = PipelineStage(cut.own, self.stage, stages, self.processes.device, group=self._group)
             # Stages without the loss get it too: by it torch knows that there is a backward pass.
             self._schedules[key] = Schedule1F1B(stage, count, loss_fn=self._call_loss, scale_grads=False)
         return self._schedules[key]
 
-    def _call_loss(self, output: Tensor, target: Any) -> Tensor:
+    def _call_loss(self, hidden: Tensor, place: Tensor) -> Tensor:
         assert self._loss is not None
-        return self._loss(output, target)
+        return self._loss(hidden, place)
 
     @torch.no_grad()
     def finish_gradients(self, rider: Tensor) -> None:
@@ -186,53 +193,91 @@ class PipelineStrategy(SpreadStrategy):
         self._average_flat(self._weights)
         super().finish_gradients(rider)
 
+    def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Give every stage the numbers that the last one has, without waiting for the device.
+
+        Args:
+            numbers: On the last stage numbers by name, the same names each time; elsewhere nothing.
+
+        Raises:
+            LossError: The last stage has others than the first time.
+        """
+        if self._reported is None:
+            names: list[Any] = [sorted(numbers)]
+            dist.broadcast_object_list(names, group=self._group, group_src=self.degrees.pipeline - 1)
+            self._reported = names[0]
+        if self.is_last and sorted(numbers) != self._reported:
+            raise LossError(
+                f"the last stage reported {self._reported} first and {sorted(numbers)} now; under a pipeline every "
+                "step must report the same numbers"
+            )
+        row = torch.zeros(len(self._reported), device=self.processes.device)
+        for place, name in enumerate(self._reported if self.is_last else ()):
+            row[place] = numbers[name]
+        dist.broadcast(row, group=self._group, group_src=self.degrees.pipeline - 1)
+        return dict(zip(self._reported, row.unbind(), strict=True))
+
     # Passes without gradients ---------------------------------------------------------------------------------
+
+    def route(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+        """Return what the arguments of a call of `model` are to its modules: each goes to those that name it."""
+        return self._cut(model).route(named_arguments(model, args, kwargs))
+
+    def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what `model(*args, **kwargs)` would, on every rank, if it were whole: what its last module returns."""
+        entry = self.route(model, args, kwargs)
+        self._cut(model).require_taken(entry)
+        return self._send(model, entry, lambda last, hidden: last(hidden, **entry.ending))
 
     def evaluate(self, model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, Any]:
         """Return loss, outputs and size of a batch, on every stage."""
-        args, kwargs = model_inputs(batch)
         if loss_func is not None:
-            outputs = self.forward(model, args, kwargs)
+            outputs = self.forward(model, *model_inputs(batch))
             return {
                 "loss": loss_func(outputs, targets_of(batch)),
                 "model_outputs": outputs,
                 "batch_size": size_of(batch),
             }
-        targets = targets_of(batch)
-        loss = self.forward(model, args, kwargs, targets=targets)
-        return {"loss": loss, "model_outputs": {"loss": loss}, "batch_size": size_of(batch)}
+        loss = StageLoss(None)
+        entry = loss.enter(batch)
+        found = self._send(model, entry, lambda last, hidden: loss.finish(last, hidden, entry.ending))
+        return {"loss": found["loss"], "model_outputs": found, "batch_size": size_of(batch)}
+
+    def forward(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """Send a batch through the stages; every rank gets the outputs."""
+        outputs: Tensor = self._send(model, Entry(tuple(args), dict(kwargs), {}), lambda last, hidden: last(hidden))
+        return outputs
 
     @torch.no_grad()
-    def forward(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], targets: Any = None) -> Tensor:
-        """Send a batch through the stages; every rank gets the outputs, or with `targets` the loss."""
-        value: Any = None
+    def _send(self, model: nn.Module, entry: Entry, finish: Callable[[nn.Module, Tensor], Any]) -> Any:
+        """Send a batch through the stages one after the other; every rank gets what comes of it."""
+        cut, value = self._cut(model), None
         for stage in range(self.degrees.pipeline):
             if stage == self.stage:
-                value = self._run_own(model, value, args, kwargs, targets)
+                args = entry.args if stage == 0 else (value,)
+                value = cut.own(*args, **prefixed(cut.own_arguments(entry.kwargs)))
+                value = finish(cut.last, value) if self.is_last else value
             value = self._passed_on(value, stage)
-        result: Tensor = value
-        return result
+        return value
 
-    def _run_own(self, model: nn.Module, value: Any, args: Any, kwargs: Any, targets: Any) -> Any:
-        own = self._own(model)
-        given = (args, kwargs) if self.stage == 0 else ((value,), {})
-        value = own(*given[0], **given[1]) if len(own.parts) else value
-        if not self.is_last:
-            return value
-        last = self._parts[model][0][-1]
-        return last(value) if targets is None else last(value, targets)
-
-    def _passed_on(self, value: Any, stage: int) -> Tensor:
-        """Give every stage what one of them computed."""
-        facts: list[Any] = [(tuple(value.shape), value.dtype) if stage == self.stage else None]
+    def _passed_on(self, value: Any, stage: int) -> Any:
+        """Give every stage what one of them computed: a tensor, or a dict of them and of plain values."""
+        here = stage == self.stage
+        facts: list[Any] = [_facts_of(value) if here else None]
         dist.broadcast_object_list(facts, group=self._group, group_src=stage)
-        shape, dtype = facts[0]
-        if stage != self.stage:
-            value = torch.empty(shape, dtype=dtype, device=self.processes.device)
-        value = value.contiguous()
-        dist.broadcast(value, group=self._group, group_src=stage)
-        result: Tensor = value
-        return result
+        if isinstance(facts[0], Missing):
+            return self._shared(value if here else None, facts[0], stage)
+        return {
+            name: self._shared(value[name] if here else None, fact, stage) if isinstance(fact, Missing) else fact
+            for name, fact in facts[0].items()
+        }
+
+    def _shared(self, value: Any, fact: "Missing", stage: int) -> Tensor:
+        """Give every stage a tensor that one of them has."""
+        tensor: Tensor = torch.empty(fact.shape, dtype=fact.dtype, device=self.processes.device)
+        tensor = tensor if value is None else value.contiguous()
+        dist.broadcast(tensor, group=self._group, group_src=stage)
+        return tensor
 
     def full_model_state(self, model: nn.Module) -> dict[str, Any]:
         """Return all weights and buffers, of all stages."""
@@ -241,19 +286,26 @@ class PipelineStrategy(SpreadStrategy):
         return {name: found[name] for name in self.names}
 
 
-def _joined(window: Sequence[Batch]) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Return the inputs and targets of all micro-batches as one batch."""
-    inputs = [model_inputs(batch) for batch in window]
-    args = tuple(_cat(column) for column in zip(*(one[0] for one in inputs), strict=True))
-    kwargs = {name: _cat([one[1][name] for one in inputs]) for name in inputs[0][1]}
-    return args, kwargs, _cat([targets_of(batch) for batch in window])
+class Missing(NamedTuple):
+    """A tensor that another rank has."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
-def _cat(values: Sequence[Any]) -> Tensor:
-    if not all(isinstance(value, Tensor) for value in values):
-        kind = type(values[0]).__name__
-        raise DataError(f"Plan: pipeline: a batch holds a {kind}; stages take batches of tensors")
-    return values[0] if len(values) == 1 else torch.cat(list(values))
+def _facts_of(value: Any) -> Any:
+    """Return what other ranks must know of what a stage computed, to receive it."""
+    if isinstance(value, Tensor):
+        return Missing(tuple(value.shape), value.dtype)
+    if isinstance(value, Mapping):
+        return {
+            name: Missing(tuple(item.shape), item.dtype) if isinstance(item, Tensor) else item
+            for name, item in value.items()
+        }
+    raise DataError(
+        f"Plan: pipeline: a stage returned a {type(value).__name__}; modules return a tensor, the last one may return "
+        "a dict of them"
+    )
 
 
 def _shapes(data: Any) -> Any:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from treadle.errors import CheckpointError, ConfigError
 from treadle.fingerprint import fingerprint_model, fingerprint_optimizer
-from treadle.parallel.copying import remember
+from treadle.parallel.copying import is_spread, remember
 from treadle.parallel.held import Place, like_piece, local_of, part_of, piece, require_plain, squared_sum, stand_for
 from treadle.parallel.mesh import Mesh
 from treadle.parallel.optimizer_pieces import PieceOptimizerState
@@ -67,7 +67,7 @@ class SpreadStrategy(Strategy):
         """
         if self.prepared:
             return
-        require_plain(model)
+        require_plain(model, is_spread(model))
         self._share_beginning(model)
         named = {id(weight): name for name, weight in model.named_parameters()}
         shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}

@@ -1,10 +1,9 @@
-"""Layers as stages: which of them belong together, and the part of a model that one stage is."""
+"""Layers as stages: which of them belong together, and what a process keeps of the model."""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from treadle.errors import ConfigError
 from treadle.parallel.plan import Plan
@@ -78,21 +77,6 @@ def _filled(sizes: Sequence[int], stages: int, limit: int) -> list[int] | None:
 
 def _weights_in(part: nn.Module) -> int:
     return sum(weight.numel() for weight in part.parameters())
-
-
-class Stage(nn.Module):
-    """Some modules, called one after the other."""
-
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return what the last module makes of what the first one is given."""
-        value: Tensor = self.parts[0](*args, **kwargs) if len(self.parts) else args[0]
-        for part in self.parts[1:]:
-            value = part(value)
-        return value
 
 
 def hollow(model: nn.Module, kept: Sequence[nn.Module]) -> None:

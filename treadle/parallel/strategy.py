@@ -82,9 +82,21 @@ class Strategy:
         """Forget gradients that no optimizer holds."""
 
     def run_window(
-        self, model: nn.Module, window: Sequence[Any], loss_func: Any, share: Callable[[int], float]
-    ) -> list[tuple[Tensor, int]]:
+        self, model: nn.Module, window: Sequence[Any], loss: Any, share: Callable[[Any], Any]
+    ) -> list[tuple[dict[str, Any], int]]:
         """Calculate the gradients of a window in stages; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Give every stage the numbers that the last one has; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def route(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the arguments of a call are to the modules of a pipeline; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what a model in stages makes of these arguments; see `PipelineStrategy`."""
         raise NotImplementedError
 
     def evaluate(self, model: nn.Module, loss_func: Any, batch: Any) -> dict[str, Any]:

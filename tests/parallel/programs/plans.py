@@ -16,6 +16,7 @@ from torchmetrics import SumMetric
 
 from examples.language_model.gpt import GPT
 from tests.engine import parts
+from tests.parallel.programs.from_config import add_configs
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
 from treadle.callbacks import ModelEmaCallback
@@ -469,6 +470,7 @@ def add_all(world: int) -> None:
         program.add(f"volume of {name}", partial(exchanged, Run(name, parallel)))
     for name, train in CONFIGS[world].items():
         program.add(f"config: {name}", partial(from_config, name, **train))
+    add_configs(program, world)
     if world == 1:
         program.add("uninterrupted", partial(uninterrupted, Run("one process", "auto")))
     for name, parallel in RESHARDED[world].items():

@@ -72,7 +72,7 @@ def inference_on_dataset(
             batches += counts
             inputs = prepare(batch)
             with autocast():
-                outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+                outputs = _outputs(model, inputs, strategy)
             if counts or not evaluator.local:
                 _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
         if strategy is not None:
@@ -82,6 +82,13 @@ def inference_on_dataset(
     results = evaluator.evaluate() or {}
     logger.info("evaluated %d batches in %.1f s", batches, time.perf_counter() - began)
     return results
+
+
+def _outputs(model: Any, inputs: Any, strategy: Strategy | None) -> Any:
+    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    if strategy is not None and strategy.in_stages:
+        return strategy.call(model, args, kwargs)
+    return model(*args, **kwargs)
 
 
 def _prepared(get_batch: Callable[..., Any] | None, device: str | None) -> Callable[[Any], Any]:

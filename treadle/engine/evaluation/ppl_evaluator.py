@@ -45,13 +45,18 @@ class PPLEvaluator(DatasetEvaluator):
 
     def evaluate(self) -> dict[str, float]:
         """Return perplexities and losses over the samples of all processes."""
-        names = sorted(self._totals)
-        own = torch.stack([_as_tensor(value) for value in (*(self._totals[name] for name in names), self._weight)])
-        *totals, weight = Processes().reduce(own.tolist())
+        processes = Processes()
+        # A process that shares its samples with another counts none, and knows no name.
+        names = sorted({name for known in processes.gather_objects(sorted(self._totals)) for name in known})
+        own = torch.stack([_as_tensor(value) for value in (*map(self._total, names), self._weight)])
+        *totals, weight = processes.reduce(own.tolist())
         if not weight:
             raise DataError("PPLEvaluator saw no sample; check the test data and evaluation.eval_iter")
         means = {name: total / weight for name, total in zip(names, totals, strict=True)}
         return {f"{name}_PPL": math.exp(min(mean, LARGEST)) for name, mean in means.items()} | means
+
+    def _total(self, name: str) -> Any:
+        return self._totals.get(name, 0.0)
 
 
 def _named(outputs: Any) -> bool:

@@ -35,6 +35,18 @@ class PreciseBN(HookBase):
         self._loader = data_loader
         self._count = num_iter
 
+    def before_train(self) -> None:
+        """Refuse a model that is cut into stages.
+
+        Raises:
+            ConfigError: It is.
+        """
+        if self.trainer.core.parallel.in_stages:
+            raise ConfigError(
+                "PreciseBN calls the model, which no process of a pipeline has all of; leave the hook out, or set "
+                "train.dist.pipeline_parallel_size=1"
+            )
+
     def after_step(self) -> None:
         """Compute them if it is time, and after the last iteration."""
         done = self.trainer.iter + 1

@@ -77,15 +77,17 @@ class Throughput(HookBase):
             began = time.perf_counter()
             storage.flush()
             self._seconds += time.perf_counter() - began
+        # Processes that work on the same samples, as the stages of a pipeline do, count them once.
         own = self._samples / self._seconds
-        storage.put_scalar("samples_per_second", own * core.processes.size)
+        all_samples = own * core.parallel.data_size
+        storage.put_scalar("samples_per_second", all_samples)
         storage.put_scalar("steps_per_second", self._steps / self._seconds)
         tokens = self._tokens or self._counter.tokens_per_sample
         if tokens:
-            storage.put_scalar("tokens_per_second", own * core.processes.size * tokens)
+            storage.put_scalar("tokens_per_second", all_samples * tokens)
         flops = self._flops or self._counter.flops_per_sample
         if flops and self._peak:
-            storage.put_scalar("mfu", own * flops / self._peak)
+            storage.put_scalar("mfu", own * flops / self._peak / core.parallel.copies)
         memory = peak_memory(core.device)
         if memory is not None:
             storage.put_scalar("peak_memory_mib", memory / 2**20, smoothing_hint=False)
