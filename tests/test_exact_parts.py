@@ -1,6 +1,5 @@
 """Whatever optimizer, schedule, model or loop a run has, one that was cut and started again ends in the same bits."""
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,6 @@ from torch.optim.swa_utils import SWALR
 from tests.interrupting import adamw, check, make_trainer, momentum, network, simply
 from treadle import Phase, TrainerCallback, alternate
 from treadle.trainer import Trainer
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave data in the memory of the machine, which dies in none of these tests."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
 
 # Optimizers and schedules ---------------------------------------------------------------------------------
 

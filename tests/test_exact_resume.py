@@ -1,6 +1,5 @@
 """Whatever a run is made of, one that was cut and started again ends in the same bits."""
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,13 +25,6 @@ from tests.interrupting import (
     train_through,
 )
 from treadle.callbacks import EarlyStoppingCallback, GradientNormMonitor, LearningRateMonitor, ModelEmaCallback
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave data in the memory of the machine, which dies in none of these tests."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
 
 # Where it is cut ------------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ def main() -> None:
         import_module(name)
     # A collection in a forked process would write to, and so copy, every page that holds an object of an import.
     gc.freeze()
+    # As in the tests themselves: the machine, which keeps what is written, outlives every process.
+    os.fsync = lambda descriptor: None
     # What follows the entry for this module and those of the environment is what any start has.
     found = sys.path[1 + len(_own_paths(os.environ)) :]
     request, streams = serve(socket.socket(fileno=int(sys.argv[1])), keep=True)

@@ -1,7 +1,6 @@
 """A program in a folder, as a user has one, and a run that it made."""
 
 import json
-import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -51,12 +50,6 @@ from torch import nn
 def make_model():
     return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1))
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave data in the memory of the machine, which dies in none of these tests."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,29 @@
+"""What holds for every test: nothing waits for the disk, and nobody searches what was imported for garbage."""
+
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+def pytest_configure() -> None:
+    """Look for no garbage while tests are collected: hardly anything that is made then ever becomes some."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage among what tests make, and leave modules and tests themselves alone."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Leave data in the memory of the machine, which outlives every process that is killed here.
+
+    When something is forced out, and what follows where that fails, is tested by functions in the place of this one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
