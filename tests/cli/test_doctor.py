@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import Treadle
+from tests.forking.starting import run_command
 from treadle.doctor import repeating
 
 PROGRAMS = Path(__file__).parents[1] / "doctor"
@@ -20,6 +21,8 @@ def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.parents[1]))
     # The second command on a program tells in another form what the first one found.
     monkeypatch.setattr(repeating, "examine_apart", cache(repeating.examine_apart))
+    # Sets have one order in all of these, and nothing in the programs depends on it.
+    monkeypatch.setattr(repeating.subprocess, "run", run_command)
     fault = PROGRAMS / "faults" / "a_branch_on_a_value.py"
     told = treadle("doctor", str(fault), status=1).stdout
     line = next(number for number, line in enumerate(fault.read_text().splitlines(), 1) if "# planted" in line)

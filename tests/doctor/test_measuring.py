@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.forking.starting import run_command
 from treadle.data import size_of
 from treadle.doctor import Note, examine
 from treadle.doctor.detectors import head_room
@@ -101,9 +102,10 @@ def test_on_a_cpu_nothing_is_said_of_memory() -> None:
 
 
 @pytest.mark.slow
-def test_on_a_cpu_it_is_told_what_a_gpu_would_show() -> None:
+def test_on_a_cpu_it_is_told_what_a_gpu_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("here a GPU is used")
+    monkeypatch.setattr("treadle.doctor.repeating.subprocess.run", run_command)
     (note,) = examine_apart(PLAIN).notes
     assert note.kind == "no_gpu"
     assert note.message.startswith("trained on a CPU: head-room of memory, the largest micro-batch")

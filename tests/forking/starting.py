@@ -69,6 +69,12 @@ def popen(command: Sequence[str], *, env: Mapping[str, str], start_new_session: 
     return start(*command[1:], env=env, new_session=start_new_session, launches=True)
 
 
+def run_command(command: Sequence[str], *, env: Mapping[str, str], **streams: Any) -> Any:
+    """Run a command of this interpreter, for code under test that calls `subprocess.run` so; all it prints is kept."""
+    assert command[0] == sys.executable
+    return run(*command[1:], env=env)
+
+
 def run(
     *arguments: str,
     cwd: Path | None = None,
