@@ -124,12 +124,13 @@ def by_hand(options: Options, batch: int, steps: int, *, half: bool, channels_la
     images, labels = (part[: 2 * batch].to(options.device) for part in load("train", options))
     train, validation = (images[:batch], labels[:batch]), (images[batch:], labels[batch:])
     times = []
-    for number in range(3 + steps):
+    warm_up = 1 if options.smoke else 3
+    for number in range(warm_up + steps):
         _wait(options.device)
         began = perf_counter()
         step(train, validation)
         _wait(options.device)
-        if number >= 3:
+        if number >= warm_up:
             times.append(1000 * (perf_counter() - began))
     return times
 
@@ -138,7 +139,7 @@ def by_treadle(options: Options, batch: int, steps: int, *, half: bool, channels
     """Return the milliseconds of steps of `DartsTrainer`, its data on the device."""
     space = make_space(options, channels_last=channels_last)
     train, validation = halves(load("train", options), options.seed)
-    clock = Clock(warm_up=8, steps=steps)
+    clock = Clock(warm_up=1 if options.smoke else 8, steps=steps)
     if not options.captures:
         how = {"execution": "eager"}
     trainer = nas.DartsTrainer(
