@@ -164,4 +164,4 @@ def _ended(record: Record, metric: str) -> str:
         return f"failed: {record.error.splitlines()[0] if record.error else 'for no known reason'}"
     value = record.test.get(metric.replace(" ", ""))
     shown = "" if value is None else f"{metric} {value:.4f}, "
-    return f"{shown}{record.epochs} epochs"
+    return f"{shown}{record.epochs} epoch{'' if record.epochs == 1 else 's'}"
