@@ -137,7 +137,7 @@ def _rename_keys(source: Source) -> None:
 
 
 def _keys_set(source: Source) -> list[tuple[Any, str]]:
-    """Return what sets keys of `train`, by attribute, by `train = dict(...)` or by `train.update(...)`, with the path of the key."""
+    """Return what sets keys of `train`, one by one or as arguments of `dict` or `update`, with the path of the key."""
     found: list[tuple[Any, str]] = []
     for node in source.find(ast.Assign, ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
