@@ -55,6 +55,8 @@ class NoSamples(IterableDataset[Any]):
         ({"optimizer": "adam"}, r"optimizer is a str; pass a torch\.optim\.Optimizer, or a dict of them"),
         ({"optimizer": torch.optim.SGD}, r"optimizer is a type; pass a torch\.optim\.Optimizer"),
         ({"optimizer": {"a": 1}}, r"optimizer is a int; pass a torch\.optim\.Optimizer, or a dict of them"),
+        ({"seed": "a"}, "seed='a' must be a whole number, or None to seed nothing"),
+        ({"seed": True}, "seed=True must be a whole number, or None to seed nothing"),
         ({"callbacks": None}, r"callbacks=None; pass a sequence of callbacks, or \(\) for none"),
         ({"callbacks": "bar"}, r"callbacks='bar'; pass a sequence of callbacks, or \(\) for none"),
         ({"loss_reduction": "average"}, r"loss_reduction='average' is unknown; use 'mean' or 'sum'"),
@@ -68,6 +70,11 @@ def test_a_part_of_the_wrong_kind_is_refused_when_the_trainer_is_built(arguments
     parts = {"model": model, "loss_func": nn.MSELoss(), "optimizer": None, "callbacks": (), "device": "cpu"}
     with pytest.raises(ConfigError, match=message):
         Trainer(**{**parts, **arguments})
+
+
+def test_an_argument_that_nobody_knows_is_told_under_the_name_of_the_trainer() -> None:
+    with pytest.raises(TypeError, match=r"^Trainer\.__init__\(\) got an unexpected keyword argument 'precison'"):
+        Trainer(nn.Linear(1, 1), nn.MSELoss(), None, precison="bf16")  # type: ignore[call-arg]
 
 
 def test_a_model_that_was_given_as_a_class_is_refused() -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -113,6 +114,8 @@ class Foundation:
         parallel: Plan | str = "auto",
     ) -> None:
         _check_choices(on_nonfinite, max_rollbacks, microbatch, loss_reduction)
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
+            raise ConfigError(f"seed={seed!r} must be a whole number, or None to seed nothing")
         _check_parts(model, loss_func, optimizer, callbacks)
         self.model = model
         self.loss_func = loss_func
@@ -337,6 +340,10 @@ class Foundation:
         if first == math.inf:
             return None
         return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
+
+
+# Python's message about an argument that nobody knows names this function: users know it as the trainer's.
+Foundation.__init__.__qualname__ = "Trainer.__init__"
 
 
 def _check_choices(on_nonfinite: str, max_rollbacks: int, microbatch: str, loss_reduction: str) -> None:

@@ -72,10 +72,16 @@ class StopTrainingError(Exception):
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest candidate, or an empty string.
 
+    Of short names, those with the same letters count as near, in whatever order and case.
+
     >>> did_you_mean("on_train_step_ends", ["on_train_step_end", "on_init_end"])
     "; did you mean 'on_train_step_end'?"
+    >>> did_you_mean("BRP", ["Pop", "BPR"])
+    "; did you mean 'BPR'?"
     >>> did_you_mean("xyz", ["on_init_end"])
     ''
     """
-    near = get_close_matches(name, list(candidates), n=1, cutoff=0.75)
+    known = list(candidates)
+    near = get_close_matches(name, known, n=1, cutoff=0.75)
+    near = near or [one for one in known if sorted(one.lower()) == sorted(name.lower())]
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -118,7 +118,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
         ConfigError: `path` is not the folder of a run.
     """
     if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file() and not is_search(path):
-        what = "is not the folder of a run" if path.is_dir() else "is not there"
+        what = "is not the folder of a run" if path.exists() else "is not there"
         raise ConfigError(f"{path} {what}; the folder of a run holds {CHECKPOINTS}/ and metrics.jsonl")
     manifest, status = read_json(path / "manifest.json"), read_status(path)
     return Run(

@@ -102,13 +102,16 @@ class Occupation:
         processes_here: How many of them on this machine.
 
     Raises:
-        CheckpointError: Another process trains in the folder.
+        CheckpointError: Another process trains in the folder, or it cannot be written.
     """
 
     def __init__(self, run: Path, *, processes: int = 1, processes_here: int = 1) -> None:
-        run.mkdir(parents=True, exist_ok=True)
         self._run = run
-        self._file = (run / LOCK).open("a+")
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            self._file = (run / LOCK).open("a+")
+        except OSError as error:
+            raise CheckpointError(f"the run folder {run} cannot be written: {error}") from error
         try:
             self._lock(time.monotonic() + PATIENCE)
         except BaseException:

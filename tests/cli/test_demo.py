@@ -42,6 +42,25 @@ def test_without_a_terminal_the_menu_is_shown(treadle: Treadle) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(("asked", "threads"), [("", 1), ("2", 2)])
+def test_a_demonstration_takes_one_core_unless_more_are_asked_for(
+    treadle: Treadle, monkeypatch: pytest.MonkeyPatch, asked: str, threads: int
+) -> None:
+    used: list[int] = []
+    fakes = [demo._replace(program=lambda folder, say: used.append(torch.get_num_threads())) for demo in DEMOS]
+    monkeypatch.setattr("treadle.demos.menu.DEMOS", fakes)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    if not asked:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        treadle("demo", "search")
+    finally:
+        torch.set_num_threads(before)
+    assert used == [threads]
+
+
 @pytest.mark.parametrize(("answer", "run"), [("search", "search"), ("4", "language-model"), ("", "digits")])
 def test_a_terminal_is_asked(treadle: Treadle, monkeypatch: pytest.MonkeyPatch, answer: str, run: str) -> None:
     ran: list[str] = []

@@ -38,6 +38,8 @@ MISTAKES = {
     ("resume", "runs/small"): "there is no run folder runs/small; 'treadle runs' lists those that are there",
     ("resume", "configs"): "configs holds no config.yaml, so it is no run that a config began",
     ("eval", "runs/small"): "there is no run folder runs/small; 'treadle runs' lists those that are there",
+    ("train", CONFIG, "--run-dir", "configs/small.py/run"): "the run folder configs/small.py/run cannot be written:",
+    ("report", CONFIG): "configs/small.py is not the folder of a run; the folder of a run holds checkpoints/ and",
     ("runs", "nowhere"): "there is no folder nowhere",
     ("config", "show", CONFIG, "--key", "optim.lrr"): "optim in configs/small.py has no key 'lrr'; did you mean 'lr'?",
     ("config", "diff", CONFIG, "b.yaml"): "there is no config file b.yaml",

@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,15 @@ def test_a_command_that_is_not_there_is_told_the_nearest() -> None:
     result = CliRunner().invoke(app, ["trian"], prog_name="treadle", env={"COLUMNS": "80"})
     assert result.exit_code == 2
     assert "No such command 'trian'. Did you mean 'train'?" in result.stderr
+
+
+def test_the_versions_are_told() -> None:
+    told = CliRunner().invoke(app, ["--version"], prog_name="treadle")
+    python = platform.python_version()
+    assert (told.exit_code, told.stdout) == (
+        0,
+        f"treadle {version('treadle')}, torch {version('torch')}, Python {python}\n",
+    )
 
 
 def test_without_arguments_the_help_is_shown() -> None:

@@ -49,7 +49,7 @@ def test_a_project_has_a_config_a_model_a_test_and_a_readme(treadle: Treadle) ->
     assert output.startswith("spinning: a project whose package is spinning\n")
     assert files_of(Path("spinning")) == FILES
     assert all(f"  {name}\n" in output for name in FILES)
-    assert output.endswith("  cd spinning\n  treadle train configs/train.py\n  python -m pytest\n")
+    assert output.endswith("  cd spinning\n  treadle train configs/train.py\n  python -m pytest  # needs pytest\n")
     for path in Path("spinning").rglob("*.*"):
         assert not path.is_file() or "@" not in path.read_text()
 
@@ -58,6 +58,10 @@ def test_the_package_is_called_like_the_folder_as_far_as_python_can(treadle: Tre
     treadle("init", "deep/My-Nice.Project")
     assert (Path("deep/My-Nice.Project") / "my_nice_project" / "model.py").is_file()
     assert "# My-Nice.Project\n" in (Path("deep/My-Nice.Project") / "README.md").read_text()
+
+
+def test_what_comes_next_can_be_typed_whatever_the_name(treadle: Treadle) -> None:
+    assert "\n  cd 'two words'\n" in treadle("init", "two words").stdout
 
 
 def test_nothing_is_written_over(treadle: Treadle) -> None:

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Treadle
 from tests.interrupting import make_trainer, samples
 from treadle.cli.run_facts import facts_of, find_runs
+from treadle.errors import CheckpointError
 from treadle.run_status import STATUS, Occupation, read_status
 
 CONFIG = "configs/small.py"
@@ -118,3 +121,9 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     facts = facts_of(run, tmp_path)
     assert (facts.state, facts.step, facts.limit, facts.best) == ("unfinished", 3, None, None)
     assert str(facts.loss) == "nan"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"the run folder .*file/run cannot be written: .*Not a directory"):
+        Occupation(tmp_path / "file" / "run")

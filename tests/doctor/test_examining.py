@@ -8,7 +8,7 @@ import pytest
 from tests.forking.starting import run_command
 from treadle.doctor import Examination, examine
 from treadle.doctor.detectors.schedule import end_of
-from treadle.doctor.repeating import differences, examine_apart, loaded, saved
+from treadle.doctor.repeating import differences, examine_apart, loaded, saved, told
 from treadle.errors import ConfigError
 
 HERE = Path(__file__).parent
@@ -73,6 +73,31 @@ def test_a_program_that_fails_says_so(tmp_path: Path) -> None:
     program.write_text(clean.replace("nn.CrossEntropyLoss()", "nn.MSELoss()"))
     (finding,) = [finding for finding in look(program).findings if finding.kind == "fails"]
     assert finding.message.startswith("RuntimeError: ")
+
+
+def test_a_schedule_that_goes_up_and_down_again_ends_with_its_first_turn() -> None:
+    # Each top is a little higher than the one before, as torch reckons them.
+    assert end_of([0.01 * (1 + turn * 1e-13) * rate for turn in range(20) for rate in (1.0, 0.5, 0.0, 0.5)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\nx = (\n", "SyntaxError: '(' was never closed ({program}, line 2)"),
+        ("def fail():\n    raise ValueError('two\\nlines')\n\nfail()\n", "ValueError: two lines ({program}, line 2)"),
+        (
+            "import json\njson.loads('')\n",
+            "JSONDecodeError: Expecting value: line 1 column 1 (char 0) ({program}, line 2)",
+        ),
+    ],
+    ids=["syntax", "raised", "elsewhere"],
+)
+def test_a_program_that_fails_before_it_trains_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    program = tmp_path / "failing.py"
+    program.write_text(text)
+    with pytest.raises(Exception) as caught:
+        examine(program)
+    assert told(caught.value, program) == message.format(program=program)
 
 
 def test_the_folder_of_a_run_is_not_touched(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_keys_of_a_lazy_config_that_are_not_known_are_told_and_those_of_detectro
     assert found[9].startswith("'common/models/gpt.py' is a config of LiBai's")
 
 
+def test_keys_that_a_lazy_config_gives_all_at_once_are_renamed_too() -> None:
+    migration = migrate_text(
+        "from detectron2.config import LazyCall as L\n\ntrain = dict(max_iter=100, output_dir='x', device='cpu')\n"
+    )
+    assert migration.after.endswith("train = dict(train_iter=100, output_dir='x', device='cpu')\n")
+    assert told(migration) == {3: "train.device is not known; it is train.dist.device_type here"}
+
+
+def test_a_grid_that_lies_elsewhere_is_told() -> None:
+    space = '{"on": {"_type": "quniform", "_value": [2, 8, 2]}, "off": {"_type": "quniform", "_value": [1, 9, 2]}}'
+    (note,) = migrate_text(space, "space.json").notes
+    assert note.text == "off: the values were multiples of 2; here they are 1 and steps of 2 from it"
+    assert not note.left
+
+
 def test_words_of_oneflow_for_places_are_told() -> None:
     migration = migrate_text(
         "import oneflow as flow\nfrom libai.layers import Linear\n\n"
@@ -189,10 +204,11 @@ def test_a_tag_that_runs_code_in_settings_is_told() -> None:
     [
         ("a.py", "import torch\n", "a.py imports none of the systems that are known: pytorch-accelerated, Lightning"),
         ("a.py", "import lightning as\n", "a.py, line 1, is no Python"),
-        ("a.yaml", "a: [1\n", "a.yaml is no YAML"),
+        ("a.yaml", "a: [1\n", "a.yaml, line 2, is no YAML: expected"),
         ("a.yaml", "- 1\n", "a.yaml holds no settings by name"),
         ("a.yaml", "colour: red\n", "a.yaml holds none of RecBole's settings"),
         ("a.json", "{}\n", "a.json is neither a program"),
+        ("a.json", "{\n", "a.json, line 2, is no JSON: Expecting property name"),
         ("a.txt", "", "a.txt is neither a program"),
     ],
 )

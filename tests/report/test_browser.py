@@ -68,6 +68,51 @@ def test_runs_are_toggled_curves_smoothed_axes_and_theme_switched(tmp_path: Path
     }
 
 
+COLOURS = """<script>
+(async () => {
+  while (document.body.dataset.ready !== "yes") await new Promise((done) => setTimeout(done, 20));
+  const plain = (colour) => {
+    const one = document.createElement("i");
+    one.style.background = colour;
+    return one.style.background;
+  };
+  const all = (chosen) => [...document.querySelectorAll(chosen)];
+  const pair = (mark) => [mark.dataset.run, mark.style.background];
+  const marks = (place) => Object.fromEntries(all(`${place} .mark`).map(pair));
+  const drawn = (plot) => plot.data.filter((one) => one.x[0] !== null);
+  const curves = (plot) => Object.fromEntries(drawn(plot).map((one) => [one.name, plain(one.line.color)]));
+  const report = { light: marks("#runs"), table: marks("td"), charts: all(".plot").map(curves) };
+  all(".run")[3].dispatchEvent(new Event("mouseenter"));
+  report.pointed = drawn(all(".plot")[0]).filter((one) => one.opacity === undefined).map((one) => one.name);
+  data.runs.reverse(); show();
+  report.reversed = marks("#runs");
+  document.getElementById("theme").click();
+  report.dark = marks("#runs");
+  report.table_dark = marks("td");
+  const told = document.createElement("output");
+  told.id = "told"; told.textContent = JSON.stringify(report);
+  document.body.append(told);
+})();
+</script>"""
+
+
+def test_every_run_has_a_colour_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    names = [f"run{number:02}" for number in range(15)]
+    folders = [make_run(tmp_path / name, rows_of([2.0, 1.0], eval_accuracy=0.5)) for name in names]
+    target = write_report(folders, tmp_path / "all.html")
+    target.write_text(target.read_text(encoding="utf-8").replace("</body>", COLOURS + "</body>"), encoding="utf-8")
+    told = told_by(target)
+    assert isinstance(told, dict)
+    for theme in ("light", "dark"):
+        assert sorted(told[theme]) == names
+        assert len(set(told[theme].values())) == len(names)
+    assert told["charts"] == [told["light"]] * 2
+    assert told["table"] == told["light"]
+    assert told["reversed"] == told["light"]
+    assert told["table_dark"] == told["dark"]
+    assert told["pointed"] == ["run03"]
+
+
 def told_by(page: Path) -> object:
     """Open a page and return what its clicks reported."""
     shown = opened(page, "--dump-dom")

@@ -41,6 +41,13 @@ def test_the_page_asks_for_what_is_new(server: ReportServer) -> None:
     assert b'"name":"first"' in body
 
 
+def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path: Path) -> None:
+    for name in ("old/first", "new/first", "new/second"):
+        make_run(tmp_path / name, rows_of([2.0]))
+    with ReportServer([tmp_path / "old", tmp_path / "new"]) as server:
+        assert [run.name for run in server.runs()] == ["old/first", "new/first", "second"]
+
+
 def test_only_what_is_new_is_sent_and_new_runs_and_rows_are_seen(server: ReportServer, tmp_path: Path) -> None:
     _, headers, body = ask(server, "/data.json")
     assert [run["name"] for run in json.loads(body)["runs"]] == ["first"]

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -30,8 +32,18 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"treadle {version('treadle')}, torch {version('torch')}, Python {sys.version.split()[0]}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
+def main(
+    about: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the versions and exit.")
+    ] = False,
+) -> None:
     """One training loop for PyTorch, four front doors.
 
     A run is started from a config, and started again by the same command: it

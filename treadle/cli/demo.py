@@ -1,5 +1,6 @@
 """`treadle demo`: small complete runs to begin with."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -37,6 +38,7 @@ def demo(
         found = find_demo(chosen)
         folder = run_dir or Path("runs") / f"demo-{found.name}"
         typer.echo(f"{found.title}\n")
+        _use_one_thread()
         found.run(folder, typer.echo)
         _say_what_next(found.name, folder, run_dir)
 
@@ -51,6 +53,18 @@ def _ask() -> str | None:
         return None
     answer: str = typer.prompt("\nWhich one", default="1")
     return answer
+
+
+def _use_one_thread() -> None:
+    """Compute on one core, unless the user has said on how many.
+
+    These models are so small that a second thread saves nothing. Where the cores are busy, it burns many times as much
+    in waiting: a demonstration of half a minute took more than two.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def _say_what_next(name: str, folder: Path, given: Path | None) -> None:

@@ -1,5 +1,6 @@
 """`treadle init`: a small project to begin with."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,4 +29,5 @@ def init(
         typer.echo(f"{folder}: a project whose package is {package_of(folder)}")
         for path in written:
             typer.echo(f"  {path}")
-        typer.echo(f"\nWhat next:\n  cd {folder}\n  treadle train configs/train.py\n  python -m pytest")
+        typer.echo(f"\nWhat next:\n  cd {shlex.quote(str(folder))}\n  treadle train configs/train.py")
+        typer.echo("  python -m pytest  # needs pytest")

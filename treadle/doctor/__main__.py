@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from treadle.doctor.examining import examine
-from treadle.doctor.repeating import TIME, saved
+from treadle.doctor.repeating import TIME, saved, told
 from treadle.doctor.timing import milliseconds_of_a_step
 from treadle.errors import TreadleError
 
@@ -21,3 +21,5 @@ if __name__ == "__main__":
         output.write_text(json.dumps(result), encoding="utf-8")
     except TreadleError as error:
         sys.exit(str(error))
+    except Exception as error:
+        sys.exit(told(error, program))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,15 @@ def _result(program: Path, asked: str, hash_seed: str = HASH_SEEDS[0]) -> dict[s
             raise ConfigError(f"{program} cannot be examined: {lines[-1]}")
         content: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         return content
+
+
+def told(error: Exception, program: Path) -> str:
+    """Return what a program failed with, in one line, with the last of its own lines that was at work."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == program]
+    return f"{text} ({program}, line {own[-1]})" if own else text
 
 
 def loaded(content: dict[str, Any]) -> Examination:

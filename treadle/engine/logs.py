@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from treadle.engine import dist
+from treadle.errors import CheckpointError
 
 FORMAT = "[%(asctime)s %(name)s] %(levelname)s: %(message)s"
 NAME = "treadle"
@@ -20,6 +21,9 @@ def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int
     Args:
         output_dir: The folder of the run; None only sets up the console.
         level: The least level to take.
+
+    Raises:
+        CheckpointError: The folder cannot be made, or not written into.
     """
     root = logging.getLogger(NAME)
     root.setLevel(level)
@@ -30,11 +34,17 @@ def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int
     if dist.is_main_process() and not logging.getLogger().handlers:
         _add(root, logging.StreamHandler(sys.stdout))
     if output_dir is not None:
-        folder = Path(output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        rank = dist.get_rank()
-        _add(root, logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8"))
+        _add(root, _file_in(Path(output_dir)))
     return root
+
+
+def _file_in(folder: Path) -> logging.FileHandler:
+    rank = dist.get_rank()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"the run folder {folder} cannot be written: {error}") from error
 
 
 def _add(root: logging.Logger, handler: logging.Handler) -> None:

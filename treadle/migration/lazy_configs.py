@@ -137,14 +137,16 @@ def _rename_keys(source: Source) -> None:
 
 
 def _keys_set(source: Source) -> list[tuple[Any, str]]:
-    """Return what sets keys of `train`, by attribute or by `train.update(...)`, with the path of the key."""
+    """Return what sets keys of `train`, one by one or as arguments of `dict` or `update`, with the path of the key."""
     found: list[tuple[Any, str]] = []
     for node in source.find(ast.Assign, ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            path = ast.unparse(target) if isinstance(target, ast.Attribute) else ""
+            path = ast.unparse(target) if isinstance(target, ast.Attribute | ast.Name) else ""
             if path.startswith("train."):
                 found.append((target, path.removeprefix("train.")))
+            if path == "train" and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "dict":
+                found += [(keyword, str(keyword.arg)) for keyword in node.value.keywords if keyword.arg]
     for node in source.find(ast.Call):
         if ast.unparse(node.func) == "train.update":
             inner = [one for one in node.args if isinstance(one, ast.Call) and ast.unparse(one.func) == "dict"]

@@ -29,7 +29,7 @@ def migrate(path: Path) -> Migration:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if path.suffix == ".json" and search_spaces.is_search_space(text):
+    if path.suffix == ".json" and search_spaces.is_search_space(text, path):
         after, notes = search_spaces.migrate(text, path)
         return Migration(path, "NNI", text, after, notes, path.with_suffix(".yaml"))
     if path.suffix in (".yaml", ".yml"):

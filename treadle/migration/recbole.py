@@ -55,6 +55,10 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
 
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = path if mark is None else f"{path}, line {mark.line + 1},"
+        raise ConfigError(f"{place} is no YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(tree, yaml.MappingNode):

@@ -19,12 +19,16 @@ KINDS: dict[str, Callable[[Any], str | None]] = {
 }
 
 
-def is_search_space(text: str) -> bool:
-    """Whether a text is a search space of NNI's."""
+def is_search_space(text: str, path: Path) -> bool:
+    """Whether a text is a search space of NNI's.
+
+    Raises:
+        ConfigError: It is no JSON.
+    """
     try:
         content = json.loads(text)
-    except ValueError:
-        return False
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}, line {error.lineno}, is no JSON: {error.msg}") from error
     return isinstance(content, dict) and any(isinstance(one, dict) and TYPE in one for one in content.values())
 
 
@@ -38,6 +42,7 @@ def migrate(text: str, path: Path) -> tuple[str, list[Note]]:
         except (KeyError, IndexError, TypeError, ConfigError) as error:
             notes.append(Note(line, f"{name}: {error if isinstance(error, ConfigError) else 'it is no domain'}"))
             continue
+        notes += [Note(line, f"{name}: {text}", left=False) for text in _shifted(domain)]
         quoted = written.replace("'", "''")
         lines.append(f"    {name}: '{quoted}'")
     return "\n".join(["search:", "  choices:", *lines]) + "\n", notes
@@ -50,6 +55,14 @@ def _domain(domain: Any) -> str:
     if kind not in KINDS or (written := KINDS[kind](values)) is None:
         raise ConfigError(f"{kind} has no counterpart; use uniform, log, int or one_of")
     return str(written)
+
+
+def _shifted(domain: Any) -> list[str]:
+    """Return what to say of a domain whose grid lies elsewhere: NNI's begins at zero, Treadle's at the lowest."""
+    kind, values = domain[TYPE], domain[VALUE]
+    if kind != "quniform" or values[0] % values[2] == 0:
+        return []
+    return [f"the values were multiples of {values[2]}; here they are {values[0]} and steps of {values[2]} from it"]
 
 
 def _line_of(text: str, name: str) -> int:

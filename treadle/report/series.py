@@ -8,6 +8,8 @@ from treadle.run_reading import Run, Start
 
 MOST_POINTS = 1000
 """Points of one curve on a page: more than its pixels; all of them are in metrics.jsonl."""
+EARLIEST = 1e9
+"""Seconds since 1970 of a moment before any run; less is a duration."""
 POSITION = ("step", "epoch", "time")
 """What a line of metrics says of where it stands."""
 
@@ -47,14 +49,22 @@ def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> lis
     >>> rows = [{"step": 1, "time": 10.0}, {"step": 2, "time": 110.0}]
     >>> training_seconds(rows, [Start(0, 5.0), Start(1, 100.0)])
     [5.0, 15.0]
+    >>> training_seconds([{"step": 0, "time": 2e9}, {"step": 2, "time": 0.5}, {"step": 4, "time": 1.0}], [])
+    [0.0, 1.0, 3.0]
+    >>> training_seconds([{"step": 0, "time": 10.0}, {"step": 1, "time": 101.0}], [Start(0, 5.0), Start(1, 100.0)])
+    [5.0, 6.0]
     """
     pending = [start for start in starts if start.time is not None]
     begun = pending.pop(0).time if pending else None
     origin = float(rows[0].get("time", 0.0)) if begun is None and rows else begun or 0.0
-    idle, before, found = 0.0, origin, []
+    idle, before, last, found = 0.0, origin, 0, []
     for row in rows:
-        time = float(row.get("time", before))
-        while pending and pending[0].step < row.get("step", 0) and (pending[0].time or 0.0) <= time:
+        time, step = float(row.get("time", before)), int(row.get("step", 0))
+        # The engine's lines call the seconds of a step their time, as LiBai's do: they add up.
+        if time < min(origin, EARLIEST):
+            time = before + time * max(0, step - last)
+        last = step
+        while pending and pending[0].step <= step and (pending[0].time or 0.0) <= time:
             idle += max(0.0, (pending[0].time or 0.0) - before)
             before = max(before, pending.pop(0).time or 0.0)
         before = max(before, time)

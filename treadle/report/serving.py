@@ -11,7 +11,7 @@ from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.report.page import page_of
-from treadle.report.payload import payload_of
+from treadle.report.payload import names_of, payload_of
 from treadle.run_reading import PANELS, TRIALS, Run, find_runs, read_run
 from treadle.run_status import STATUS
 
@@ -57,13 +57,15 @@ class ReportServer(ThreadingHTTPServer):
         return list(self._read())
 
     def _read(self) -> Iterator[Run]:
-        for folder in self.folders:
-            for path in find_runs(folder):
-                name = path.name if path == folder else str(path.relative_to(folder))
-                try:
-                    yield read_run(path, name)
-                except (ConfigError, OSError):
-                    continue
+        paths = [(folder, path) for folder in self.folders for path in find_runs(folder)]
+        names = [path.name if path == folder else str(path.relative_to(folder)) for folder, path in paths]
+        # A run is known by its name: of two folders with runs of one name, the page says which is which.
+        unlike = names_of([path for _, path in paths])
+        for (_, path), name, other in zip(paths, names, unlike, strict=True):
+            try:
+                yield read_run(path, name if names.count(name) == 1 else other)
+            except (ConfigError, OSError):
+                continue
 
     def tag(self) -> str:
         """Return what changes whenever a file of a run does: a page that has seen it is sent nothing."""

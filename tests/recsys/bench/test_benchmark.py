@@ -118,6 +118,12 @@ def test_other_settings_of_a_model_need_another_folder(tmp_path: Path) -> None:
         benchmark(tmp_path, ["BPR"], **{"BPR.learning_rate": 0.1}).run()
 
 
+def test_other_settings_are_refused_for_other_seeds_too(tmp_path: Path) -> None:
+    benchmark(tmp_path, ["BPR"]).run()
+    with pytest.raises(ConfigError, match=r"BPR-2020 was begun with learning_rate=0.001, and now BPR has 0.1"):
+        benchmark(tmp_path, ["BPR"], seeds=[7], **{"BPR.learning_rate": 0.1}).run()
+
+
 @pytest.mark.slow
 def test_a_model_whose_process_is_killed_costs_no_other(tmp_path: Path) -> None:
     made = Benchmark(protocol(tmp_path, [f"{HERE}.Dies", "Pop"]), tmp_path / "bench")

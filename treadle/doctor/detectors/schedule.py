@@ -100,9 +100,11 @@ def end_of(rates: list[float]) -> int | None:
     (3, 2, 2)
     >>> end_of([1.0, 0.5, 0.25, 0.125])
     """
-    top = rates.index(max(rates))
+    # A schedule that goes up and down reckons each rate from the last one: its later tops may be higher by rounding.
+    highest = max(rates)
+    top = next(index for index, rate in enumerate(rates) if rate >= highest - 1e-6 * abs(highest))
     after = rates[top:]
-    spread = max(rates) - min(after)
+    spread = highest - min(after)
     place = next(index for index, rate in enumerate(after) if rate <= min(after) + 1e-9 * spread)
     falls_on = place == len(after) - 1 > 0 and after[-2] > after[-1]
     return None if falls_on else top + place

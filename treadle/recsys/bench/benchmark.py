@@ -105,8 +105,9 @@ class Benchmark:
                 continue  # what is wrong with it is told when its turn comes
             path = self.folder / settings_file(model)
             path.parent.mkdir(exist_ok=True)
-            for seed in self.seeds:
-                self._require_same(model, self._place(model, seed), settings)
+            # Those of other seeds too: one line of the table is their mean.
+            for run in sorted((self.folder / "runs").glob(f"{model}-*")):
+                self._require_same(model, run, settings)
             replace_text(path, to_yaml(settings))
 
     def _require_same(self, model: str, run: Path, settings: dict[str, Any]) -> None:
@@ -164,4 +165,4 @@ def _ended(record: Record, metric: str) -> str:
         return f"failed: {record.error.splitlines()[0] if record.error else 'for no known reason'}"
     value = record.test.get(metric.replace(" ", ""))
     shown = "" if value is None else f"{metric} {value:.4f}, "
-    return f"{shown}{record.epochs} epochs"
+    return f"{shown}{record.epochs} epoch{'' if record.epochs == 1 else 's'}"

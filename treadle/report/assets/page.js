@@ -1,13 +1,20 @@
 "use strict";
 
-// Okabe and Ito's colours, which people who see fewer colours can tell apart.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
-// The same, lighter, to be read on a dark ground.
-const LIGHT_COLOURS = ["#4ea8e0", "#ff8f4a", "#2fc298", "#e6a3c8", "#f2b93f", "#8fd0f5", "#b79be0", "#b0b0b0"];
+// Chosen by search: people who see fewer colours can tell any two of the first eight well apart, and of all twelve still.
+const COLOURS = [
+  "#3445d7", "#db7213", "#309d8b", "#873d7d", "#b976f7", "#525c08", "#55110f", "#310a77", "#b81a4f", "#f94176", "#7569bf", "#5c24a5",
+];
+// The same for a dark ground.
+const LIGHT_COLOURS = [
+  "#1565ef", "#ec8e1b", "#4bb3a1", "#b63590", "#b38fff", "#eee924", "#6f6d1c", "#63fdf3", "#dc5c66", "#fea2dc", "#8075cc", "#31dc7d",
+];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
 const byId = (id) => document.getElementById(id);
 let data = JSON.parse(byId("data").textContent);
 const hidden = new Set();
+// A run keeps its colour for as long as the page is open, whichever runs come and go beside it.
+const places = new Map();
+let pointedAt = "";
 const sizes = new ResizeObserver((entries) => entries.forEach((entry) => { if (entry.target.data) Plotly.Plots.resize(entry.target); }));
 
 function element(tag, attributes = {}, ...children) {
@@ -18,7 +25,11 @@ function element(tag, attributes = {}, ...children) {
 }
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
-const colourOf = (place) => (isDark() ? LIGHT_COLOURS : COLOURS)[place % COLOURS.length];
+// Behind the chosen ones come hues as far from their neighbours as can be: each place has a colour of its own.
+const colourOf = (place) => place < COLOURS.length
+  ? (isDark() ? LIGHT_COLOURS : COLOURS)[place]
+  : `hsl(${((place * 137.508) % 360).toFixed(1)}, 70%, ${(isDark() ? 62 : 38) + (place % 3) * 7}%)`;
+const runColour = (run) => colourOf(places.get(run.name));
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function brief(value) {
@@ -71,9 +82,9 @@ function layout(chart) {
 // Every start after the first is a thin line: the curve itself goes on as if nothing had happened.
 function restarts() {
   if (byId("axis").value !== "step") return [];
-  return data.runs.flatMap((run, place) => hidden.has(run.name) ? [] : run.starts.slice(1).map((start) => ({
+  return data.runs.flatMap((run) => hidden.has(run.name) ? [] : run.starts.slice(1).map((start) => ({
     type: "line", x0: start.step, x1: start.step, yref: "paper", y0: 0, y1: 1,
-    line: { color: colourOf(place), width: 1, dash: "dot" }, opacity: 0.6, name: "restart",
+    line: { color: runColour(run), width: 1, dash: "dot" }, opacity: 0.6, name: "restart",
   })));
 }
 
@@ -98,21 +109,22 @@ function traces(chart) {
   const amount = Number(byId("smoothing").value);
   const found = [];
   const named = new Set();
-  data.runs.forEach((run, place) => {
+  data.runs.forEach((run) => {
     if (hidden.has(run.name)) return;
     chart.metrics.forEach((metric, position) => {
       const series = run.series[metric];
       if (!series) return;
       const short = metric.startsWith(`${chart.title}/`) ? metric.slice(chart.title.length + 1) : metric;
       const label = data.runs.length === 1 ? short : chart.metrics.length === 1 ? run.name : `${run.name}: ${short}`;
-      const colour = data.runs.length === 1 ? colourOf(position) : colourOf(place);
+      const colour = data.runs.length === 1 ? colourOf(position) : runColour(run);
       const dash = data.runs.length === 1 ? "solid" : DASHES[position % DASHES.length];
       const lone = series.value.length === 1;
       // The colours of the runs are explained above; what is left to explain is which line is which metric.
       const explains = !named.has(metric);
       named.add(metric);
-      const base = { x: series[axis], name: label, mode: lone ? "markers" : "lines", showlegend: explains, legendgroup: metric };
-      if (amount && !lone) found.push({ ...base, y: series.value, line: { color: colour, width: 1, dash }, opacity: 0.25, showlegend: false, hoverinfo: "skip" });
+      const faded = pointedAt && pointedAt !== run.name ? { opacity: 0.15 } : {};
+      const base = { ...faded, x: series[axis], name: label, mode: lone ? "markers" : "lines", showlegend: explains, legendgroup: metric };
+      if (amount && !lone) found.push({ ...base, y: series.value, line: { color: colour, width: 1, dash }, opacity: faded.opacity ? 0.05 : 0.25, showlegend: false, hoverinfo: "skip" });
       if (data.runs.length > 1 && explains) found.push({ x: [null], y: [null], name: short, mode: "lines", legendgroup: metric, line: { color: variable("--quiet"), dash } });
       found.push({ ...base, showlegend: data.runs.length === 1, y: smoothed(series.value, amount), line: { color: colour, width: 2, dash }, marker: { color: colour } });
     });
@@ -129,15 +141,27 @@ function draw() {
 }
 
 function table(heads, rows) {
-  const head = element("tr", {}, ...heads.map((text) => element("th", {}, text)));
+  const head = element("tr", {}, ...heads.map((inside) => element("th", {}, ...[inside].flat())));
   const body = rows.map((cells) => element("tr", {}, ...cells));
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...body)));
 }
 
+// The colour of a run, wherever the run is named.
+function markOf(run) {
+  const mark = element("span", { class: "mark", "data-run": run.name });
+  mark.style.background = runColour(run);
+  return mark;
+}
+
+function paintMarks() {
+  document.querySelectorAll(".mark").forEach((mark) => { mark.style.background = colourOf(places.get(mark.dataset.run)); });
+}
+
+const nameOf = (run) => data.runs.length === 1 ? [run.name] : [markOf(run), " ", run.name];
 const cell = (text, kind = "") => element("td", { class: kind }, text ?? "");
 
 function showRuns() {
-  byId("runs").replaceChildren(...data.runs.map((run, place) => {
+  byId("runs").replaceChildren(...data.runs.map((run) => {
     const box = element("input", { type: "checkbox" });
     box.checked = !hidden.has(run.name);
     box.addEventListener("change", () => {
@@ -149,9 +173,10 @@ function showRuns() {
     const restarted = run.starts.length > 1 ? `, started ${run.starts.length} times` : "";
     const facts = element("small", {}, state, `${run.step ? ` at step ${run.step}` : ""}${restarted}`);
     const words = run.message ? [element("small", {}, run.message)] : [];
-    const mark = element("span", { class: "mark" });
-    mark.style.background = colourOf(place);
-    const card = element("div", { class: `run${box.checked ? "" : " off"}` }, mark, element("label", {}, box, " ", element("strong", {}, run.name), facts, ...words));
+    const card = element("div", { class: `run${box.checked ? "" : " off"}` }, markOf(run), element("label", {}, box, " ", element("strong", {}, run.name), facts, ...words));
+    const point = (name) => { if (data.runs.length > 1 && pointedAt !== name) { pointedAt = name; draw(); } };
+    card.addEventListener("mouseenter", () => point(hidden.has(run.name) ? "" : run.name));
+    card.addEventListener("mouseleave", () => point(""));
     return card;
   }));
 }
@@ -168,7 +193,7 @@ function chartSections(chosen) {
 
 function evaluations() {
   const rows = Object.entries(data.evaluations).flatMap(([metric, cells]) => data.runs.flatMap((run, place) => cells[place] ? [[
-    cell(metric, "key"), cell(run.name), ...["last", "lowest", "highest"].map((name) => cell(brief(cells[place][name]), "number")),
+    cell(metric, "key whole"), element("td", { class: "whole" }, ...nameOf(run)), ...["last", "lowest", "highest"].map((name) => cell(brief(cells[place][name]), "number")),
   ]] : []));
   if (!rows.length) return [];
   return [element("h2", {}, "Evaluation"), element("div", { class: "card" }, table(["metric", "run", "last", "lowest", "highest"], rows))];
@@ -189,7 +214,7 @@ function together() {
 function panels() {
   const cards = data.runs.flatMap((run) => run.panels.map((panel) => {
     const title = data.runs.length === 1 ? panel.title : `${run.name}: ${panel.title}`;
-    return element("div", { class: "card" }, element("h3", {}, title), picture(panel, title));
+    return element("div", { class: "card" }, element("h3", {}, ...(data.runs.length === 1 ? [title] : [markOf(run), " ", title])), picture(panel, title));
   }));
   return cards.length ? [element("h2", {}, "Results"), element("div", { class: "charts wide" }, ...cards)] : [];
 }
@@ -198,7 +223,7 @@ function configs() {
   const found = [];
   if (data.runs.length > 1) {
     const rows = data.differences.map((row) => [cell(row.key, "key"), ...row.values.map((value) => cell(value, "key"))]);
-    const shown = rows.length ? table(["key", ...data.runs.map((run) => run.name)], rows) : element("p", { class: "empty" }, "The configs are the same.");
+    const shown = rows.length ? table(["key", ...data.runs.map(nameOf)], rows) : element("p", { class: "empty" }, "The configs are the same.");
     found.push(element("h2", {}, "Differences between the configs"), element("div", { class: "card" }, shown));
   }
   found.push(element("h2", {}, "Details"));
@@ -217,6 +242,8 @@ function configs() {
 }
 
 function show() {
+  data.runs.forEach((run) => { if (!places.has(run.name)) places.set(run.name, places.size); });
+  pointedAt = "";
   showRuns();
   const isCurve = (section) => section === "Curves";
   const rest = chartSections((section) => !isCurve(section));
@@ -252,7 +279,7 @@ async function loadPlotly() {
 }
 
 document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; showRuns(); draw(); });
+byId("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; paintMarks(); draw(); });
 byId("smoothing").addEventListener("input", (event) => { byId("amount").textContent = event.target.value; draw(); });
 for (const id of ["axis", "logarithmic"]) byId(id).addEventListener("change", draw);
 loadPlotly().then(show).then(() => { document.body.dataset.ready = "yes"; if (LIVE) follow(); });
