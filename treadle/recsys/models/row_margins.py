@@ -30,7 +30,8 @@ def row_margins(users: nn.Embedding, items: nn.Embedding, user: Tensor, positive
     [1.0]
     """
     if negative.dim() == 1 and is_plain(users) and is_plain(items):
-        found: Tensor = _RowMargins.apply(users.weight, items.weight, user, positive, negative)
+        weights = users.weight, items.weight
+        found: Tensor = _RowMargins.apply(*weights, user, positive, negative)  # type: ignore[no-untyped-call]
         return found
     return margins(*(rows_of_table(*one) for one in ((users, user), (items, positive), (items, negative))))
 
