@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from treadle.errors import ConfigError
-from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
 from treadle.trainer import Trainer
 
 MODERATE = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -254,3 +254,28 @@ def test_only_gradients_that_are_there_are_taken_in_the_order_of_the_parameters(
     first, second, third = (nn.Parameter(torch.zeros(1)) for _ in range(3))
     first.grad, third.grad = torch.tensor([1.0]), torch.tensor([3.0])
     assert [gradient.item() for gradient in gradients_of([third, second, first])] == [3.0, 1.0]
+
+
+def test_the_gradients_of_all_groups_of_an_optimizer_are_forgotten() -> None:
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    weights[0].grad, weights[2].grad = torch.ones(2), torch.ones(2)
+    forget_gradients(torch.optim.SGD([{"params": weights[:2]}, {"params": weights[2:]}], lr=0.1))
+    assert [one.grad for one in weights] == [None, None, None]
+
+
+class Keeping(torch.optim.SGD):
+    """Sets gradients to zero where others forget them."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize("by_class", [True, False], ids=["of its class", "of its own"])
+def test_an_optimizer_that_forgets_gradients_its_own_way_does_so(by_class: bool) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    optimizer = Keeping([weight], lr=0.1) if by_class else torch.optim.SGD([weight], lr=0.1)
+    if not by_class:
+        optimizer.zero_grad = lambda: weight.grad.zero_()  # type: ignore[method-assign, union-attr]
+    forget_gradients(optimizer)
+    assert weight.grad.tolist() == [0, 0]

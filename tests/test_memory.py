@@ -1,6 +1,9 @@
 """The peak of memory as a metric."""
 
 import gc
+import platform
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -57,3 +60,34 @@ def test_on_cuda_every_log_of_any_trainer_has_the_peak_of_the_run_once(callbacks
     assert series.steps == [2, 3, 4, 6, 6]
     assert 0 < series.values[0] < before + 512
     assert all(before + 500 < value < before + 1024 for value in series.values[1:])
+
+
+STEPS_OF_32_MIB = """
+import resource
+import torch
+from treadle.memory import keep_host_memory
+
+torch.set_num_threads(1)
+
+def pages_asked_for():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        parts = [torch.ones(1 << 21) for _ in range(4)]
+        del parts
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+left_alone = pages_asked_for()
+keep_host_memory()
+pages_asked_for()
+print(left_alone, pages_asked_for())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other ways with free memory")
+def test_a_step_finds_the_memory_that_the_step_before_set_free() -> None:
+    done = subprocess.run([sys.executable, "-c", STEPS_OF_32_MIB], capture_output=True, text=True, check=True)
+    left_alone, kept = map(int, done.stdout.split())
+    pages = 32 * 2**20 // 4096
+    assert left_alone >= 2 * pages
+    assert kept < pages

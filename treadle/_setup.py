@@ -22,7 +22,7 @@ from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorde
 from treadle.execution.fused import state_to_weights
 from treadle.gradients import WindowScale
 from treadle.lr_scaling import scale_rates
-from treadle.memory import forget_peak
+from treadle.memory import forget_peak, keep_host_memory
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState
@@ -50,6 +50,8 @@ class SetUp(Evaluation):
         self._prepare_dataloaders(train_kwargs, eval_kwargs)
         self._prepare_model_and_optimizer()
         forget_peak(self.device)
+        if self.device.type == "cpu":
+            keep_host_memory()
         for optimizer in self._optimizers:
             # A run that was stopped may have left gradients behind.
             optimizer.zero_grad()

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from treadle._running import Running
 from treadle.data import Batch, size_of
-from treadle.gradients import clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.gradients import clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
 from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
@@ -226,6 +226,6 @@ class Updating(Running):
     def optimizer_zero_grad(self) -> None:
         """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
         for optimizer in self._optimizers:
-            optimizer.zero_grad()
+            forget_gradients(optimizer)
         if self.parallel.spreads:
             self.parallel.drop_gradients()

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
 
@@ -124,6 +125,20 @@ def _multiply(gradients: list[Tensor], factor: Any) -> None:
 def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradients that are there, in the order of the parameters."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def forget_gradients(optimizer: Optimizer) -> None:
+    """Drop the gradients of an optimizer's weights, as its `zero_grad` does, which is asked if it is not torch's own.
+
+    Around the loop that drops them, torch's own keeps a record for profilers and keeps compilers out: on a CPU that
+    takes ten times as long as the loop.
+    """
+    if type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer):
+        optimizer.zero_grad()
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
 
 
 def norm_of(gradients: list[Tensor]) -> Tensor:

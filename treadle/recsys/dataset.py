@@ -272,7 +272,9 @@ class Dataset(Matrices):
         for features, field in ((self.user_feat, self.uid_field), (self.item_feat, self.iid_field)):
             if features is not None and field in interaction:
                 ids = interaction[field]
-                added = {name: column[ids] for name, column in features.interaction.items() if name != field}
+                # By index_select: indexing with brackets takes several times as long on a CPU.
+                known = features.take(ids.reshape(-1)).interaction.items()
+                added = {name: column.view(*ids.shape, *column.shape[1:]) for name, column in known if name != field}
                 interaction.update(added)
         return interaction
 

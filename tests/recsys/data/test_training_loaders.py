@@ -19,6 +19,7 @@ from tests.recsys.data.small import (
     write_table,
 )
 from treadle.data import Stream
+from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
 from treadle.fingerprint import fingerprint_data
 from treadle.recsys import Interaction, create_dataset, data_preparation
@@ -81,13 +82,31 @@ def test_an_epoch_gathered_at_once_is_the_epoch_gathered_batch_by_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_table(tmp_path / "toy", "toy.item", ("item_id:token", "price:float"), [(f"i{n}", n) for n in range(12)])
-    for model, arguments in ((General, {"sample_num": 3}), (PointWise, {"sample_num": 2}), (PointWise, None)):
+    write_table(
+        tmp_path / "toy", "toy.user", ("user_id:token", "words:token_seq"), [(f"u{n}", "a b") for n in range(6)]
+    )
+    flat = {"sample_num": 2, "layout": "flat"}
+    drawn = (
+        (General, {"sample_num": 1}),
+        (General, {"sample_num": 3}),
+        (General, flat),
+        (PointWise, {"sample_num": 2}),
+    )
+    for model, arguments in (*drawn, (PointWise, None)):
         loader = loader_of(tmp_path, model, train_neg_sample_args=arguments)
         whole = [loader.batch_at(3, index) for index in range(len(loader))]
         monkeypatch.setattr(training_module, "AT_ONCE", (0, 0))
         single = [loader.batch_at(3, index) for index in range(len(loader))]
         monkeypatch.undo()
         assert all(same(one, other) for one, other in zip(whole, single, strict=True))
+
+
+def test_the_order_of_an_epoch_is_the_permutation_that_its_seed_gives(tmp_path: Path) -> None:
+    loader = loader_of(tmp_path)
+    generator = torch.Generator().manual_seed(fold_seed(int(loader.config["seed"]), "order", 3))
+    order = loader.order_of(3)
+    assert order.dtype == torch.int64
+    assert torch.equal(order, torch.randperm(42, generator=generator))
 
 
 def test_several_negatives_are_a_matrix(tmp_path: Path) -> None:

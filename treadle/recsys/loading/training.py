@@ -51,6 +51,7 @@ class TrainDataLoader(AbstractDataLoader):
         self._flat = self._arguments.get("layout") == "flat"
         self._draws_hard = self._draws and bool(self._arguments["dynamic"])
         self._epoch: tuple[int, Interaction, Tensor | None] | None = None
+        self._is_complete = False
         by_users = choice(config, "train_sampling", ("rows", "users")) == "users"
         self._by_users = RowsOfUsers(dataset.inter_feat[str(dataset.uid_field)].cpu()) if by_users else None
         super().__init__(config, dataset, sampler, shuffle)
@@ -108,9 +109,32 @@ class TrainDataLoader(AbstractDataLoader):
             if not self.fits_at_once:
                 places = torch.arange(first, last, device=self.device)
                 return self.make_batch(self._rows(epoch, first, last), places, epoch)
-            self._epoch = (epoch, *self.whole_epoch(epoch))
+            self._begin_epoch(epoch)
+        assert self._epoch is not None
         _, positives, negatives = self._epoch
-        return self.completed(positives[first:last], None if negatives is None else negatives[first:last])
+        cut = positives.take_rows(first, last)
+        if self._is_complete:
+            return cut
+        return self.completed(cut, None if negatives is None else negatives[first:last])
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Gather and draw an epoch, and complete its batches all at once where a batch is some of the rows."""
+        rows, negatives = self.whole_epoch(epoch)
+        self._is_complete = self._completes_by_row()
+        if self._is_complete:
+            rows, negatives = self.completed(rows, negatives), None
+        self._epoch = (epoch, rows, negatives)
+
+    def _completes_by_row(self) -> bool:
+        """Whether what a batch gets besides is further columns, not further rows, and fits for a whole epoch."""
+        data = self._dataset
+        further_rows = self._draws and (self._flat or self._format is InputType.POINTWISE)
+        own = type(self).completed is TrainDataLoader.completed
+        of_user, of_item = map(_bytes_of_row, (data.user_feat, data.item_feat))
+        row = _bytes_of_row(data.inter_feat) + of_user + of_item
+        if self._draws:
+            row += self.times * (8 + of_item)
+        return own and not further_rows and row * self.sample_size <= AT_ONCE[self.device.type != "cpu"]
 
     def completed(self, positives: Interaction, negatives: Tensor | None) -> Interaction:
         """Return the batch of some rows of `whole_epoch`: with features of users and items, and with negatives."""
@@ -122,8 +146,7 @@ class TrainDataLoader(AbstractDataLoader):
         """Whether an epoch can be gathered and drawn at once, so that a batch is only cut out of it."""
         if self._transform is not None or isinstance(self._dataset, SequentialDataset) or self._draws_hard:
             return False
-        columns = self._dataset.inter_feat.interaction.values()
-        row = sum(column[:1].numel() * column.element_size() for column in columns) + 8 * self.times
+        row = _bytes_of_row(self._dataset.inter_feat) + 8 * self.times
         return row * self.sample_size <= AT_ONCE[self.device.type != "cpu"]
 
     def whole_epoch(self, epoch: int) -> tuple[Interaction, Tensor | None]:
@@ -184,3 +207,9 @@ class TrainDataLoader(AbstractDataLoader):
         rows = self._dataset.join(rows)
         rows[self._label] = (torch.arange(len(rows), device=negatives.device) < positives).float()
         return rows
+
+
+def _bytes_of_row(features: Interaction | None) -> int:
+    if features is None:
+        return 0
+    return sum(column[:1].numel() * column.element_size() for column in features.interaction.values())

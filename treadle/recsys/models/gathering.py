@@ -13,10 +13,19 @@ def rows_of_table(table: nn.Embedding, ids: Tensor) -> Tensor:
     >>> rows_of_table(nn.Embedding.from_pretrained(torch.tensor([[1.0], [2.0]])), torch.tensor([[1, 0]])).tolist()
     [[[2.0], [1.0]]]
     """
-    special = table.sparse or table.scale_grad_by_freq or table.max_norm is not None or table.padding_idx is not None
-    if special:
+    if not is_plain(table):
         found: Tensor = table(ids)
         return found
     if ids.dim() == 1:
         return table.weight.index_select(0, ids)
     return table.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
+
+
+def is_plain(table: nn.Embedding) -> bool:
+    """Whether the gradient of a table is the plain sum of those of its rows, and its rows are as they are.
+
+    >>> is_plain(nn.Embedding(3, 2)), is_plain(nn.Embedding(3, 2, padding_idx=0))
+    (True, False)
+    """
+    special = table.sparse or table.scale_grad_by_freq or table.max_norm is not None or table.padding_idx is not None
+    return not special

@@ -9,6 +9,7 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.gathering import rows_of_table
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.loss import BPRLoss
+from treadle.recsys.models.row_margins import row_margins
 from treadle.recsys.models.scoring import all_dots, dot, margins
 from treadle.recsys.models.settings import whole
 
@@ -41,8 +42,13 @@ class BPR(GeneralRecommender):
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the pairwise loss."""
-        users, positives = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
-        negatives = rows_of_table(self.item_embedding, interaction[self.NEG_ITEM_ID])
+        user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
+        if type(self).forward is BPR.forward:
+            tables = self.user_embedding, self.item_embedding
+            return self.loss.of_differences(row_margins(*tables, user, positive, negative))
+        # A subclass has embeddings of its own making.
+        users, positives = self.forward(user, positive)
+        negatives = rows_of_table(self.item_embedding, negative)
         return self.loss.of_differences(margins(users, positives, negatives))
 
     def predict(self, interaction: "Interaction") -> Tensor:
