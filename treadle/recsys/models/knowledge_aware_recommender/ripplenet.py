@@ -32,7 +32,8 @@ class RippleNet(KnowledgeRecommender):
     Wang, Zhang, Wang, Zhao, Li, Xie and Guo, "RippleNet: propagating user preferences on the knowledge graph for
     recommender systems", 2018. For every user and ring `n_memory` triples are drawn once, by the seed. The loss is the
     cross-entropy of labels, of those that the data has or of sampled items, less `kg_weight` times how much the
-    triples of the batch hold, and the penalty on squares.
+    triples of the batch hold, and the penalty on squares. Rows of users who liked nothing do not count in it: their
+    rings are padding and their labels all 0, which would teach the padding that such users never like anything.
     """
 
     input_type = InputType.POINTWISE
@@ -54,8 +55,9 @@ class RippleNet(KnowledgeRecommender):
         graph = Neighbours(heads, relations, tails, self.n_entities)
         users, items = (ids.cpu() for ids in dataset.positive_pairs())
         options = {"hops": self.n_hop, "size": self.n_memory, "seed": int(config["seed"])}
-        self.memory = Constants(**graph.ripple_sets(users, items, self.n_users, **options)._asdict())
-        self.rec_loss = nn.BCEWithLogitsLoss()
+        liked_any = torch.bincount(users, minlength=self.n_users) > 0
+        sets = graph.ripple_sets(users, items, self.n_users, **options)
+        self.memory = Constants(**sets._asdict(), liked_any=liked_any)
         self.apply(xavier_normal_initialization)
 
     @property
@@ -106,21 +108,28 @@ class RippleNet(KnowledgeRecommender):
         user, item = interaction[self.USER_ID], interaction[self.ITEM_ID]
         rings = [self._ring(hop, user) for hop in range(self.n_hop)]
         logits = self._met(self.entity_embedding(item).unsqueeze(1), rings).squeeze(1)
-        loss: Tensor = self.rec_loss(logits, interaction[self.LABEL].to(logits.dtype))
-        holds = torch.stack([self._holding(*ring[:3]) for ring in rings]).sum()
-        return loss - self.kg_weight * holds + self.reg_weight * self._penalty(rings)
+        shares = self._shares(user, logits.dtype)
+        labels = interaction[self.LABEL].to(logits.dtype)
+        loss = functional.binary_cross_entropy_with_logits(logits, labels, weight=shares, reduction="sum")
+        holds = torch.stack([self._holding(*ring[:3]) for ring in rings]).sum(dim=0)
+        return loss - self.kg_weight * torch.sum(holds * shares) + self.reg_weight * self._penalty(rings, shares)
+
+    def _shares(self, user: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return how much of the loss each row is: the same for all but users who liked nothing, who have none."""
+        counted: Tensor = self.memory.liked_any[user].to(dtype)
+        return counted / counted.sum().clamp(min=1)
 
     def _holding(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
-        """Return the mean over triples of `sigmoid(h R t)`."""
+        """Return the mean over the triples of each row of `sigmoid(h R t)`."""
         ends = projected(tails.flatten(0, 1), relations.reshape(-1), self._matrices.transpose(1, 2))
-        return at_least_float32(dot(heads.flatten(0, 1), ends)).sigmoid().mean()
+        return at_least_float32(dot(heads.flatten(0, 1), ends)).sigmoid().view(relations.shape).mean(dim=1)
 
-    def _penalty(self, rings: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+    def _penalty(self, rings: list[tuple[Tensor, Tensor, Tensor, Tensor]], shares: Tensor) -> Tensor:
         """Return the mean over rows of the squares of their rings, and the squares of the transformation."""
         squares = self._matrices.square().sum(dim=(1, 2))
-        of_entities = [end.square().sum() for heads, tails, _, _ in rings for end in (heads, tails)]
-        of_relations = [squares[relations].sum() for _, _, relations, _ in rings]
-        mean = torch.stack([*of_entities, *of_relations]).sum() / len(rings[0][0])
+        of_entities = [end.square().sum(dim=(1, 2)) for heads, tails, _, _ in rings for end in (heads, tails)]
+        of_relations = [squares[relations].sum(dim=1) for _, _, relations, _ in rings]
+        mean = torch.sum(torch.stack([*of_entities, *of_relations]).sum(dim=0) * shares)
         if not self.item_update_mode.endswith("transform"):
             return mean
         return mean + self.transform_matrix.weight.square().sum()
