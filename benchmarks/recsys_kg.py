@@ -70,6 +70,8 @@ DECAY = {"neighbor_sample_size": 8, "reg_weight": 0.0, "weight_decay": 1e-4}
 STRONGER = {**DECAY, "weight_decay": 2e-4, "learning_rate": 0.002}
 LARGER = {"train_batch_size": 1024}
 """The books have three times as many rows, and ten times as many entities to update in each step."""
+PENALISED = {"learning_rate": 0.002, "reg_weight": 0.001}
+"""The authors sum their 1e-5 over the 1024 rows of a batch: it is 0.01 of a mean, but for the transformation's."""
 MUSIC, BOOKS = "kg-lastfm-music", "kg-book-crossing"
 CASES = [
     Case(MUSIC, "MKR", 0.785, 0.797, {"embedding_size": 8, "kge_interval": 2, "train_batch_size": 256}),
@@ -77,16 +79,28 @@ CASES = [
     Case(MUSIC, "RippleNet", 0.77, 0.780, {"embedding_size": 16, "n_memory": 32, "train_batch_size": 256}),
     Case(BOOKS, "KGCN", 0.725, 0.738, {**STRONGER, "embedding_size": 16, "train_batch_size": 512}),
     Case(BOOKS, "MKR", 0.72, 0.734, {**LARGER, "embedding_size": 8, "kge_interval": 2, "learning_rate": 0.01}),
-    Case(BOOKS, "RippleNet", 0.70, 0.715, {**LARGER, "embedding_size": 8, "n_memory": 16, "learning_rate": 0.005}),
+    Case(BOOKS, "RippleNet", 0.70, 0.715, {**LARGER, **PENALISED, "embedding_size": 16, "n_memory": 32}),
 ]
 
 
 NOTES = [
-    "What was found: KGCN on the books overfits within three epochs; a weight decay of 2e-5 (as the authors have) gave",
-    "0.691, 2e-4 gives 0.699. RippleNet overfits there from its second epoch on; a reg_weight of 0.01 keeps it from",
-    "learning at all (0.499). Settings between these, and sizes and rates near the authors', were not tried yet. KGAT",
-    "with norms in the place of squares in its penalty, as RecBole has it, comes to 0.1036 / 0.1063 / 0.1925 for seed",
-    "2020: the penalty is not what recall and NDCG fall short by, and seeds differ by more than that.",
+    "What was found on the books, some of it with programs of our own that share no code with this (seed 0, a split",
+    "of their own): 14% to 15% of the tested rows are of users without a positive training row. RippleNet learned",
+    "from their negative rows that such users like nothing; with its authors' settings (size 4, 32 memories, rate",
+    "0.001) the program has 0.666 then, 0.716 where these rows do not count in the loss, as here now, and 0.733 where",
+    "they are not tested either, as its authors do it. This code had 0.588 before, with settings that hardly",
+    "penalised anything.",
+    "",
+    "KGCN misses its bar. The program has 0.696 with the authors' settings (size 64, 8 neighbours, rate 2e-4, penalty",
+    "2e-5, batches of 256, means where they have them), and with some thirty others never more than 0.705: sizes of 1",
+    "to 64, 2 to 16 neighbours, rates of 0.002 to 0.2, decays of 0 to 2e-3, other aggregators and initial weights,",
+    "triples read one way. What it lacks are users with few clicks, of whom it has nothing but a vector of their own:",
+    "at 0.704 it has 0.740 among users with five positives or more in the file (68% of the tested rows), 0.627 among",
+    "those with two to four and 0.562 among those with one. The number of an item's positive training rows has 0.743,",
+    "0.756 and 0.800 there, and 0.754 on all rows: more than any of the models.",
+    "",
+    "KGAT with norms in the place of squares in its penalty, as RecBole has it, comes to 0.1036 / 0.1063 / 0.1925 for",
+    "seed 2020: the penalty is not what recall and NDCG fall short by, and seeds differ by more than that.",
 ]
 
 
