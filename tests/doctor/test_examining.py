@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.forking.starting import run_command
 from treadle.doctor import Examination, examine
@@ -106,6 +107,16 @@ def test_the_folder_of_a_run_is_not_touched(tmp_path: Path) -> None:
     program.write_text(clean.replace("seed=0)", f"seed=0, run_dir={str(tmp_path / 'run')!r})"))
     assert look(program).findings == []
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tensor_that_cannot_say_what_computed_it_disturbs_nobody() -> None:
+    base = torch.zeros(2, 2)
+    with torch.no_grad():
+        view = base.view(4)
+    base.mul_(torch.ones(2, 2, requires_grad=True))
+    with pytest.raises(RuntimeError, match="view"):
+        _ = view.grad_fn
+    assert look(HERE / "clean" / "plain.py").findings == []
 
 
 def test_a_config_is_examined_too() -> None:

@@ -22,7 +22,7 @@ class Memory(Detector):
 
     def after_update(self) -> None:
         """Count what autograd still knows of."""
-        self._counts.append(sum(isinstance(one, Tensor) and one.grad_fn is not None for one in _tensors()))
+        self._counts.append(sum(map(_has_graph, _tensors())))
 
     def findings(self) -> Iterable[Finding]:
         """Return whether every step leaves more behind than the one before."""
@@ -35,6 +35,14 @@ class Memory(Detector):
             )
 
 
-def _tensors() -> Iterable[object]:
+def _has_graph(tensor: Tensor) -> bool:
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        # A view whose base was written to without autograd cannot say; somewhere in the process there may be one.
+        return False
+
+
+def _tensors() -> list[Tensor]:
     # The type, not isinstance: lazy objects of other libraries would be loaded by being asked.
     return [one for one in gc.get_objects() if type(one) is Tensor]
