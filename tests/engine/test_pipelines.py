@@ -135,6 +135,12 @@ def test_settings_that_stages_do_not_go_with_are_refused(train: dict[str, Any], 
 
 
 @pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("execution", ["auto", "eager", None])
+def test_execution_that_leaves_steps_as_they_are_goes_with_stages(execution: str | None) -> None:
+    check_supported(make_config(Path("unused"), dist={"pipeline_parallel_size": 2}, execution=execution))
+
+
+@pytest.mark.usefixtures("two_processes")
 def test_graph_mode_is_refused_for_stages() -> None:
     made = config()
     made.graph = get_config("common/models/graph.py").graph

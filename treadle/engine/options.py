@@ -61,7 +61,8 @@ def _check_stages(cfg: Any) -> None:
             f"train.dist.pipeline_parallel_size={stages} goes with data parallelism only; set tensor_parallel_size=1 "
             "and train.zero_optimization.enabled=False"
         )
-    if execution_of(cfg) != Execution(compiles=False, core="eager"):
+    execution = execution_of(cfg)
+    if execution.compiles or execution.core == "graph":
         raise ConfigError(
             f"train.dist.pipeline_parallel_size={stages}: stages run by torch's schedule, and are not compiled; set "
             "train.execution='eager'"
