@@ -85,6 +85,16 @@ def test_the_table_of_evaluations_has_the_last_lowest_and_highest_value_of_their
     }
 
 
+def test_evaluations_of_the_engine_are_those_that_stand_without_training_in_the_end() -> None:
+    rows = [
+        {"step": 0, "total_loss": 2.0, "ring_loss": 2.0, "lr": 0.1, "time": 0.01},
+        {"step": 1, "total_loss": 1.0, "ring_loss": 1.0, "lr": 0.1, "Acc@1": 80.0, "samples_per_second": 9.0},
+        {"step": 2, "Acc@1": 70.0, "epoch": 0, "time": 1700000000.0},
+    ]
+    payload = payload_of([Run("a", Path("a"), rows=rows)])
+    assert payload["evaluations"] == {"Acc@1": [{"last": 70.0, "lowest": 70.0, "highest": 80.0}]}
+
+
 def test_only_keys_that_differ_between_configs_are_listed_and_a_missing_one_differs() -> None:
     first = Run("a", Path("a"), config={"optim": {"lr": 0.1, "name": "sgd"}, "seed": 0})
     second = Run("b", Path("b"), config={"optim": {"lr": 0.2, "name": "sgd"}})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from treadle.events import names
 from treadle.nested import leaves
 from treadle.report.charts import charts_of, is_evaluation, of_evaluations
 from treadle.report.series import series_of
@@ -69,12 +70,24 @@ def _evaluations(runs: list[Run]) -> dict[str, Any]:
     """Return the table of the last, lowest and highest value of every metric that an evaluation reported."""
     found: dict[str, list[dict[str, float] | None]] = {}
     for place, run in enumerate(runs):
-        for row in filter(_evaluates, run.rows):
+        alone = {name for row in run.rows if names.TOTAL_LOSS not in row for name in row} if _by_engine(run) else set()
+        for row in run.rows:
+            evaluates = _evaluates(row)
             for name, value in row.items():
-                if of_evaluations(name) and isinstance(value, (int, float)) and math.isfinite(value):
+                wanted = of_evaluations(name) and (evaluates or name in alone)
+                if wanted and isinstance(value, (int, float)) and math.isfinite(value):
                     cells = found.setdefault(name, [None] * len(runs))
                     cells[place] = _joined(cells[place], float(value))
     return dict(sorted(found.items()))
+
+
+def _by_engine(run: Run) -> bool:
+    """Whether the lines of a run have the sum of losses, as those of the engine do.
+
+    It evaluates under any name, in the lines of training; what the end of training reports in a line of its own says
+    which names these are.
+    """
+    return any(names.TOTAL_LOSS in row for row in run.rows)
 
 
 def _evaluates(row: dict[str, Any]) -> bool:
