@@ -12,7 +12,6 @@ python -m benchmarks.recsys_gpu --out found --run-dir runs/recsys
 """
 
 import argparse
-import json
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from benchmarks.recsys_checks import check_products, check_steps
 from benchmarks.recsys_published import ANCHOR, GOWALLA, RESULTS, reach
 from benchmarks.recsys_sections import (
     chosen_device,
+    complete_section,
     parse_sections,
     read_sections,
     section_parser,
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # One section that fails must not cost the others their time.
             findings.skip(name, f"{type(error).__name__}: {error}")
         findings.save()
-        show_section(findings, as_markdown(name, findings.data))
+        show_section(options.out, findings.name, as_markdown(name, findings.data))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -283,11 +283,8 @@ SECTIONS: dict[str, Callable[[str, Findings, argparse.Namespace], None]] = {
 
 def is_complete(out: Path | None, name: str) -> bool:
     """Whether a section was measured to its end before, with all checks passed."""
-    place = None if out is None else out / f"recsys-{name}.json"
-    if place is None or not place.exists():
-        return False
-    data = json.loads(place.read_text(encoding="utf-8"))
-    return bool(data["complete"]) and not data["missing"] and all(one["passed"] for one in data["checks"])
+    data = complete_section(out, f"recsys-{name}")
+    return data is not None and not data["missing"] and all(one["passed"] for one in data["checks"])
 
 
 def made_up() -> dict[str, Any]:

@@ -9,7 +9,6 @@ python -m benchmarks.recsys_ncl --out found --seconds 540
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,15 @@ from benchmarks.execution_session import Findings, Options
 from benchmarks.recsys_gpu import made_up
 from benchmarks.recsys_published import GOWALLA
 from benchmarks.recsys_sasrec import Watch
-from benchmarks.recsys_sections import chosen_device, parse_sections, read_sections, section_parser, where_from
+from benchmarks.recsys_sections import (
+    chosen_device,
+    complete_section,
+    parse_sections,
+    read_sections,
+    section_parser,
+    show_section,
+    where_from,
+)
 from benchmarks.results import write_section
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 
@@ -75,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, dict[str, Any]] = {}
     for name in parsed.sections:
         left = ends - monotonic()
-        known = kept(parsed.out, name)
+        known = complete_section(parsed.out, f"ncl-{name}")
         if known is not None or left < 10:
             print(f"--- {name}: {'complete already' if known else 'no time left; run the same command again'}")
             found |= {} if known is None else {name: known}
@@ -86,10 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             findings.save()
         found[name] = findings.data
-    section = as_markdown(found)
-    if parsed.out is not None:
-        (parsed.out / "ncl.md").write_text(section + "\n", encoding="utf-8")
-    print(f"\n{section}\n", flush=True)
+    show_section(parsed.out, "ncl", as_markdown(found))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -131,15 +135,6 @@ def run_section(name: str, findings: Findings, parsed: argparse.Namespace) -> No
         "epoch_s": statistics.median(watch.seconds) if watch.seconds else None,
         "settings": {key: config[key] for key in ("train_batch_size", "learning_rate", "n_layers", *own, "seed")},
     }
-
-
-def kept(out: Path | None, name: str) -> dict[str, Any] | None:
-    """Return what was found of a section before, if it came to its end."""
-    place = None if out is None else out / f"ncl-{name}.json"
-    if place is None or not place.exists():
-        return None
-    data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    return data if data["complete"] else None
 
 
 def as_markdown(found: dict[str, dict[str, Any]]) -> str:

@@ -24,6 +24,7 @@ from benchmarks.execution_session import Findings, Options
 from benchmarks.recsys_sasrec import Watch
 from benchmarks.recsys_sections import (
     chosen_device,
+    complete_section,
     parse_sections,
     read_sections,
     section_parser,
@@ -96,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ends = monotonic() + parsed.seconds
     for name in parsed.sections:
         left = ends - monotonic()
-        if is_complete(parsed.out, name) or left < 10:
+        known = complete_section(parsed.out, f"s3rec-{name}")
+        if known or left < 10:
             print(f"--- {name}: {'complete already' if left >= 10 else 'no time left; run the same command again'}")
             continue
         findings = Findings(f"s3rec-{name}", options, left, where_from("recsys_s3rec", PACKAGES, device))
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run_section(name, findings, parsed)
         finally:
             findings.save()
-        show_section(findings, as_markdown(name, findings.data))
+        show_section(options.out, findings.name, as_markdown(name, findings.data))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -200,12 +202,6 @@ def made_up() -> dict[str, Any]:
     inter = {"user_id": users.astype(str), "item_id": ((users + 3 * times) % 40).astype(str), "timestamp": times * 1.0}
     items = {"item_id": [str(item) for item in range(40)], "attributes": [[str(item % 3), "x"] for item in range(40)]}
     return {"inter": inter, "item": items}
-
-
-def is_complete(out: Path | None, name: str) -> bool:
-    """Whether a section was trained to its end before."""
-    place = None if out is None else out / f"s3rec-{name}.json"
-    return place is not None and place.exists() and bool(json.loads(place.read_text(encoding="utf-8"))["complete"])
 
 
 def as_markdown(name: str, data: dict[str, Any]) -> str:

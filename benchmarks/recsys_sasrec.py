@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run_section(name, findings, parsed)
         finally:
             findings.save()
-        show_section(findings, as_markdown(name, findings.data))
+        show_section(options.out, findings.name, as_markdown(name, findings.data))
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

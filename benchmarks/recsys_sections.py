@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.execution_session import Findings
 from benchmarks.provenance import provenance
 
 
@@ -53,12 +52,20 @@ def where_from(program: str, packages: Sequence[str], device: torch.device) -> s
     return re.sub(r" --(out|run-dir)[ =][^\s`]+", "", provenance(program, packages, **facts))
 
 
-def show_section(findings: Findings, section: str) -> None:
+def show_section(out: Path | None, name: str, section: str) -> None:
     """Write a section in Markdown beside its figures, and print it."""
-    out = findings.options.out
     if out is not None:
-        (out / f"{findings.name}.md").write_text(section + "\n", encoding="utf-8")
+        (out / f"{name}.md").write_text(section + "\n", encoding="utf-8")
     print(f"\n{section}\n", flush=True)
+
+
+def complete_section(out: Path | None, name: str) -> dict[str, Any] | None:
+    """Return what was found of a section before, if it came to its end."""
+    place = None if out is None else out / f"{name}.json"
+    if place is None or not place.exists():
+        return None
+    data: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return data if data.get("complete") else None
 
 
 def read_sections(files: Iterable[Path], prefix: str, sections: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -58,6 +58,8 @@ class GraphExecution:
         self._required = required
         self._capturable = Capturable(trainer._optimizers)
         self._move = mover(trainer.device)
+        # Whether small batches stay on the host, for recorded steps to take them from there.
+        self._copies_small = False
         self._steps: dict[Key, list[CapturedStep]] = {}
         self._seen: Counter[Key] = Counter()
         self._checked: set[str] = set()
@@ -82,8 +84,8 @@ class GraphExecution:
         if latest is not None and latest[0] == phase.name and self._in_force(phase, latest[1]):
             values = latest[1].inputs.values_of(window)
         if latest is None or values is None:
-            # Small batches may have stayed on the host, for a recorded step to take them from there.
-            window = window if isinstance(window, PlacedWindow) else [self._move(batch) for batch in window]
+            if self._copies_small and not isinstance(window, PlacedWindow):
+                window = [self._move(batch) for batch in window]
             latest = self._latest = self._find(phase, window)
             values = None if latest is None else latest[1].inputs.values_of(window)
         if latest is None or values is None:
@@ -216,6 +218,7 @@ class GraphExecution:
             inputs.rewind()
         self._checked.add(phase.name)
         phase.stream.leave_small_on_host()
+        self._copies_small = True
         return CapturedStep(replay, inputs, arguments, recorded, rows, rates, frozenset(callbacks))
 
     def _rows_for(self, outcome: Recorded) -> PendingRows | None:

@@ -70,28 +70,25 @@ def _evaluations(runs: list[Run]) -> dict[str, Any]:
     """Return the table of the last, lowest and highest value of every metric that an evaluation reported."""
     found: dict[str, list[dict[str, float] | None]] = {}
     for place, run in enumerate(runs):
-        alone = {name for row in run.rows if names.TOTAL_LOSS not in row for name in row} if _by_engine(run) else set()
+        known = _named_by_engine(run)
         for row in run.rows:
-            evaluates = _evaluates(row)
+            evaluates = any(map(is_evaluation, row))
             for name, value in row.items():
-                wanted = of_evaluations(name) and (evaluates or name in alone)
+                wanted = of_evaluations(name) and (evaluates or name in known)
                 if wanted and isinstance(value, (int, float)) and math.isfinite(value):
                     cells = found.setdefault(name, [None] * len(runs))
                     cells[place] = _joined(cells[place], float(value))
     return dict(sorted(found.items()))
 
 
-def _by_engine(run: Run) -> bool:
-    """Whether the lines of a run have the sum of losses, as those of the engine do.
+def _named_by_engine(run: Run) -> set[str]:
+    """Return what stands in lines without the sum of losses that all lines of training have; none in other doors.
 
-    It evaluates under any name, in the lines of training; what the end of training reports in a line of its own says
+    The engine evaluates under any name, in the lines of training too; the line that the end of training writes says
     which names these are.
     """
-    return any(names.TOTAL_LOSS in row for row in run.rows)
-
-
-def _evaluates(row: dict[str, Any]) -> bool:
-    return any(map(is_evaluation, row))
+    alone = [row for row in run.rows if names.TOTAL_LOSS not in row]
+    return {name for row in alone for name in row} if len(alone) < len(run.rows) else set()
 
 
 def _joined(cell: dict[str, float] | None, value: float) -> dict[str, float]:
