@@ -20,6 +20,7 @@ from treadle.data import Batch, Stream, size_of
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._splitting import Splitting
 from treadle.engine._stages import OutputsAtEnd, numbers_of
+from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.falling_back import fell_back
@@ -293,8 +294,7 @@ class EngineCore(Splitting):
 
     def _arguments(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return what the model is called with for a batch."""
-        data = self._get_batch(batch)
-        args, kwargs = ((), data) if isinstance(data, Mapping) else (tuple(data), {})
+        args, kwargs = call_arguments(self._get_batch(batch))
         if self.on_first_data is not None:
             self._show_first_data(args, kwargs)
         return args, kwargs

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from treadle.data import Stream, make_loader
-from treadle.engine.batch_arguments import with_placement
+from treadle.engine.batch_arguments import call_arguments, with_placement
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
 
@@ -85,7 +85,7 @@ def inference_on_dataset(
 
 
 def _outputs(model: Any, inputs: Any, strategy: Strategy | None) -> Any:
-    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    args, kwargs = call_arguments(inputs)
     if strategy is not None and strategy.in_stages:
         return strategy.call(model, args, kwargs)
     return model(*args, **kwargs)
