@@ -1,5 +1,6 @@
 """Recorded steps on a CUDA device: the same bits as ordinary steps, and a usable device when recording fails."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import Batch
 from treadle.errors import CaptureError
 from treadle.execution import Compile
+from treadle.execution.device_graph import CudaGraphs
 from treadle.phase import Phase, alternate
 
 pytestmark = [
@@ -347,3 +349,26 @@ def test_no_step_of_a_recorded_run_waits_for_the_device() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert recordings(trainer) == 2
+
+
+def test_a_graph_that_became_garbage_is_not_destroyed_during_a_recording() -> None:
+    counted = torch.zeros(1, device="cuda")
+    kept: list[Any] = [CudaGraphs(counted.device).capture(lambda: counted.add_(1))]
+    kept.append(kept)
+    del kept
+    thresholds = gc.get_threshold()
+
+    def work() -> None:
+        gc.set_threshold(1)
+        cycles: list[Any] = []
+        for _ in range(100):
+            cycles.append([cycles])
+        counted.add_(10)
+
+    try:
+        replay = CudaGraphs(counted.device).capture(work)
+    finally:
+        gc.set_threshold(*thresholds)
+    replay()
+    assert gc.isenabled()
+    assert counted.tolist() == [10.0]

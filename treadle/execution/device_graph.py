@@ -1,5 +1,6 @@
 """Recording work on a CUDA device, and leaving the device usable when that fails."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -45,7 +46,10 @@ class CudaGraphs:
             graph.register_generator_state(generator)
         try:
             # Other threads, such as one that pins memory, may go on with what they do.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                _no_garbage_collected(),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 work()
         except Exception as error:
             self._recover(random)
@@ -67,6 +71,18 @@ class CudaGraphs:
         """Free the device's generator, which a failed recording leaves locked until another one succeeds."""
         torch.cuda.synchronize(self._device)
         something = torch.zeros(1, device=self._device)
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        with _no_garbage_collected(), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
             something.add_(1)
         torch.cuda.set_rng_state(random, self._device)
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Hold the collector off: a graph of an earlier run that it destroyed during a recording would end the process."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
