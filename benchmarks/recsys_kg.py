@@ -68,6 +68,8 @@ class Case:
 DECAY = {"neighbor_sample_size": 8, "reg_weight": 0.0, "weight_decay": 1e-4}
 """As the authors' program has it: the penalty is on all weights in each step, not on those of the batch."""
 STRONGER = {**DECAY, "weight_decay": 2e-4, "learning_rate": 0.002}
+ALIKE = {"user_mean": 0.5}
+"""Six in ten users have a single positive row, and vectors that begin apart say nothing about them."""
 LARGER = {"train_batch_size": 1024}
 """The books have three times as many rows, and ten times as many entities to update in each step."""
 PENALISED = {"learning_rate": 0.002, "reg_weight": 0.001}
@@ -77,7 +79,7 @@ CASES = [
     Case(MUSIC, "MKR", 0.785, 0.797, {"embedding_size": 8, "kge_interval": 2, "train_batch_size": 256}),
     Case(MUSIC, "KGCN", 0.785, 0.796, {**DECAY, "embedding_size": 16, "train_batch_size": 128}),
     Case(MUSIC, "RippleNet", 0.77, 0.780, {"embedding_size": 16, "n_memory": 32, "train_batch_size": 256}),
-    Case(BOOKS, "KGCN", 0.725, 0.738, {**STRONGER, "embedding_size": 16, "train_batch_size": 512}),
+    Case(BOOKS, "KGCN", 0.725, 0.738, {**STRONGER, **ALIKE, "embedding_size": 16, "train_batch_size": 512}),
     Case(BOOKS, "MKR", 0.72, 0.734, {**LARGER, "embedding_size": 8, "kge_interval": 2, "learning_rate": 0.01}),
     Case(BOOKS, "RippleNet", 0.70, 0.715, {**LARGER, **PENALISED, "embedding_size": 16, "n_memory": 32}),
 ]
@@ -92,13 +94,15 @@ NOTES = [
     "of before (size 8, 16 memories, rate 0.005, hardly a penalty), 0.653 with the loss of now and 0.629 with the",
     "settings of now, each alone, and 0.715 with both.",
     "",
-    "KGCN misses its bar. The program has 0.696 with the authors' settings (size 64, 8 neighbours, rate 2e-4, penalty",
-    "2e-5, batches of 256, means where they have them), and with some thirty others never more than 0.705: sizes of 1",
-    "to 64, 2 to 16 neighbours, rates of 0.002 to 0.2, decays of 0 to 2e-3, other aggregators and initial weights,",
-    "triples read one way. What it lacks are users with few clicks, of whom it has nothing but a vector of their own:",
-    "at 0.704 it has 0.740 among users with five positives or more in the file (68% of the tested rows), 0.627 among",
-    "those with two to four and 0.562 among those with one. The number of an item's positive training rows has 0.743,",
-    "0.756 and 0.800 there, and 0.754 on all rows: more than any of the models.",
+    "KGCN came to 0.700 where users begin at random (`user_mean` 0, mean of the three seeds), and an independent",
+    "program of ours to 0.696 with the authors' settings (size 64, 8 neighbours, rate 2e-4, penalty 2e-5, batches of",
+    "256, means where they have them), and with some thirty others never to more than 0.705. What it lacked were users",
+    "with few clicks, of whom it has nothing but a vector of their own: at 0.704 it had 0.740 among users with five",
+    "positives or more in the file (68% of the tested rows), 0.627 among those with two to four and 0.562 among those",
+    "with one, where the number of an item's positive training rows has 0.743, 0.756 and 0.800, and 0.754 on all rows.",
+    "With users that begin alike, seed 2020 has, for a `user_mean` of 0.1, 0.2, 0.3, 0.4, 0.5, 0.7 and 1.0: 0.701,",
+    "0.729, 0.743, 0.746, 0.746, 0.745 and 0.746 on the test part, and the same within 0.001 on the validation part,",
+    "where 0.4 and 0.5 are the best.",
     "",
     "KGAT with norms in the place of squares in its penalty, as RecBole has it, comes to 0.1036 / 0.1063 / 0.1925 for",
     "seed 2020: the penalty is not what recall and NDCG fall short by, and seeds differ by more than that.",

@@ -50,12 +50,36 @@ class Compile:
             parts.append(f"modules {self.modules if isinstance(self.modules, str) else ', '.join(self.modules)}")
         return ", ".join(parts)
 
-    def apply(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, compiled for the shapes it is called with and no others."""
-        compiled: Callable[..., Any] = torch.compile(
-            function, mode=self.mode, fullgraph=self.fullgraph, options=self.options, dynamic=False
-        )
+    def apply(self, function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+        """Return `function`, compiled for a device and for the shapes it is called with and no others."""
+        compiled: Callable[..., Any] = torch.compile(function, **self.arguments(device))
         return compiled
+
+    def arguments(self, device: torch.device) -> dict[str, Any]:
+        """Return the arguments of `torch.compile` for a device."""
+        common = {"fullgraph": self.fullgraph, "dynamic": False}
+        if device.type != "cpu":
+            return {**common, "mode": self.mode, "options": self.options}
+        return {**common, "backend": cpu_backend(self.mode, self.options)}
+
+
+def cpu_backend(mode: str | None = None, options: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """Return what compiles for CPUs.
+
+    Raises:
+        ConfigError: Both a mode and options are given, or the mode does not exist.
+    """
+    from torch._inductor import list_mode_options
+
+    from treadle.execution.cpu_compiler import CpuCompiler
+
+    if mode is None:
+        return CpuCompiler(options or {})
+    modes = list_mode_options(dynamic=False)
+    if options or mode not in modes:
+        why = "takes no options beside it" if mode in modes else f"does not exist{did_you_mean(mode, list(modes))}"
+        raise ConfigError(f"compile: the mode {mode!r} {why}")
+    return CpuCompiler(modes[mode])
 
 
 class CompiledVerbs:
@@ -74,10 +98,11 @@ class CompiledVerbs:
         self.model = model
         self._verbs: dict[Any, Callable[..., Any]] = {}
         self._whole = how.modules is None
+        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
         if how.modules is not None:
             for module in matching(model, how.modules):
                 if module._compiled_call_impl is None:
-                    _compile_in_place(module, how)
+                    _compile_in_place(module, how, self._device)
 
     def of(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         """Return what to call instead of `verb`."""
@@ -86,11 +111,11 @@ class CompiledVerbs:
         # A bound method is a new object each time it is looked up.
         key = getattr(verb, "__func__", verb)
         if key not in self._verbs:
-            self._verbs[key] = self._how.apply(verb)
+            self._verbs[key] = self._how.apply(verb, self._device)
         return self._verbs[key]
 
 
-def _compile_in_place(module: nn.Module, how: Compile) -> None:
+def _compile_in_place(module: nn.Module, how: Compile, device: torch.device) -> None:
     """Have a module compiled where it is called.
 
     The compiler passes over what torch itself wrote, and with it over a container such as `nn.Sequential` that has
@@ -98,14 +123,14 @@ def _compile_in_place(module: nn.Module, how: Compile) -> None:
     but a few versions.
     """
     if not type(module).forward.__module__.startswith("torch."):
-        module.compile(mode=how.mode, fullgraph=how.fullgraph, options=how.options, dynamic=False)
+        module.compile(**how.arguments(device))
         return
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     call.__code__ = call.__code__.replace(co_name=f"call_{type(module).__name__}")
-    module._compiled_call_impl = how.apply(call)
+    module._compiled_call_impl = how.apply(call, device)
 
 
 def matching(model: nn.Module, patterns: str | Sequence[str]) -> list[nn.Module]:

@@ -327,6 +327,12 @@ def test_kgcn_mixes_neighbours_by_how_much_the_user_cares_for_their_relations(st
     assert_same(built.model.calculate_loss(batch), (total + 0.2 * penalty) / len(batch))
 
 
+def test_kgcn_users_begin_alike_when_their_mean_is_given() -> None:
+    plain, alike = weights(build("KGCN")), weights(build("KGCN", user_mean=0.5))
+    np.testing.assert_allclose(alike["user_embedding.weight"], plain["user_embedding.weight"] + 0.5, atol=1e-7)
+    np.testing.assert_array_equal(alike["entity_embedding.weight"], plain["entity_embedding.weight"])
+
+
 # KGIN ---------------------------------------------------------------------------------------------------------
 
 
@@ -480,6 +486,7 @@ def test_mkr_crosses_items_with_entities_and_foretells_tails(inner: bool) -> Non
         ("CFKG", {"loss_function": "dot"}, "loss_function='dot' does not exist for CFKG"),
         ("KGAT", {"aggregator_type": "sum"}, "aggregator_type='sum' does not exist for KGAT"),
         ("KGCN", {"neighbor_sample_size": 0}, "neighbor_sample_size=0 must be a whole number from 1"),
+        ("KGCN", {"user_mean": -0.5}, "user_mean=-0.5 must be a number from 0"),
         ("KGIN", {"ind": "none"}, "ind='none' does not exist for KGIN"),
         ("RippleNet", {"item_update_mode": "add"}, "item_update_mode='add' does not exist for RippleNet"),
         ("MKR", {"low_layers_num": 0}, "low_layers_num=0 must be a whole number from 1"),
