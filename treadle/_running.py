@@ -174,6 +174,8 @@ class Running(Opening):
             raise
         finally:
             self._looping = False
+            if self._graphs is not None:
+                self._graphs.close()
             try:
                 self._close_streams()
             finally:

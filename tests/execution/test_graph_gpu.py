@@ -181,6 +181,38 @@ def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(execution: str, pre
     assert_same(whole, resumed)
 
 
+def test_a_run_with_a_schedule_is_resumed_in_the_same_bits(tmp_path: Path) -> None:
+    # Rates that are no numbers of single precision, which is what replays read.
+    options: dict[str, Any] = {
+        "create_scheduler_fn": lambda o: optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + 0.37 * step))
+    }
+    whole = train("graph", "cnn", **options)
+    train("graph", "cnn", run_dir=tmp_path / "run", save_every="5 steps", max_steps=19, **options)
+    assert_same(whole, train("graph", "cnn", run_dir=tmp_path / "run", resume="auto", **options))
+
+
+def test_rates_that_move_by_epochs_are_recorded_for_as_long_as_it_takes() -> None:
+    options: dict[str, Any] = {
+        "create_scheduler_fn": lambda o: optim.lr_scheduler.StepLR(o, 1, 0.9),
+        "scheduler_interval": "epoch",
+        "num_epochs": 20,
+        "per_device_batch_size": 8,
+    }
+    graph = train("graph", "mlp", **options)
+    assert recordings(graph) == 20
+    assert_same(train("eager", "mlp", **options), graph)
+
+
+def test_a_run_records_anew_after_all_of_its_recordings_are_gone() -> None:
+    class Thawing(TrainerCallback):
+        def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
+            trainer.model.get_submodule("0").requires_grad_(trainer.progress.epoch > 1)
+
+    graph = train("graph", "mlp", callbacks=(Thawing(),))
+    assert recordings(graph) >= 2
+    assert_same(train("eager", "mlp", callbacks=(Thawing(),)), graph)
+
+
 def test_a_run_can_change_between_ordinary_and_recorded_steps(tmp_path: Path) -> None:
     whole = train("eager", "cnn")
     train("graph", "cnn", run_dir=tmp_path / "run", max_steps=19)
