@@ -30,6 +30,13 @@ def test_scaling_of_a_loss_that_is_not_scaled_is_refused() -> None:
     assert str(caught.value) == "loss_scaling is for precision='fp16', not for 'bf16'; leave it out"
 
 
+def test_scaling_that_is_a_number_is_refused() -> None:
+    number: Any = 1024.0
+    with pytest.raises(ConfigError) as caught:
+        Precision("fp16", CPU, number)
+    assert str(caught.value) == "loss_scaling=1024.0; pass a LossScaling, such as LossScaling(initial=1024.0)"
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype", "plain", "scales"),
     [

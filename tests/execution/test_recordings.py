@@ -13,6 +13,7 @@ from treadle import Trainer
 from treadle.callbacks import TrainerCallback
 from treadle.errors import CaptureError
 from treadle.execution.recordings import BUDGET
+from treadle.phase import Phase, alternate
 
 
 def scheduled(optimizer: optim.Optimizer) -> Any:
@@ -29,13 +30,17 @@ def train_adamw(kind: type[Trainer], run_dir: Any = None, **run: Any) -> Trainer
     return trainer
 
 
+def assert_same_weights(one: Trainer, other: Trainer) -> None:
+    for mine, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_a_run_with_a_schedule_that_is_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Any) -> None:
     # The resumed run makes ordinary steps where the whole one replays, and replays read rates in single precision.
     whole = train_adamw(Recorded)
     train_adamw(Recorded, tmp_path / "run", max_steps=8, save_every="1 step")
     resumed = train_adamw(Recorded, tmp_path / "run", resume="auto")
-    for mine, theirs in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    assert_same_weights(whole, resumed)
 
 
 def test_a_schedule_sees_the_rates_that_it_wrote_and_not_rounded_ones() -> None:
@@ -104,3 +109,61 @@ def test_recordings_are_given_back_when_a_run_is_over() -> None:
 
 def test_optimizers_are_after_a_run_as_they_were_before() -> None:
     assert [group["capturable"] for group in train_adamw(Recorded).optimizer.param_groups] == [False]
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.generator = nn.Linear(2, 4)
+        self.critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+class Adversarial(Recorded):
+    """Two losses and two optimizers that take turns on the same batches."""
+
+    def phases(self, epoch: int) -> Any:
+        stream, model = self.streams["train"], self.model
+        yield from alternate(
+            Phase("critic", stream, self.critic_loss, self.optimizer["critic"], steps=1,
+                  parameters=list(model.critic.parameters())),
+            Phase("generator", stream, self.generator_loss, self.optimizer["generator"], steps=1, reuse=True,
+                  parameters=list(model.generator.parameters())),
+        )  # fmt: skip
+
+    def critic_loss(self, batch: Any) -> dict[str, Any]:
+        made = self.model.generator(torch.randn(len(batch[0]), 2, device=self.device)).detach()
+        return {"loss": (self.model.critic(made) - self.model.critic(batch[0])).mean(), "batch_size": len(batch[0])}
+
+    def generator_loss(self, batch: Any) -> dict[str, Any]:
+        made = self.model.generator(torch.randn(len(batch[0]), 2, device=self.device))
+        return {"loss": -self.model.critic(made).mean(), "batch_size": len(batch[0])}
+
+
+class EagerlyAdversarial(Adversarial):
+    def _create_recorder(self) -> Any:
+        return None
+
+
+def train_pair(kind: type[Adversarial] = Adversarial, run_dir: Any = None, **run: Any) -> Adversarial:
+    pair = Pair()
+    optimizers = {
+        name: optim.SGD(getattr(pair, name).parameters(), lr=0.05, momentum=0.5, foreach=True)
+        for name in ("critic", "generator")
+    }
+    trainer = kind(pair, None, optimizers, callbacks=(), seed=3, run_dir=run_dir)
+    trainer.train(data(), **{"num_epochs": 4, "per_device_batch_size": 16, **run})
+    return trainer
+
+
+def test_phases_that_take_turns_have_recordings_of_their_own() -> None:
+    recorded = train_pair()
+    # Two phases, each with full batches and the short last one.
+    assert recorded.recorder.captures == 4
+    assert_same_weights(recorded, train_pair(EagerlyAdversarial))
+
+
+@pytest.mark.parametrize("steps", [9, 16])
+def test_recorded_phases_that_are_cut_anywhere_go_on_in_the_same_bits(steps: int, tmp_path: Any) -> None:
+    train_pair(run_dir=tmp_path / "run", max_steps=steps, save_every="1 step")
+    assert_same_weights(train_pair(), train_pair(run_dir=tmp_path / "run", resume="auto"))

@@ -46,7 +46,10 @@ def what_to_try(source: Any, device: torch.device, *, ahead: bool = False) -> st
         ahead: Whether they are sent there ahead of their use.
     """
     if device.type == "cuda" and not ahead:
-        return f"have batches sent ahead, with prefetch='auto'; {what_to_try(source, device, ahead=True)}"
+        return (
+            "it keeps its own place, as an iterator or by a state_dict, so its batches are not sent ahead, as those of a "
+            f"map-style data set are; {what_to_try(source, device, ahead=True)}"
+        )
     workers = getattr(source, "num_workers", None)
     fits = f"if it fits {'on the GPU' if device.type == 'cuda' else 'into memory'} as tensors, use an InMemoryDataset"
     if workers is None:

@@ -55,6 +55,8 @@ class Precision:
     ) -> None:
         if kind not in CHOICES:
             raise ConfigError(f"precision={kind!r} is unknown; use one of {CHOICES}")
+        if loss_scaling is not None and not isinstance(loss_scaling, LossScaling):
+            raise ConfigError(f"loss_scaling={loss_scaling!r}; pass a LossScaling, such as LossScaling(initial=1024.0)")
         self.asked = kind
         self.initial = best_kind(device) if kind == "auto" else kind
         if loss_scaling is not None and self.initial != "fp16":
