@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
 from tests.execution.recording import noted_steps
 from tests.execution.taped import Recorded, data, same_state, train
@@ -362,3 +362,37 @@ def test_momenta_that_change_each_step_are_recorded_up_to_the_budget_and_then_do
     assert "cycle_momentum=False" in capsys.readouterr().out
     for mine, theirs in zip(eager.model.parameters(), recorded.model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+class Holding(nn.Module):
+    """Holds a sparse matrix and a table with holes, which no step changes."""
+
+    def __init__(self, layout: torch.layout, *, multiplies: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+        self.multiplies = multiplies
+        self.graph: Tensor
+        self.register_buffer("graph", torch.eye(8).to_sparse(layout=layout))
+        self.register_buffer("table", torch.tensor([1.0, float("nan"), float("inf")]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs)
+        return torch.sparse.mm(self.graph, outputs) if self.multiplies else outputs
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=["coo", "csr"])
+@pytest.mark.parametrize("multiplies", [False, True], ids=["only held", "multiplied with"])
+def test_a_sparse_matrix_that_a_model_holds_keeps_no_run_from_going_on(layout: torch.layout, multiplies: bool) -> None:
+    def end_of(kind: type[Trainer], **options: Any) -> Any:
+        network = Holding(layout, multiplies=multiplies)
+        optimizer = optim.SGD(network.parameters(), lr=0.125, momentum=0.5, foreach=True)
+        trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=(), seed=3, **options)
+        trainer.train(data(), num_epochs=2, per_device_batch_size=8)
+        return trainer
+
+    automatic = end_of(Recorded, required=False)
+    # The recorder of the tests is no more able to record sparse products than CUDA is.
+    assert automatic.recorder.captures == (0 if multiplies else 1)
+    assert torch.equal(automatic.model.layer.weight, end_of(Trainer).model.layer.weight)

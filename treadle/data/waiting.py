@@ -47,8 +47,8 @@ def what_to_try(source: Any, device: torch.device, *, ahead: bool = False) -> st
     """
     if device.type == "cuda" and not ahead:
         return (
-            "it keeps its own place, as an iterator or by a state_dict, so its batches are not sent ahead, as those of a "
-            f"map-style data set are; {what_to_try(source, device, ahead=True)}"
+            "it keeps its own place, as an iterator or by a state_dict, so its batches are not sent ahead, as those of "
+            f"a map-style data set are; {what_to_try(source, device, ahead=True)}"
         )
     workers = getattr(source, "num_workers", None)
     fits = f"if it fits {'on the GPU' if device.type == 'cuda' else 'into memory'} as tensors, use an InMemoryDataset"

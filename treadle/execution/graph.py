@@ -330,7 +330,9 @@ class GraphExecution:
         changing = trainer._tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
         found = {**dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
         found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
-        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in found.items()}
+        # A sparse tensor is a constant, such as the edges of a graph.
+        dense = {name: tensor for name, tensor in found.items() if tensor.layout == torch.strided}
+        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in dense.items()}
         return {name: found[name] for name in once.values()}
 
     def _state_keys(self) -> list[set[int]]:
