@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torchmetrics.classification import MulticlassAccuracy
 
 from tests.execution.recording import noted_steps
 from tests.execution.taped import Recorded, data, same_state, train
@@ -133,6 +134,18 @@ class Counting(Recorded):
         return super().calculate_train_batch_loss(batch)
 
 
+class UpdatingAMetric(Recorded):
+    accuracy: Any
+
+    def training_run_start(self) -> None:
+        self.accuracy = MulticlassAccuracy(3, validate_args=False)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        self.accuracy.update(output["model_outputs"], batch[1])
+        return output
+
+
 class ReadingTheEpoch(Recorded):
     def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
         output = super().calculate_train_batch_loss(batch)
@@ -201,6 +214,7 @@ class HiddenCounter(Recorded):
 FAULTS: dict[type[Recorded], str] = {
     Appending: r"the step changes trainer\.seen",
     Counting: r"the step changes trainer\.calls",
+    UpdatingAMetric: r"the step changes trainer\.accuracy\._update_count",
     ReadingTheEpoch: r"reads trainer\.run_history\.current_epoch at test_graph_on_tape\.py:\d+: output\[\"loss\"\]",
     ReadingTheStep: r"reads trainer\.progress\.step at test_graph_on_tape\.py:\d+",
     CallingRandom: r"draws from Python's generator on the host",

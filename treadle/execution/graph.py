@@ -222,8 +222,12 @@ class GraphExecution:
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
         trainer = self._trainer
+        own = own_names(cast(Any, type(trainer)))
+        # Metrics are modules, and count their updates in Python.
+        modules = {f"trainer.{name}": value for name, value in vars(trainer).items() if isinstance(value, nn.Module)}
         owners = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
-        attributes = Attributes(owners, {"trainer": own_names(cast(Any, type(trainer)))})
+        owners |= {name: module for name, module in modules.items() if name.partition(".")[2] not in own}
+        attributes = Attributes(owners, {"trainer": own})
         try:
             if not check:
                 return step(), None
