@@ -244,8 +244,40 @@ def test_auto_says_why_it_goes_step_by_step_and_loses_nothing(
     assert "execution='auto' goes step by step: " in capsys.readouterr().out
     random.seed(0)
     eager, _ = train(Eager, trainer={"required": False})
-    if fault is not HiddenCounter:  # it counted the steps that were tried, which nobody could know
-        same_state(automatic, eager)
+    if fault is HiddenCounter:  # it counted the steps that were tried, which nobody could know
+        return
+    same_state(automatic, eager)
+    for name in ("seen", "calls", "running"):
+        assert getattr(automatic, name, None) == getattr(eager, name, None)
+    if fault is UpdatingAMetric:
+        assert automatic.accuracy.compute() == eager.accuracy.compute()
+        assert automatic.accuracy._update_count == 15
+
+
+class CountingOnTheDevice(Recorded):
+    """Changes tensors in place that nobody tracks."""
+
+    def training_run_start(self) -> None:
+        self.total = torch.zeros(())
+        self.model.samples = torch.zeros((), dtype=torch.int64)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        self.total.add_(output["loss"].detach())
+        self.model.samples.add_(len(batch[0]))
+        return output
+
+
+def test_tensors_that_a_step_changes_in_place_do_not_see_the_steps_that_were_only_tried() -> None:
+    class Eager(CountingOnTheDevice):
+        def _create_recorder(self) -> Any:
+            return None
+
+    recorded, _ = train(CountingOnTheDevice, per_device_batch_size=16)
+    eager, _ = train(Eager, per_device_batch_size=16)
+    assert recorded.recorder.captures == 2
+    assert torch.equal(recorded.total, eager.total)
+    assert int(recorded.model.samples) == 3 * 40
 
 
 def test_a_callback_on_micro_batches_is_refused_before_anything_is_recorded() -> None:

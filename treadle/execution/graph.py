@@ -20,7 +20,14 @@ from treadle.execution.inputs import Inputs, PlacedWindow, inputs_for, signature
 from treadle.execution.own_names import own_names
 from treadle.execution.recordings import BUDGET, Key, Recordings
 from treadle.execution.refusals import refuse_optimizer, refuse_step
-from treadle.execution.side_effects import Attributes, ReadNever, Reads, find_generators, no_host_randomness
+from treadle.execution.side_effects import (
+    Attributes,
+    MovingTensors,
+    ReadNever,
+    Reads,
+    find_generators,
+    no_host_randomness,
+)
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
@@ -58,6 +65,8 @@ class GraphExecution:
         self._capturable = Capturable(trainer._optimizers)
         self._move = mover(trainer.device)
         self._recordings = Recordings()
+        self._moving = MovingTensors()
+        self._changing: dict[str, Tensor] = {}
         self._latest: dict[str, CapturedStep] = {}
         self.reason: str | None = None
 
@@ -127,6 +136,7 @@ class GraphExecution:
         try:
             refuse_step(self._trainer, phase, window)
             self._prepare()
+            self._changing = self._moving.look(*self._owners())
             return self._record(phase, window, key) if self._is_time(phase, key) else None
         except CaptureError as error:
             self.give_up(str(error), error)
@@ -221,17 +231,11 @@ class GraphExecution:
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        trainer = self._trainer
-        own = own_names(cast(Any, type(trainer)))
-        # Metrics are modules, and count their updates in Python.
-        modules = {f"trainer.{name}": value for name, value in vars(trainer).items() if isinstance(value, nn.Module)}
-        owners = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
-        owners |= {name: module for name, module in modules.items() if name.partition(".")[2] not in own}
-        attributes = Attributes(owners, {"trainer": own})
+        attributes = Attributes(*self._owners()) if check else None
         try:
-            if not check:
+            if attributes is None:
                 return step(), None
-            with self._recorder.watching(), no_host_randomness(trainer.device):
+            with self._recorder.watching(), no_host_randomness(self._trainer.device):
                 outcome = step()
             replaced = attributes.refuse_changes()
             with Reads(replaced) if replaced else nullcontext():
@@ -243,6 +247,19 @@ class GraphExecution:
             raise explain(error) from error
         finally:
             before.restore()
+            if attributes is not None:
+                attributes.undo()
+
+    def _owners(self) -> tuple[dict[str, object], frozenset[str]]:
+        """Return the objects that a user's step may change, by name, and which attributes of the trainer are ours."""
+        trainer = self._trainer
+        own = own_names(cast(Any, type(trainer)))
+        owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
+        # Metrics are modules, and count their updates in Python.
+        for name, value in vars(trainer).items():
+            if isinstance(value, nn.Module) and name not in own:
+                owners[f"trainer.{name}"] = value
+        return owners, own
 
     def _capture(
         self, step: Callable[[], Recorded], inputs: Inputs, rows: PendingRows | None
@@ -332,7 +349,7 @@ class GraphExecution:
         """Return every tensor that a step may change, by name, each once."""
         trainer = self._trainer
         changing = trainer._tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
-        found = {**dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
+        found = {**self._changing, **dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
         found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
         # A sparse tensor is a constant, such as the edges of a graph.
         dense = {name: tensor for name, tensor in found.items() if tensor.layout == torch.strided}
