@@ -335,8 +335,8 @@ class GraphExecution:
                 yield
             if [id(group["lr"]) for group in phase.optimizer.param_groups] != list(map(id, lent)):
                 raise CaptureError(
-                    "the step sets a learning rate, which a replay would not do again; use a scheduler, or set it in "
-                    "on_update_start"
+                    "the step sets a learning rate, which a replay would not do again; use a scheduler. What changes "
+                    "it now and then can do so in on_update_start"
                 )
         finally:
             norm = trainer.gradient_norm
