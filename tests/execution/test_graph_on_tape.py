@@ -1,11 +1,13 @@
 """Recorded steps, on a recorder for the CPU: everything but the CUDA graph itself."""
 
 import random
+from collections import UserDict
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torch.utils.data import DataLoader, default_collate
 from torchmetrics.classification import MulticlassAccuracy
 
 from tests.execution.recording import noted_steps
@@ -370,6 +372,22 @@ def test_places_that_follow_each_other_are_not_written(monkeypatch: pytest.Monke
     # Two replays that are compared with steps, the end of recording, where the run goes on, and each later epoch.
     assert written == [[first], [first], [first], [first], [0], [0]]
     assert recorded.recorder.replays == 2 + recorded.progress.step - WARM_UP
+
+
+class Encoding(UserDict[str, Tensor]):
+    """A mapping that is no dict, as tokenizers return it."""
+
+
+def encoded(samples: list[Any]) -> Encoding:
+    inputs, targets = default_collate(samples)
+    return Encoding({"input": inputs, "labels": targets})
+
+
+def test_batches_that_are_mappings_of_a_type_of_their_own_are_recorded() -> None:
+    eager, _ = train(Trainer, dataset=DataLoader(data(), 8, collate_fn=encoded))
+    recorded, _ = train(Recorded, dataset=DataLoader(data(), 8, collate_fn=encoded))
+    same_state(eager, recorded)
+    assert recorded.recorder.captures == 1
 
 
 def test_data_in_memory_with_a_transform_is_gathered_before_the_step() -> None:

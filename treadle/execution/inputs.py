@@ -1,11 +1,12 @@
 """Where a recorded step reads its window from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from treadle.data.batches import rebuilt
 from treadle.data.placed_batches import PlacedBatches
 
 Signature = tuple[Any, ...]
@@ -151,11 +152,11 @@ def inputs_for(window: list[Any]) -> Inputs:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what is in the tuples, lists and dicts of a batch, in order."""
+    """Yield what is in the tuples, lists and mappings of a batch, in order."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
     else:
@@ -166,8 +167,8 @@ def like(value: Any) -> Any:
     """Return a copy of a batch whose tensors are new ones with the same contents."""
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if isinstance(value, dict):
-        return type(value)((key, like(item)) for key, item in value.items())
+    if isinstance(value, Mapping):
+        return rebuilt(value, {key: like(item) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(like, value))
     if isinstance(value, (list, tuple)):
@@ -194,7 +195,7 @@ def _plain_kinds(window: list[Any]) -> list[tuple[Any, list[tuple[Any, Any]]]] |
 
 
 def _structure(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return (type(value), *((key, _structure(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_structure, value))

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.data.batches import map_leaves
 from treadle.errors import ConfigError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
-from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, tensors_widened
+from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 CHOICES = ("auto", *KINDS)
@@ -119,14 +120,9 @@ class Precision:
         """
         if self.plain or loss_func is None:
             return loss_func
-        return lambda outputs, *targets: loss_func(tensors_widened(outputs), *targets)
+        return lambda outputs, *targets: loss_func(map_leaves(widened, outputs), *targets)
 
     # Update -------------------------------------------------------------------------------------------------
-
-    @property
-    def settled(self) -> bool:
-        """Whether the first scale is chosen, and so a step can be recorded."""
-        return self.scaler is None or self.scaler.settled
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients to their true size, once per update, so that they can be clipped."""

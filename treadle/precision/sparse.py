@@ -191,16 +191,3 @@ class Region(torch.autocast):
         elif isinstance(exception[1], NotImplementedError) and "sparse" in str(exception[1]):
             exception[1].add_note(UNSEEN)
         return super().__exit__(*exception)
-
-
-def tensors_widened(value: Any) -> Any:
-    """Return `value` with every tensor in half precision, in tuples, lists and dicts too, in single precision."""
-    if isinstance(value, Tensor):
-        return widened(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(tensors_widened, value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(tensors_widened, value))
-    if isinstance(value, dict):
-        return {key: tensors_widened(item) for key, item in value.items()}
-    return value
