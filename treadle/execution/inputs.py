@@ -10,6 +10,8 @@ from treadle.data.batches import rebuilt
 from treadle.data.placed_batches import PlacedBatches
 
 Signature = tuple[Any, ...]
+CONSTANTS = (bool, int, float, str, type(None))
+"""What a batch may hold besides tensors; a recording is for the values that it was made with."""
 
 
 class Inputs(Protocol):
@@ -180,8 +182,14 @@ def signature_of(window: list[Any]) -> Signature:
     """Return what must be the same for a recorded step to fit: shapes, types, containers, and what is no tensor."""
     if isinstance(window, PlacedWindow):
         return ("gathered", window.batches.address, *(size for _, size in window))
-    shapes = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves(window)]
-    return (*shapes, *map(_structure, window))
+    return (*map(_mark, leaves(window)), *map(_structure, window))
+
+
+def _mark(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.dtype)
+    # What is neither a tensor nor one of these is refused, and may have no hash.
+    return leaf if isinstance(leaf, CONSTANTS) else type(leaf)
 
 
 def _plain_kinds(window: list[Any]) -> list[tuple[Any, list[tuple[Any, Any]]]] | None:

@@ -7,7 +7,7 @@ from torch.optim import SGD, Optimizer
 
 from treadle.callback import listens
 from treadle.errors import CaptureError
-from treadle.execution.inputs import leaves
+from treadle.execution.inputs import CONSTANTS, leaves
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
@@ -36,7 +36,7 @@ def refuse_step(trainer: "Trainer", phase: "Phase", window: list[Any]) -> None:
     if trainer.offload_optimizer:
         raise CaptureError("offload_optimizer=True brings state from the host in every step; leave it out")
     for leaf in leaves(window):
-        if not isinstance(leaf, (Tensor, bool, int, float, str, type(None))):
+        if not isinstance(leaf, (Tensor, *CONSTANTS)):
             raise CaptureError(f"a batch holds a {type(leaf).__name__}; give tensors in tuples, lists and dicts")
 
 
