@@ -126,6 +126,12 @@ def test_every_optimizer_that_can_be_recorded_gives_the_same(optimizer: str) -> 
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_an_optimizer_counts_after_a_run_where_it_did_before() -> None:
+    trainer = train("graph", "mlp", "nadam")
+    assert [group["capturable"] for group in trainer.optimizer.param_groups] == [False]
+    assert all(state["step"].device.type == "cpu" for state in trainer.optimizer.state.values())
+
+
 def test_an_optimizer_that_counts_on_the_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "adagrad", lambda p: optim.Adagrad(p, lr=2**-6))
     with pytest.raises(CaptureError, match="Adagrad keeps 'step' on the host"):
@@ -179,6 +185,13 @@ def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(execution: str, pre
     train(execution, "cnn", run_dir=folder, save_every="5 steps", max_steps=19, **options)
     resumed = train(execution, "cnn", run_dir=folder, resume="auto", **options)
     assert_same(whole, resumed)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw foreach", "nadam"])
+def test_a_run_whose_optimizer_is_not_fused_is_resumed_in_the_same_bits(optimizer: str, tmp_path: Path) -> None:
+    whole = train("graph", "mlp", optimizer)
+    train("graph", "mlp", optimizer, run_dir=tmp_path / "run", save_every="5 steps", max_steps=19)
+    assert_same(whole, train("graph", "mlp", optimizer, run_dir=tmp_path / "run", resume="auto"))
 
 
 def test_a_run_with_a_schedule_is_resumed_in_the_same_bits(tmp_path: Path) -> None:

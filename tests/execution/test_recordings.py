@@ -107,8 +107,39 @@ def test_recordings_are_given_back_when_a_run_is_over() -> None:
     assert recorded.recorder.released
 
 
-def test_optimizers_are_after_a_run_as_they_were_before() -> None:
-    assert [group["capturable"] for group in train_adamw(Recorded).optimizer.param_groups] == [False]
+def test_an_optimizer_that_cannot_count_on_this_device_is_followed_step_by_step() -> None:
+    def end_of(kind: type[Trainer], **options: Any) -> Trainer:
+        network = model()
+        optimizer = optim.AdamW(network.parameters(), lr=0.01, foreach=False)
+        trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=(), seed=3, **options)
+        trainer.train(data(), num_epochs=2, per_device_batch_size=8)
+        return trainer
+
+    automatic = end_of(Recorded, required=False)
+    assert automatic._graphs is not None
+    assert automatic._graphs.reason is not None
+    assert_same_weights(automatic, end_of(Trainer))
+
+
+class LookingAtTheNorm(Recorded):
+    """Fails to be recorded between the gradient and its update."""
+
+    def optimizer_step(self) -> None:
+        if float(self.gradient_norm) < 1e9:  # type: ignore[arg-type]
+            super().optimizer_step()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_step_that_fails_after_its_gradient_leaves_none_behind(precision: str) -> None:
+    class Eager(LookingAtTheNorm):
+        def _create_recorder(self) -> Any:
+            return None
+
+    options = {"precision": precision, "required": False}
+    automatic, _ = train(LookingAtTheNorm, trainer=options, clip_norm=0.1)
+    assert "wait for the device" in automatic._graphs.reason
+    eager, _ = train(Eager, trainer=options, clip_norm=0.1)
+    same_state(automatic, eager)
 
 
 class Pair(nn.Module):

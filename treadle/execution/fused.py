@@ -15,7 +15,7 @@ def prefer_fused(optimizer: Optimizer) -> None:
     """Have an optimizer work in one kernel, where its owner left that open and it can.
 
     The fused implementation is the fastest, takes the loss scale without the host looking at it, and can be
-    recorded. Whoever passes `foreach` or `fused` to the optimizer keeps what he chose.
+    recorded. An optimizer that was given `foreach` or `fused` is left as it is.
     """
     if type(optimizer) not in FUSED:
         return
@@ -63,9 +63,10 @@ class Capturable:
         self._groups: list[dict[str, Any]] = []
 
     def apply(self) -> None:
-        """Make every optimizer so that has the choice."""
+        """Make every optimizer so that has the choice; on a CPU torch has none."""
         for optimizer in self._optimizers:
             groups = [group for group in optimizer.param_groups if group.get("capturable") is False]
+            groups = [group for group in groups if all(parameter.is_cuda for parameter in group["params"])]
             for group in groups:
                 group["capturable"] = True
             self._groups += groups

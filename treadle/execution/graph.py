@@ -210,6 +210,9 @@ class GraphExecution:
         finally:
             before.restore()
             inputs.rewind()
+            for optimizer in trainer._optimizers:
+                # A step that failed half-way leaves gradients behind, which the next one would add to.
+                optimizer.zero_grad()
         phase.stream.leave_small_on_host()
         self._copies_small = True
         made = CapturedStep(replay, inputs, phase.optimizer, arguments, recorded, rows, rates, frozenset(callbacks))

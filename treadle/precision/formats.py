@@ -124,6 +124,14 @@ class Precision:
 
     # Update -------------------------------------------------------------------------------------------------
 
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return `loss` as the backward pass begins with it; the gradients that it adds are then of the scaled loss."""
+        if self.scaler is None:
+            return loss
+        # Also after an update that failed between `unscale` and `stepped`, and is made again.
+        self._unscaled = False
+        return self.scaler.scale(loss)
+
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients to their true size, once per update, so that they can be clipped."""
         if self.scaler is not None and not self._unscaled:
