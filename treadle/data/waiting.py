@@ -7,10 +7,10 @@ import torch
 
 
 class Waiting:
-    """Adds up how long whoever draws batches waits for them, as far as it costs the run anything.
+    """Adds up how long the run waits for batches, as far as that costs it time.
 
-    On the CPU that is all the time it takes. A GPU works on while the host fetches, so there a wait counts only if
-    the device had done everything it was given when the batch came; that is asked without waiting for it.
+    On the CPU that is all the time that fetching takes. A GPU works on while the host fetches, so there a wait counts
+    only if the device had finished everything before the batch came; finding that out does not block.
 
     Args:
         device: What works on the batches.

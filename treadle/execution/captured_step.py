@@ -73,7 +73,7 @@ def rounded_rates(optimizer: Optimizer) -> Iterator[None]:
 
 @dataclass(eq=False, slots=True)
 class Recorded:
-    """What a step hands to the host: in the recording tensors that each replay fills again.
+    """What a step hands to the host; where that is tensors, each replay fills them again.
 
     Attributes:
         losses: The loss of each micro-batch and its weight.

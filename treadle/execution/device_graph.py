@@ -13,7 +13,7 @@ Replay = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """Records what some work does on a device, without doing it, as something to do again and again."""
+    """Records what some work does on a device, without doing it, to be repeated as often as one likes."""
 
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
         """Return what repeats `work`.

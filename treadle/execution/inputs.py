@@ -27,7 +27,7 @@ class Inputs(Protocol):
         """Bring the values of a window into that memory; the host does not wait."""
 
     def advance(self) -> None:
-        """Go to where the next window is expected; this is a part of the recorded step."""
+        """Move on to where the next window is expected; this is a part of the recorded step."""
 
     def rewind(self) -> None:
         """Go back to the window that the step was recorded with."""
@@ -57,7 +57,7 @@ class CopiedInputs:
             return [leaf for leaf in leaves(window) if isinstance(leaf, Tensor)] if fits else None
         if len(window) != len(self._plain):
             return None
-        # The most common kind goes a shorter way: this is a good part of what a small step costs the host.
+        # A shortcut for the most common kind: this check is a good part of what a small step costs the host.
         found: list[Tensor] = []
         for batch, (kind, shapes) in zip(window, self._plain, strict=True):
             if type(batch) is not kind or len(batch) != len(shapes):
@@ -99,8 +99,8 @@ class PlacedWindow(list[Any]):
 class GatheredInputs:
     """Places in the order of data on the device; the step gathers its batches itself.
 
-    Windows follow each other, so that the step moves the places on by itself, and the host writes them only where it
-    goes on somewhere else.
+    Windows usually follow one another, so the step itself moves on to the next; the host writes places only where a
+    window is not the next one.
 
     Args:
         window: The window to record with.

@@ -1,4 +1,4 @@
-"""What a step does beside its work on the device, which a replay would not do again."""
+"""What a step does on the host, besides its work on the device: a replay would not do it again."""
 
 import random
 from collections import deque
