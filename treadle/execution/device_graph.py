@@ -50,8 +50,8 @@ class CudaGraphs:
         for generator in generators:
             graph.register_generator_state(generator)
         try:
-            # Other threads, such as one that pins memory, may go on with what they do.
             pool = self._keeper.pool()
+            # In this mode other threads, such as one that pins memory, may go on with what they do.
             with (
                 _no_garbage_collected(),
                 torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
