@@ -1,5 +1,6 @@
 """Number formats, by themselves and in a run."""
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -28,6 +29,13 @@ def test_scaling_of_a_loss_that_is_not_scaled_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         Precision("bf16", CPU, LossScaling())
     assert str(caught.value) == "loss_scaling is for precision='fp16', not for 'bf16'; leave it out"
+
+
+def test_scaling_that_is_a_number_is_refused() -> None:
+    number: Any = 1024.0
+    with pytest.raises(ConfigError) as caught:
+        Precision("fp16", CPU, number)
+    assert str(caught.value) == "loss_scaling=1024.0; pass a LossScaling, such as LossScaling(initial=1024.0)"
 
 
 @pytest.mark.parametrize(
@@ -183,3 +191,29 @@ def test_predictions_in_double_precision_stay_in_double() -> None:
     inputs = INPUTS.double()
     with torch.no_grad():
         assert torch.equal(trainer.predict(TensorDataset(inputs)), model(inputs))
+
+
+class Outputs(OrderedDict[str, torch.Tensor]):
+    """Outputs by name, as models of Hugging Face return them."""
+
+    @property
+    def scores(self) -> torch.Tensor:
+        return self["scores"]
+
+
+class Naming(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> Outputs:  # type: ignore[override]
+        return Outputs(scores=super().forward(inputs))
+
+
+def test_a_loss_gets_outputs_of_their_own_type_in_single_precision() -> None:
+    seen: list[torch.dtype] = []
+
+    def loss(outputs: Outputs, targets: torch.Tensor) -> torch.Tensor:
+        seen.append(outputs.scores.dtype)
+        return (outputs.scores - targets).square().mean()
+
+    model = Naming(2, 1)
+    trainer = Trainer(model, loss, torch.optim.SGD(model.parameters(), lr=0.01), callbacks=(), precision="bf16")
+    trainer.train(DATA, num_epochs=1, per_device_batch_size=24)
+    assert seen == [torch.float32]

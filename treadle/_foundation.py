@@ -131,7 +131,7 @@ class Foundation:
         self.execution = execution
         self.compile = Compile.of(compile or execution == "compile")
         self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
-        check_execution(execution, self.processes.device)
+        check_execution(execution, self.processes.device, self.compile)
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = Precision(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)

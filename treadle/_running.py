@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -174,10 +174,11 @@ class Running(Opening):
             raise
         finally:
             self._looping = False
-            try:
-                self._close_streams()
-            finally:
-                self._close_run(waits=waits)
+            with ExitStack() as last_first:
+                if self._graphs is not None:
+                    last_first.callback(self._graphs.close)
+                last_first.callback(self._close_run, waits=waits)
+                last_first.callback(self._close_streams)
 
     def _close_run(self, *, waits: bool) -> None:
         """Close the files of the run; a checkpoint being written is completed, here or when the process ends."""

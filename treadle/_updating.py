@@ -189,7 +189,7 @@ class Updating(Running):
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
         if self.precision.scaler is not None:
-            loss = self.precision.scaler.scale(loss)
+            loss = self.precision.scale(loss)
         inputs = None if self._phase is None else self._phase.parameters
         if inputs is not None and self._loss_module is not None:
             # The rider collects the weights of the window there too.

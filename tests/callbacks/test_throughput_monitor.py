@@ -154,9 +154,12 @@ def test_what_to_try_fits_the_source(source: Any, device: str, text: str) -> Non
     assert what_to_try(source, torch.device(device), ahead=True) == text
 
 
-def test_where_batches_are_not_sent_ahead_to_a_gpu_that_is_the_first_thing_to_try() -> None:
-    text = what_to_try(DataLoader([1]), torch.device("cuda"))  # type: ignore[arg-type]
-    assert text.startswith("have batches sent ahead, with prefetch='auto'; give its loader workers, such as")
+def test_where_batches_are_not_sent_ahead_to_a_gpu_the_reason_is_said_first() -> None:
+    assert what_to_try(Batches(), torch.device("cuda")) == (
+        "it keeps its own place, as an iterator or by a state_dict, so its batches are not sent ahead, as those of a "
+        "map-style data set are; its batches come from an iterable of your own; put the work that "
+        "makes them into a DataLoader's workers"
+    )
 
 
 def test_memory_is_reported_where_somebody_counts_it(make_trainer: Any, data: TensorDataset) -> None:

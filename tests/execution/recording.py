@@ -4,12 +4,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_iter
 
+from treadle.execution.captured_step import CapturedStep
 from treadle.execution.explaining import explain
+from treadle.execution.recordings import Key, Recordings
+
+
+def noted_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
+    """Return a list that gets every step recorded from now on; a trainer drops its own when its run ends."""
+    noted: list[CapturedStep] = []
+    add = Recordings.add
+
+    def note(recordings: Recordings, key: Key, step: CapturedStep) -> None:
+        noted.append(step)
+        add(recordings, key, step)
+
+    monkeypatch.setattr(Recordings, "add", note)
+    return noted
 
 
 class _Tape(TorchDispatchMode):
@@ -51,11 +67,13 @@ class TapeRecorder:
     Attributes:
         captures: How many recordings succeeded.
         replays: How many replays there were.
+        released: Whether the memory of recordings was given back.
         operations: The names of the operations of each recording.
     """
 
     def __init__(self) -> None:
         self.captures = self.replays = 0
+        self.released = False
         self.operations: list[list[str]] = []
 
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Callable[[], None]:
@@ -84,6 +102,9 @@ class TapeRecorder:
     @contextmanager
     def watching(self) -> Iterator[None]:
         yield
+
+    def release(self) -> None:
+        self.released = True
 
 
 def _repeat(func: Any, args: Any, kwargs: Any, result: Any) -> None:

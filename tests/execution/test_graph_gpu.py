@@ -126,6 +126,12 @@ def test_every_optimizer_that_can_be_recorded_gives_the_same(optimizer: str) -> 
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+def test_an_optimizer_counts_after_a_run_where_it_did_before() -> None:
+    trainer = train("graph", "mlp", "nadam")
+    assert [group["capturable"] for group in trainer.optimizer.param_groups] == [False]
+    assert all(state["step"].device.type == "cpu" for state in trainer.optimizer.state.values())
+
+
 def test_an_optimizer_that_counts_on_the_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "adagrad", lambda p: optim.Adagrad(p, lr=2**-6))
     with pytest.raises(CaptureError, match="Adagrad keeps 'step' on the host"):
@@ -170,7 +176,7 @@ def test_the_average_of_the_weights_is_part_of_the_recording(tmp_path: Path) -> 
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("execution", ["eager", "graph", "auto"])
+@pytest.mark.parametrize("execution", ["eager", "compile", "graph", "auto"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(execution: str, precision: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"precision": precision, "clip_norm": 0.5}
@@ -179,6 +185,45 @@ def test_a_run_that_is_cut_and_resumed_ends_in_the_same_bits(execution: str, pre
     train(execution, "cnn", run_dir=folder, save_every="5 steps", max_steps=19, **options)
     resumed = train(execution, "cnn", run_dir=folder, resume="auto", **options)
     assert_same(whole, resumed)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw foreach", "nadam"])
+def test_a_run_whose_optimizer_is_not_fused_is_resumed_in_the_same_bits(optimizer: str, tmp_path: Path) -> None:
+    whole = train("graph", "mlp", optimizer)
+    train("graph", "mlp", optimizer, run_dir=tmp_path / "run", save_every="5 steps", max_steps=19)
+    assert_same(whole, train("graph", "mlp", optimizer, run_dir=tmp_path / "run", resume="auto"))
+
+
+def test_a_run_with_a_schedule_is_resumed_in_the_same_bits(tmp_path: Path) -> None:
+    # Rates that are no numbers of single precision, which is what replays read.
+    options: dict[str, Any] = {
+        "create_scheduler_fn": lambda o: optim.lr_scheduler.LambdaLR(o, lambda step: 1 / (1 + 0.37 * step))
+    }
+    whole = train("graph", "cnn", **options)
+    train("graph", "cnn", run_dir=tmp_path / "run", save_every="5 steps", max_steps=19, **options)
+    assert_same(whole, train("graph", "cnn", run_dir=tmp_path / "run", resume="auto", **options))
+
+
+def test_rates_that_move_by_epochs_are_recorded_for_as_long_as_it_takes() -> None:
+    options: dict[str, Any] = {
+        "create_scheduler_fn": lambda o: optim.lr_scheduler.StepLR(o, 1, 0.9),
+        "scheduler_interval": "epoch",
+        "num_epochs": 20,
+        "per_device_batch_size": 8,
+    }
+    graph = train("graph", "mlp", **options)
+    assert recordings(graph) == 20
+    assert_same(train("eager", "mlp", **options), graph)
+
+
+def test_a_run_records_anew_after_all_of_its_recordings_are_gone() -> None:
+    class Thawing(TrainerCallback):
+        def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
+            trainer.model.get_submodule("0").requires_grad_(trainer.progress.epoch > 1)
+
+    graph = train("graph", "mlp", callbacks=(Thawing(),))
+    assert recordings(graph) >= 2
+    assert_same(train("eager", "mlp", callbacks=(Thawing(),)), graph)
 
 
 def test_a_run_can_change_between_ordinary_and_recorded_steps(tmp_path: Path) -> None:
@@ -331,7 +376,8 @@ def test_a_compiled_step_can_be_recorded(how: Any, monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(mine, theirs, rtol=2e-3, atol=2e-4)
 
 
-def test_no_step_of_a_recorded_run_waits_for_the_device() -> None:
+@pytest.mark.parametrize("execution", ["eager", "compile", "graph"])
+def test_no_step_of_a_run_waits_for_the_device(execution: str) -> None:
     class Watching(TrainerCallback):
         def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
             if trainer.progress.epoch == 2:
@@ -345,10 +391,12 @@ def test_no_step_of_a_recorded_run_waits_for_the_device() -> None:
             torch.cuda.set_sync_debug_mode("default")
 
     try:
-        trainer = train("graph", "mlp", kind=Quiet, callbacks=(Watching(),), clip_norm=0.5, log_every=1000)
+        trainer = train(execution, "mlp", kind=Quiet, callbacks=(Watching(),), clip_norm=0.5, log_every=1000)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert recordings(trainer) == 2
+    assert trainer.progress.epoch == 4
+    if execution == "graph":
+        assert recordings(trainer) == 2
 
 
 def test_a_graph_that_became_garbage_is_not_destroyed_during_a_recording() -> None:

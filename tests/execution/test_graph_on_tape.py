@@ -1,68 +1,23 @@
 """Recorded steps, on a recorder for the CPU: everything but the CUDA graph itself."""
 
 import random
+from collections import UserDict
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn, optim
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, default_collate
+from torchmetrics.classification import MulticlassAccuracy
 
-from tests.execution.recording import TapeRecorder
+from tests.execution.recording import noted_steps
+from tests.execution.taped import Recorded, data, same_state, train
 from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import InMemoryDataset
 from treadle.errors import CaptureError
-from treadle.execution.graph import WARM_UP
 from treadle.execution.inputs import GatheredInputs
-
-
-class Recorded(Trainer):
-    """A trainer that records on the CPU."""
-
-    def __init__(self, *args: Any, required: bool = True, **kwargs: Any) -> None:
-        super().__init__(*args, execution="auto", **kwargs)
-        self.recorder = TapeRecorder()
-        self.execution = "graph" if required else "auto"
-
-    def _create_recorder(self) -> TapeRecorder:
-        return self.recorder
-
-
-def model(dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.ReLU(), nn.Linear(8, 3))
-
-
-def data(count: int = 40) -> TensorDataset:
-    generator = torch.Generator().manual_seed(1)
-    return TensorDataset(torch.randn(count, 4, generator=generator), torch.randint(0, 3, (count,), generator=generator))
-
-
-def train(
-    kind: type[Trainer],
-    *,
-    dropout: float = 0.0,
-    callbacks: Any = (),
-    trainer: Any = None,
-    fused: bool = False,
-    dataset: Any = None,
-    **run: Any,
-) -> Any:
-    network = model(dropout)
-    options = trainer or {}
-    optimizer = optim.SGD(network.parameters(), lr=0.125, momentum=0.5, foreach=not fused, fused=fused)
-    built = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=callbacks, seed=3, **options)
-    run = {"num_epochs": 3, "per_device_batch_size": 8, **run}
-    return built, built.train(dataset or data(), **run)
-
-
-def same_state(one: Trainer, other: Trainer) -> None:
-    for (name, mine), theirs in zip(one.model.state_dict().items(), other.model.state_dict().values(), strict=True):
-        assert torch.equal(mine, theirs), name
-    for mine, theirs in zip(one.optimizer.state.values(), other.optimizer.state.values(), strict=True):
-        assert torch.equal(mine["momentum_buffer"], theirs["momentum_buffer"])
-
+from treadle.execution.recordings import WARM_UP
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -106,10 +61,10 @@ def test_a_schedule_moves_the_rate_of_every_replay() -> None:
 
 def test_the_first_steps_are_ordinary_ones_and_a_new_shape_is_recorded_when_it_comes_again() -> None:
     recorded, _ = train(Recorded, per_device_batch_size=16)
-    # 40 samples are two batches of 16 and one of 8, three times: four of the first kind and two of the other
-    # are trained on by replays, and two more replays were compared with steps.
+    # 40 samples are two batches of 16 and one of 8, three times: three of the first kind and two of the
+    # other are trained on by replays, and two more replays of each were compared with steps.
     assert recorded.recorder.captures == 2
-    assert recorded.recorder.replays == (6 - 3) + (3 - 1) + 2
+    assert recorded.recorder.replays == (6 - 3) + (3 - 1) + 2 * 2
 
 
 def test_the_average_of_the_weights_moves_inside_of_the_recording() -> None:
@@ -181,6 +136,18 @@ class Counting(Recorded):
         return super().calculate_train_batch_loss(batch)
 
 
+class UpdatingAMetric(Recorded):
+    accuracy: Any
+
+    def training_run_start(self) -> None:
+        self.accuracy = MulticlassAccuracy(3, validate_args=False)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        self.accuracy.update(output["model_outputs"], batch[1])
+        return output
+
+
 class ReadingTheEpoch(Recorded):
     def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
         output = super().calculate_train_batch_loss(batch)
@@ -249,6 +216,7 @@ class HiddenCounter(Recorded):
 FAULTS: dict[type[Recorded], str] = {
     Appending: r"the step changes trainer\.seen",
     Counting: r"the step changes trainer\.calls",
+    UpdatingAMetric: r"the step changes trainer\.accuracy\._update_count",
     ReadingTheEpoch: r"reads trainer\.run_history\.current_epoch at test_graph_on_tape\.py:\d+: output\[\"loss\"\]",
     ReadingTheStep: r"reads trainer\.progress\.step at test_graph_on_tape\.py:\d+",
     CallingRandom: r"draws from Python's generator on the host",
@@ -278,8 +246,40 @@ def test_auto_says_why_it_goes_step_by_step_and_loses_nothing(
     assert "execution='auto' goes step by step: " in capsys.readouterr().out
     random.seed(0)
     eager, _ = train(Eager, trainer={"required": False})
-    if fault is not HiddenCounter:  # it counted the steps that were tried, which nobody could know
-        same_state(automatic, eager)
+    if fault is HiddenCounter:  # it counted the steps that were tried, which nobody could know
+        return
+    same_state(automatic, eager)
+    for name in ("seen", "calls", "running"):
+        assert getattr(automatic, name, None) == getattr(eager, name, None)
+    if fault is UpdatingAMetric:
+        assert automatic.accuracy.compute() == eager.accuracy.compute()
+        assert automatic.accuracy._update_count == 15
+
+
+class CountingOnTheDevice(Recorded):
+    """Changes tensors in place that nobody tracks."""
+
+    def training_run_start(self) -> None:
+        self.total = torch.zeros(())
+        self.model.samples = torch.zeros((), dtype=torch.int64)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        self.total.add_(output["loss"].detach())
+        self.model.samples.add_(len(batch[0]))
+        return output
+
+
+def test_tensors_that_a_step_changes_in_place_do_not_see_the_steps_that_were_only_tried() -> None:
+    class Eager(CountingOnTheDevice):
+        def _create_recorder(self) -> Any:
+            return None
+
+    recorded, _ = train(CountingOnTheDevice, per_device_batch_size=16)
+    eager, _ = train(Eager, per_device_batch_size=16)
+    assert recorded.recorder.captures == 2
+    assert torch.equal(recorded.total, eager.total)
+    assert int(recorded.model.samples) == 3 * 40
 
 
 def test_a_callback_on_micro_batches_is_refused_before_anything_is_recorded() -> None:
@@ -345,14 +345,17 @@ def test_frozen_weights_and_other_modes_of_modules_are_recorded_anew() -> None:
 @pytest.mark.parametrize(
     "run", [{}, {"gradient_accumulation_steps": 2, "per_device_batch_size": 4}, {"per_device_batch_size": 16}]
 )
-def test_data_in_memory_is_gathered_inside_of_the_recording(run: dict[str, Any]) -> None:
+def test_data_in_memory_is_gathered_inside_of_the_recording(
+    run: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = noted_steps(monkeypatch)
     eager, expected = train(Trainer, **run)
     recorded, result = train(Recorded, dataset=InMemoryDataset(*data().tensors), **run)
     same_state(eager, recorded)
     assert result.history == expected.history
     assert recorded.recorder.replays > 4
-    (step, *_) = next(iter(recorded._graphs._steps.values()))
-    assert isinstance(step.inputs, GatheredInputs)
+    assert steps
+    assert all(isinstance(step.inputs, GatheredInputs) for step in steps)
 
 
 def test_places_that_follow_each_other_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +372,22 @@ def test_places_that_follow_each_other_are_not_written(monkeypatch: pytest.Monke
     # Two replays that are compared with steps, the end of recording, where the run goes on, and each later epoch.
     assert written == [[first], [first], [first], [first], [0], [0]]
     assert recorded.recorder.replays == 2 + recorded.progress.step - WARM_UP
+
+
+class Encoding(UserDict[str, Tensor]):
+    """A mapping that is no dict, as tokenizers return it."""
+
+
+def encoded(samples: list[Any]) -> Encoding:
+    inputs, targets = default_collate(samples)
+    return Encoding({"input": inputs, "labels": targets})
+
+
+def test_batches_that_are_mappings_of_a_type_of_their_own_are_recorded() -> None:
+    eager, _ = train(Trainer, dataset=DataLoader(data(), 8, collate_fn=encoded))
+    recorded, _ = train(Recorded, dataset=DataLoader(data(), 8, collate_fn=encoded))
+    same_state(eager, recorded)
+    assert recorded.recorder.captures == 1
 
 
 def test_data_in_memory_with_a_transform_is_gathered_before_the_step() -> None:
@@ -407,3 +426,37 @@ def test_momenta_that_change_each_step_are_recorded_up_to_the_budget_and_then_do
     assert "cycle_momentum=False" in capsys.readouterr().out
     for mine, theirs in zip(eager.model.parameters(), recorded.model.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+class Holding(nn.Module):
+    """Holds a sparse matrix and a table with holes, which no step changes."""
+
+    def __init__(self, layout: torch.layout, *, multiplies: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+        self.multiplies = multiplies
+        self.graph: Tensor
+        self.register_buffer("graph", torch.eye(8).to_sparse(layout=layout))
+        self.register_buffer("table", torch.tensor([1.0, float("nan"), float("inf")]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs)
+        return torch.sparse.mm(self.graph, outputs) if self.multiplies else outputs
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=["coo", "csr"])
+@pytest.mark.parametrize("multiplies", [False, True], ids=["only held", "multiplied with"])
+def test_a_sparse_matrix_that_a_model_holds_keeps_no_run_from_going_on(layout: torch.layout, multiplies: bool) -> None:
+    def end_of(kind: type[Trainer], **options: Any) -> Any:
+        network = Holding(layout, multiplies=multiplies)
+        optimizer = optim.SGD(network.parameters(), lr=0.125, momentum=0.5, foreach=True)
+        trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=(), seed=3, **options)
+        trainer.train(data(), num_epochs=2, per_device_batch_size=8)
+        return trainer
+
+    automatic = end_of(Recorded, required=False)
+    # The recorder of the tests is no more able to record sparse products than CUDA is.
+    assert automatic.recorder.captures == (0 if multiplies else 1)
+    assert torch.equal(automatic.model.layer.weight, end_of(Trainer).model.layer.weight)

@@ -45,7 +45,7 @@ def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
     if isinstance(batch, (list, tuple)):
         return type(batch)(map_leaves(function, part) for part in batch)
     if isinstance(batch, Mapping):
-        return _rebuild(batch, {key: map_leaves(function, value) for key, value in batch.items()})
+        return rebuilt(batch, {key: map_leaves(function, value) for key, value in batch.items()})
     return function(batch)
 
 
@@ -54,7 +54,7 @@ def stay(batch: Batch) -> Batch:
     return batch
 
 
-def _rebuild(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+def rebuilt(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
     """Keep the type of a mapping that can be built from a dict, such as a Hugging Face batch."""
     if type(batch) is dict:
         return moved

@@ -38,7 +38,7 @@ class DevicePrefetcher:
         self._copies: Copies = PinnedCopies(device, depth + 2) if copies is None else copies
 
     def leave_small(self) -> None:
-        """Give small batches as they are from now on, to somebody who copies them somewhere himself."""
+        """Leave small batches where they are from now on, for a recorded step that copies them itself."""
         if isinstance(self._copies, PinnedCopies):
             self._copies.sends_small = False
 
@@ -66,15 +66,15 @@ class DevicePrefetcher:
 _END = object()
 
 SMALL = 65536
-"""Up to so many bytes the driver takes a copy at once and the host goes on: quicker than pinned memory of one's own."""
+"""Up to so many bytes the driver takes a copy at once and the host goes on, which is quicker than pinned memory."""
 
 
 class PinnedCopies:
-    """Copies batches through pinned memory, on a stream of its own, with nobody waiting.
+    """Copies batches through pinned memory, on a stream of its own, without blocking the host or the device.
 
     The pinned buffers are a ring: each is pinned once and written again when the copy out of it is over. Tensors on
     the device are new ones for every batch, so that a batch may be kept; the allocator is told that the stream that
-    computes uses them too. What is no plain tensor is moved as ever, when the batch is received.
+    computes uses them too. Anything but a plain tensor is moved in the usual way, when the batch is received.
 
     Args:
         device: A CUDA device.
@@ -105,7 +105,7 @@ class PinnedCopies:
         buffers, copied = self._ring[self._turn]
         self._turn = (self._turn + 1) % len(self._ring)
         if not copied.query():
-            # The copy engine is behind by as many batches as the ring has: only then is there something to wait for.
+            # Only if the copy engine is as many batches behind as the ring has slots is there something to wait for.
             copied.synchronize()
         buffers.rewind()
         sent = Sent(copied)

@@ -136,7 +136,7 @@ class Stream:
         return self._prefetcher is not None
 
     def leave_small_on_host(self) -> None:
-        """Give small batches as they are from now on, to somebody who copies them to the device himself."""
+        """Leave small batches on the host from now on, for a recorded step that copies them itself."""
         if self._prefetcher is not None:
             self._prefetcher.leave_small()
 

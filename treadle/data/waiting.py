@@ -7,10 +7,10 @@ import torch
 
 
 class Waiting:
-    """Adds up how long whoever draws batches waits for them, as far as it costs the run anything.
+    """Adds up how long the run waits for batches, as far as that costs it time.
 
-    On the CPU that is all the time it takes. A GPU works on while the host fetches, so there a wait counts only if
-    the device had done everything it was given when the batch came; that is asked without waiting for it.
+    On the CPU that is all the time that fetching takes. A GPU works on while the host fetches, so there a wait counts
+    only if the device had finished everything before the batch came; finding that out does not block.
 
     Args:
         device: What works on the batches.
@@ -46,7 +46,10 @@ def what_to_try(source: Any, device: torch.device, *, ahead: bool = False) -> st
         ahead: Whether they are sent there ahead of their use.
     """
     if device.type == "cuda" and not ahead:
-        return f"have batches sent ahead, with prefetch='auto'; {what_to_try(source, device, ahead=True)}"
+        return (
+            "it keeps its own place, as an iterator or by a state_dict, so its batches are not sent ahead, as those of "
+            f"a map-style data set are; {what_to_try(source, device, ahead=True)}"
+        )
     workers = getattr(source, "num_workers", None)
     fits = f"if it fits {'on the GPU' if device.type == 'cuda' else 'into memory'} as tensors, use an InMemoryDataset"
     if workers is None:

@@ -11,11 +11,11 @@ from treadle.data import RandomState
 from treadle.errors import CaptureError
 
 TOLERANCE = 0.03
-"""How far replays may end from steps altogether, as a part of how far the steps went: rounding differs."""
+"""How far from the steps the replays may end, as a share of the distance that the steps covered: rounding differs."""
 SPREAD = 8.0
-"""How many times as far as two runs of the same steps are from each other, where they do not repeat themselves."""
+"""How far beyond that, in multiples of the distance between two runs of the same steps, where those differ."""
 NOISE = 0.1
-"""How far two runs of the same steps may be from each other altogether, as a part of how far they went."""
+"""How far apart two runs of the same steps may end, as a share of the distance that they covered."""
 
 
 class Snapshot:
@@ -70,7 +70,7 @@ def require_agreement(
         Whether they agree; False asks for the steps to be done once more.
 
     Raises:
-        CaptureError: They do not agree, and it is not that steps do not repeat themselves.
+        CaptureError: They do not agree, by more than steps differ from themselves.
     """
     differing = [name for name in stepped if not _equal(stepped[name], replayed[name])]
     if not differing:
@@ -108,8 +108,8 @@ def _require_motion(name: str, before: Tensor, stepped: Tensor, replayed: Tensor
 def _all_apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     """Return the distance over all tensors together.
 
-    One by one they would say little: what an optimizer with moments makes of a gradient that is nothing but rounding is
-    as large as of any other.
+    Compared one by one, a tensor whose gradient is nothing but rounding would fail: an optimizer with moments takes
+    steps of the usual size with it, in any direction.
     """
     return math.hypot(*(_distance(one[name], other[name]) for name in one))
 
@@ -119,10 +119,14 @@ def _worst(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one, other) or bool(torch.isnan(one).eq(torch.isnan(other)).all() and one.isnan().all())
+    return torch.equal(one, other) or bool(_differences(one, other).count_nonzero() == 0)
 
 
 def _distance(one: Tensor, other: Tensor) -> float:
-    if not one.numel():
-        return 0.0
-    return float(torch.linalg.vector_norm((one.double() - other.double()).flatten()))
+    return float(torch.linalg.vector_norm(_differences(one, other)))
+
+
+def _differences(one: Tensor, other: Tensor) -> Tensor:
+    """Return how far numbers are apart, one by one: nothing for two that are both nan, or the same infinity."""
+    same = (one == other) | (one.isnan() & other.isnan())
+    return torch.where(same, 0.0, one.double() - other.double()).flatten()

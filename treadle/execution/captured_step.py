@@ -1,5 +1,7 @@
 """A step that was recorded for windows of one shape, and is replayed with the data of each."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,8 @@ from treadle.execution.inputs import Inputs
 class Rates:
     """The learning rates of an optimizer as tensors, for a recorded step to read.
 
-    Outside of the recording the optimizer has plain numbers, for schedules and users to see.
+    Outside of the recording the optimizer has plain numbers, for schedules and users to see. Fused optimizers read
+    tensors in single precision only; `rounded_rates` has ordinary steps use the same numbers.
     """
 
     optimizer: Optimizer
@@ -41,9 +44,36 @@ class Rates:
                 self.tensors[place].fill_(self.written[place])
 
 
+@contextmanager
+def rounded_rates(optimizer: Optimizer) -> Iterator[None]:
+    """Have the steps of an optimizer use learning rates in single precision, as recorded steps read them.
+
+    A run that is resumed makes ordinary steps where the first run replayed: with rates in double precision it would
+    end in other bits. Only `optimizer.step` sees the rounded numbers, for a schedule goes on from those it wrote.
+    """
+    exact: list[Any] = []
+
+    def lend(optimizer: Optimizer, *step: Any) -> None:
+        exact[:] = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                group["lr"] = torch.tensor(group["lr"], dtype=torch.float32).item()
+
+    def give_back(optimizer: Optimizer, *step: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, exact, strict=True):
+            group["lr"] = rate
+
+    hooks = [optimizer.register_step_pre_hook(lend), optimizer.register_step_post_hook(give_back)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 @dataclass(eq=False, slots=True)
 class Recorded:
-    """What a step hands to the host: in the recording tensors that each replay fills again.
+    """What a step hands to the host; where that is tensors, each replay fills them again.
 
     Attributes:
         losses: The loss of each micro-batch and its weight.
@@ -84,26 +114,39 @@ class CapturedStep:
     Args:
         replay: Does the step again.
         inputs: Where it reads its window from.
-        arguments: The arguments of the optimizer that were in force.
+        optimizer: The optimizer whose update it makes.
+        arguments: The arguments that the optimizer had when the step was recorded.
         recorded: What it hands to the host.
         rows: Where each replay leaves its losses; None if none is on the device.
         rates: The learning rates it reads; None if it has them as constants.
         callbacks: The callbacks whose work it does.
+        replays: How often it was replayed.
     """
 
     replay: Replay
     inputs: Inputs
+    optimizer: Optimizer
     arguments: list[list[Any]]
     recorded: Recorded
     rows: PendingRows | None
     rates: Rates | None
     callbacks: frozenset[Any]
+    replays: int = 0
+
+    def fits(self, optimizer: Optimizer) -> bool:
+        """Return whether `optimizer` is the recorded one and has the arguments that it had then."""
+        groups = optimizer.param_groups
+        if self.rates is None and len(groups) == 1:
+            # The most common case; what is below is a microsecond more.
+            return optimizer is self.optimizer and self.arguments[0] == [*groups[0].values()]
+        return optimizer is self.optimizer and self.arguments == arguments_of(optimizer, rates=self.rates is None)
 
     def run(self, values: list[Any]) -> None:
         """Do the step with the data of a window."""
         self.inputs.write(values)
         if self.rates is not None:
             self.rates.write()
+        self.replays += 1
         self.replay()
 
 

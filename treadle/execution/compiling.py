@@ -1,6 +1,6 @@
 """Steps whose loss is compiled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -9,6 +9,10 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+RECORDING_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +24,22 @@ class Compile:
         modules: Patterns of module names, such as "blocks.*", to compile one by one; equal blocks then share one
             compilation. None compiles the whole loss verb.
         fullgraph: Whether a part that cannot be compiled is an error.
-        options: Its options.
+        options: Its options, instead of a mode.
     """
 
     mode: str | None = None
     modules: str | Sequence[str] | None = None
     fullgraph: bool = False
     options: dict[str, Any] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.options is not None:
+            raise ConfigError(f"Compile: mode={self.mode!r} and options= are both given; a mode is a set of options")
+        # Another version of torch may have more modes; asking it takes seconds, so the known ones are not looked up.
+        if self.mode is None or self.mode in MODES or self.mode in _modes_of_torch():
+            return
+        near = did_you_mean(str(self.mode), MODES) or f"; use one of {MODES}"
+        raise ConfigError(f"compile: the mode {self.mode!r} is unknown{near}")
 
     @classmethod
     def of(cls, value: "bool | str | Compile") -> "Compile | None":
@@ -80,6 +93,12 @@ def cpu_backend(mode: str | None = None, options: dict[str, Any] | None = None) 
         why = "takes no options beside it" if mode in modes else f"does not exist{did_you_mean(mode, list(modes))}"
         raise ConfigError(f"compile: the mode {mode!r} {why}")
     return CpuCompiler(modes[mode])
+
+
+def _modes_of_torch() -> Iterable[str]:
+    from torch._inductor import list_mode_options
+
+    return list_mode_options()
 
 
 class CompiledVerbs:

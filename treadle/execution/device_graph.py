@@ -13,7 +13,7 @@ Replay = Callable[[], None]
 
 
 class Recorder(Protocol):
-    """Records what some work does on a device, without doing it, as something to do again and again."""
+    """Records what some work does on a device, without doing it, to be repeated as often as one likes."""
 
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
         """Return what repeats `work`.
@@ -24,6 +24,9 @@ class Recorder(Protocol):
 
     def watching(self) -> AbstractContextManager[Any]:
         """Return the context in which work that makes the host wait for the device is an error."""
+
+    def release(self) -> None:
+        """Give back the memory of recordings that nobody holds any more."""
 
 
 class CudaGraphs:
@@ -36,25 +39,27 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None
+        # Torch refuses a pool once all of its recordings are gone, as after a rollback; this one stays.
+        self._keeper: torch.cuda.CUDAGraph | None = None
 
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
         """Return what repeats `work`, which draws from the device's generator and from `generators`."""
         random = torch.cuda.get_rng_state(self._device)
+        self._keeper = self._keeper or self._record_something()
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
         try:
-            # Other threads, such as one that pins memory, may go on with what they do.
+            pool = self._keeper.pool()
+            # In this mode other threads, such as one that pins memory, may go on with what they do.
             with (
                 _no_garbage_collected(),
-                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+                torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 work()
         except Exception as error:
             self._recover(random)
             raise explain(error) from error
-        self._pool = self._pool or graph.pool()
         return graph.replay
 
     @contextmanager
@@ -67,12 +72,20 @@ class CudaGraphs:
         finally:
             torch.cuda.set_sync_debug_mode(mode)
 
+    def release(self) -> None:
+        """Let go of the pool; torch frees its memory when it needs some."""
+        self._keeper = None
+
+    def _record_something(self) -> torch.cuda.CUDAGraph:
+        something, graph = torch.zeros(1, device=self._device), torch.cuda.CUDAGraph()
+        with _no_garbage_collected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            something.add_(1)
+        return graph
+
     def _recover(self, random: torch.Tensor) -> None:
         """Free the device's generator, which a failed recording leaves locked until another one succeeds."""
         torch.cuda.synchronize(self._device)
-        something = torch.zeros(1, device=self._device)
-        with _no_garbage_collected(), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
-            something.add_(1)
+        self._record_something()
         torch.cuda.set_rng_state(random, self._device)
 
 

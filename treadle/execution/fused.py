@@ -12,10 +12,10 @@ FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def prefer_fused(optimizer: Optimizer) -> None:
-    """Have an optimizer work in one kernel, where its owner left that open and it can.
+    """Have an optimizer work in one kernel, if it can and nobody chose otherwise.
 
     The fused implementation is the fastest, takes the loss scale without the host looking at it, and can be
-    recorded. Whoever passes `foreach` or `fused` to the optimizer keeps what he chose.
+    recorded. An optimizer that was given `foreach` or `fused` is left as it is.
     """
     if type(optimizer) not in FUSED:
         return
@@ -24,7 +24,7 @@ def prefer_fused(optimizer: Optimizer) -> None:
         if chosen or group.get("differentiable") or not all(map(_is_supported, group["params"])):
             return
         if group.get("momentum") and group["dampening"]:
-            # A weight that gets its first gradient later than others could not be given a momentum; see below.
+            # Then a weight whose first gradient comes later than others cannot be given a momentum; see `give_momenta`.
             return
     for group in optimizer.param_groups:
         group["fused"] = True
@@ -63,16 +63,17 @@ class Capturable:
         self._groups: list[dict[str, Any]] = []
 
     def apply(self) -> None:
-        """Make every optimizer so that has the choice."""
+        """Have every optimizer count on the device that can; torch has no such choice on a CPU."""
         for optimizer in self._optimizers:
             groups = [group for group in optimizer.param_groups if group.get("capturable") is False]
+            groups = [group for group in groups if all(parameter.is_cuda for parameter in group["params"])]
             for group in groups:
                 group["capturable"] = True
             self._groups += groups
             counters_to_device(optimizer)
 
     def undo(self) -> None:
-        """Make them as they were: step by step, counters on the device would be read one by one."""
+        """Have them count where they did before: in ordinary steps, each counter on the device would be read."""
         for group in self._groups:
             group["capturable"] = False
         self._groups = []

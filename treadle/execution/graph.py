@@ -1,6 +1,5 @@
 """Steps that are recorded once and replayed."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import reduce
@@ -8,40 +7,41 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 
-from treadle.callback import listens
 from treadle.data.batches import mover
 from treadle.errors import CaptureError
 from treadle.events.pending import PendingRows
 from treadle.execution.agreement import Snapshot, require_agreement, tensors_in
-from treadle.execution.captured_step import CapturedStep, Rates, Recorded, arguments_of
+from treadle.execution.captured_step import CapturedStep, Rates, Recorded, arguments_of, rounded_rates
 from treadle.execution.device_graph import Recorder
 from treadle.execution.explaining import explain
 from treadle.execution.fused import Capturable
-from treadle.execution.inputs import Inputs, PlacedWindow, Signature, inputs_for, leaves, signature_of
+from treadle.execution.inputs import Inputs, PlacedWindow, inputs_for, signature_of
 from treadle.execution.own_names import own_names
-from treadle.execution.side_effects import Attributes, ReadNever, Reads, find_generators, no_host_randomness
+from treadle.execution.recordings import BUDGET, Key, Recordings
+from treadle.execution.refusals import refuse_optimizer, refuse_step
+from treadle.execution.side_effects import (
+    Attributes,
+    MovingTensors,
+    ReadNever,
+    Reads,
+    find_generators,
+    no_host_randomness,
+)
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
     from treadle.trainer import Trainer
 
-WARM_UP = 3
-"""Ordinary steps before the first one is recorded: optimizers make their state, libraries choose their kernels."""
-BUDGET = 16
-"""How many shapes of windows, and arguments of optimizers, are recorded; what is beyond runs step by step."""
 ON_THE_HOST = frozenset({"progress", "history", "losses", "random", "poisoned", "micro_batches", "metrics_file"})
 """What is tracked and no step changes."""
-
-Key = tuple[str, Signature]
 
 
 class GraphExecution:
     """Records the whole update of a window once for each shape, and replays it from then on.
 
-    The first windows of a shape are trained on step by step. Before the first recording of a phase counts, two
-    steps and two replays are made from one state and compared; then the state is put back.
+    The first windows of a shape are trained on step by step. Before its recording counts, two steps and two replays
+    are made from one state and compared; then the state is put back.
 
     Args:
         trainer: Whose updates they are.
@@ -52,48 +52,69 @@ class GraphExecution:
         reason: Why nothing is recorded any more; None while it is.
     """
 
+    # Whether steps can be recorded as far as is known without trying.
+    _tries = False
+    # Whether small batches stay on the host, for recorded steps to take them from there.
+    _copies_small = False
+    _told = False
+
     def __init__(self, trainer: "Trainer", recorder: Recorder, *, required: bool) -> None:
         self._trainer = trainer
         self._recorder = recorder
         self._required = required
         self._capturable = Capturable(trainer._optimizers)
         self._move = mover(trainer.device)
-        # Whether small batches stay on the host, for recorded steps to take them from there.
-        self._copies_small = False
-        self._steps: dict[Key, list[CapturedStep]] = {}
-        self._seen: Counter[Key] = Counter()
-        self._checked: set[str] = set()
-        self._latest: tuple[str, CapturedStep] | None = None
-        self._full = False
+        self._recordings = Recordings()
+        self._moving = MovingTensors()
+        self._changing: dict[str, Tensor] = {}
+        self._latest: dict[str, CapturedStep] = {}
         self.reason: str | None = None
 
     def forget(self) -> None:
         """Drop every recording: something that they hold on to was put anew."""
-        self._steps, self._latest, self._full = {}, None, False
-        self._seen.clear()
-        self._checked.clear()
+        self._recordings.clear()
+        self._latest, self._told = {}, False
+
+    def close(self) -> None:
+        """Give back the memory of the recordings, and have optimizers count where they did before."""
+        self.forget()
+        self._recorder.release()
+        self._capturable.undo()
 
     @property
     def count(self) -> int:
-        """How many recordings there are."""
-        return sum(map(len, self._steps.values()))
+        """How many recordings were made so far."""
+        return self._recordings.made
 
     def update(self, phase: "Phase", window: list[Any]) -> None:
         """Make the update of `window`: by a recording, or step by step where there is none."""
-        latest, values = self._latest, None
-        if latest is not None and latest[0] == phase.name and self._in_force(phase, latest[1]):
-            values = latest[1].inputs.values_of(window)
-        if latest is None or values is None:
+        step, values = self._latest.get(phase.name), None
+        if step is not None and step.fits(phase.optimizer):
+            values = step.inputs.values_of(window)
+        if step is None or values is None:
             if self._copies_small and not isinstance(window, PlacedWindow):
                 window = [self._move(batch) for batch in window]
-            latest = self._latest = self._find(phase, window)
-            values = None if latest is None else latest[1].inputs.values_of(window)
-        if latest is None or values is None:
-            self._trainer.recorded_callbacks = frozenset()
+            step = self._find(phase, window)
+            if step is None:
+                self._update_as_usual(phase, window)
+                return
+            self._latest[phase.name] = step
+            values = step.inputs.values_of(window)
+            assert values is not None, "a recording is found by the shape of the window"
+        step.run(values)
+        self._hand_over(phase, step)
+
+    def _update_as_usual(self, phase: "Phase", window: list[Any]) -> None:
+        """Make the update of `window` step by step, with the numbers that a recording of it would have."""
+        self._trainer.recorded_callbacks = frozenset()
+        # What could not be recorded goes on with rounded rates: when that is found out depends on where a run began.
+        rounds = self._tries and self._moves(phase)
+        with rounded_rates(phase.optimizer) if rounds else nullcontext():
             self._trainer.update(phase, window.gathered() if isinstance(window, PlacedWindow) else window)
-            return
-        latest[1].run(values)
-        self._hand_over(phase, latest[1])
+
+    def _moves(self, phase: "Phase") -> bool:
+        """Whether a schedule moves the learning rates of a phase at every step."""
+        return phase.scheduler is not None and self._trainer._scheduled_by_step
 
     def draw(self, phase: "Phase") -> list[Any]:
         """Draw the next window of a phase; from data on the device only the places of its batches."""
@@ -104,50 +125,50 @@ class GraphExecution:
                 return PlacedWindow(batches, places)
         return phase.stream.window(phase.accumulation)
 
-    def _find(self, phase: "Phase", window: list[Any]) -> tuple[str, CapturedStep] | None:
+    def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""
         if self.reason is not None:
             return None
-        found = self._recorded_before(phase, window, signature_of(window))
-        return None if found is None else (phase.name, found)
-
-    def _in_force(self, phase: "Phase", step: CapturedStep) -> bool:
-        """Whether the optimizer has the arguments that it had in the recording."""
-        groups = phase.optimizer.param_groups
-        if step.rates is None and len(groups) == 1:
-            return step.arguments[0] == [*groups[0].values()]
-        return step.arguments == arguments_of(phase.optimizer, rates=step.rates is None)
-
-    def _recorded_before(self, phase: "Phase", window: list[Any], signature: Signature) -> CapturedStep | None:
+        key = (phase.name, signature_of(window))
+        found = self._recordings.find(key, phase.optimizer)
+        if found is not None:
+            return found
         try:
-            key = (phase.name, signature)
-            for step in self._steps.get(key, ()):
-                if self._in_force(phase, step):
-                    return step
-            self._refuse(phase, window)
-            self._seen[key] += 1
-            # A shape that comes later needs one step for its kernels; the optimizer's state is there by then.
-            if self._seen[key] <= (1 if phase.name in self._checked else WARM_UP):
-                return None
-            if self.count >= BUDGET:
-                self._say_full(phase)
-                return None
-            step = self._record(phase, window)
+            refuse_step(self._trainer, phase, window)
+            self._prepare()
+            self._changing = self._moving.look(*self._owners())
+            return self._record(phase, window, key) if self._is_time(phase, key) else None
         except CaptureError as error:
             self.give_up(str(error), error)
             return None
-        self._steps.setdefault(key, []).append(step)
-        return step
 
-    def _say_full(self, phase: "Phase") -> None:
-        if self._full:
-            return
-        self._full = True
-        varying = sorted({name for name, _ in self._steps})
-        self._trainer.print(
-            f"{self.count} steps of the phases {varying} are recorded, and still others come: the rest of them runs "
-            "step by step. Pad batches to a few lengths, and keep momenta constant (cycle_momentum=False)"
+    def _prepare(self) -> None:
+        """Have ordinary steps count where recorded ones do, so that a resumed run has the numbers of the first."""
+        if not self._tries:
+            self._tries = True
+            self._capturable.apply()
+
+    def _is_time(self, phase: "Phase", key: Key) -> bool:
+        """Whether a window that no recording fits is to be recorded; if there are too many of them, that is said."""
+        is_time = self._recordings.is_time(key, arguments_of(phase.optimizer, rates=not self._moves(phase)))
+        if self._recordings.restless >= BUDGET:
+            self._tell(
+                f"the optimizer of the phase {phase.name!r} has other arguments at every step, so it runs step by "
+                "step. Move the learning rate by a scheduler, and keep momenta constant (cycle_momentum=False)"
+            )
+        if not is_time or self._recordings.make_room():
+            return is_time
+        self._tell(
+            f"{BUDGET} steps of the phases {self._recordings.phases} are recorded, and windows still come that fit "
+            "none of them: these run step by step. Pad batches to a few lengths; a learning rate that changes often "
+            "belongs to a scheduler by steps"
         )
+        return False
+
+    def _tell(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            self._trainer.print(message)
 
     def give_up(self, reason: str, cause: CaptureError | None = None) -> None:
         """Record nothing any more, and say why.
@@ -157,48 +178,21 @@ class GraphExecution:
         """
         if self.reason is not None:
             return
-        self.forget()
-        self._capturable.undo()
+        self.close()
         if self._required:
             raise CaptureError(f"execution='graph' cannot record this step: {reason}") from cause
         self.reason = reason
         self._trainer.print(f"execution='auto' goes step by step: {reason}")
 
-    def _refuse(self, phase: "Phase", window: list[Any]) -> None:
-        """Refuse what is known to be impossible, before anything is tried."""
-        trainer = self._trainer
-        events = ("on_train_step_start", "on_train_step_end")
-        listening = [one for one in trainer.callback_handler.active if any(listens(one, event) for event in events)]
-        if listening:
-            names = ", ".join(type(callback).__name__ for callback in listening)
-            raise CaptureError(f"{names} acts on every micro-batch, which a replay does not stop at; use on_update_end")
-        if not phase.draws:
-            raise CaptureError("a step of your own draws its data itself; leave that to the trainer")
-        if trainer.processes.distributed:
-            raise CaptureError("with several processes gradients are exchanged inside of the step; use one process")
-        if trainer.microbatch == "auto":
-            raise CaptureError("microbatch='auto' changes the shape of a step; find it with execution='eager' first")
-        if trainer.offload_optimizer:
-            raise CaptureError("offload_optimizer=True brings state from the host in every step; leave it out")
-        for leaf in leaves(window):
-            if not isinstance(leaf, (Tensor, bool, int, float, str, type(None))):
-                raise CaptureError(f"a batch holds a {type(leaf).__name__}; give tensors in tuples, lists and dicts")
-
     # Recording ----------------------------------------------------------------------------------------------
 
-    def _record(self, phase: "Phase", window: list[Any]) -> CapturedStep:
+    def _record(self, phase: "Phase", window: list[Any], key: Key) -> CapturedStep:
         """Record the update of `window`; everything is afterwards as it was."""
         trainer = self._trainer
-        self._capturable.apply()
-        self._refuse_host_counters(phase.optimizer)
+        refuse_optimizer(phase.optimizer, moves=self._moves(phase))
         before = Snapshot(self._tensors())
         inputs = inputs_for(window)
-        moves = phase.scheduler is not None and trainer._scheduled_by_step
-        if moves and type(phase.optimizer) is SGD and not all(group["fused"] for group in phase.optimizer.param_groups):
-            raise CaptureError(
-                "SGD reads its learning rate on the host unless fused=True; a schedule by steps moves it"
-            )
-        rates = Rates(phase.optimizer, trainer.device) if moves else None
+        rates = Rates(phase.optimizer, trainer.device) if self._moves(phase) else None
         arguments = arguments_of(phase.optimizer, rates=rates is None)
         callbacks = [one for one in trainer.callback_handler.active if self._is_recordable(one)]
 
@@ -206,7 +200,7 @@ class GraphExecution:
             return self._step(phase, inputs, rates, callbacks)
 
         try:
-            outcome, stepped = self._try_step(step, before, check=phase.name not in self._checked)
+            outcome, stepped = self._try_step(step, before, check=not self._recordings.is_checked(key))
             rows = self._rows_for(outcome)
             replay, recorded = self._capture(step, inputs, rows)
             if stepped is not None:
@@ -216,10 +210,14 @@ class GraphExecution:
         finally:
             before.restore()
             inputs.rewind()
-        self._checked.add(phase.name)
+            for optimizer in trainer._optimizers:
+                # A step that failed half-way leaves gradients behind, which the next one would add to.
+                optimizer.zero_grad()
         phase.stream.leave_small_on_host()
         self._copies_small = True
-        return CapturedStep(replay, inputs, arguments, recorded, rows, rates, frozenset(callbacks))
+        made = CapturedStep(replay, inputs, phase.optimizer, arguments, recorded, rows, rates, frozenset(callbacks))
+        self._recordings.add(key, made)
+        return made
 
     def _rows_for(self, outcome: Recorded) -> PendingRows | None:
         numbers = outcome.numbers()
@@ -227,17 +225,6 @@ class GraphExecution:
             return None
         dtype = reduce(torch.promote_types, [number.dtype for number in numbers], torch.float32)
         return PendingRows(len(numbers), dtype=dtype, device=self._trainer.device)
-
-    def _refuse_host_counters(self, optimizer: Optimizer) -> None:
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items():
-                if isinstance(value, (bool, int, float)) or (
-                    isinstance(value, Tensor) and value.device != parameter.device
-                ):
-                    raise CaptureError(
-                        f"{type(optimizer).__name__} keeps {name!r} on the host, where no replay changes it; use an "
-                        "optimizer that counts on the device, such as AdamW, Adam, SGD or RMSprop"
-                    )
 
     def _is_recordable(self, callback: Any) -> bool:
         recordable: Callable[[Trainer], bool] | None = getattr(callback, "is_recordable", None)
@@ -247,13 +234,11 @@ class GraphExecution:
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        trainer = self._trainer
-        owners = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
-        attributes = Attributes(owners, {"trainer": own_names(cast(Any, type(trainer)))})
+        attributes = Attributes(*self._owners()) if check else None
         try:
-            if not check:
+            if attributes is None:
                 return step(), None
-            with self._recorder.watching(), no_host_randomness(trainer.device):
+            with self._recorder.watching(), no_host_randomness(self._trainer.device):
                 outcome = step()
             replaced = attributes.refuse_changes()
             with Reads(replaced) if replaced else nullcontext():
@@ -265,6 +250,19 @@ class GraphExecution:
             raise explain(error) from error
         finally:
             before.restore()
+            if attributes is not None:
+                attributes.undo()
+
+    def _owners(self) -> tuple[dict[str, object], frozenset[str]]:
+        """Return the objects that a user's step may change, by name, and which attributes of the trainer are ours."""
+        trainer = self._trainer
+        own = own_names(cast(Any, type(trainer)))
+        owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
+        # Metrics are modules, and count their updates in Python.
+        for name, value in vars(trainer).items():
+            if isinstance(value, nn.Module) and name not in own:
+                owners[f"trainer.{name}"] = value
+        return owners, own
 
     def _capture(
         self, step: Callable[[], Recorded], inputs: Inputs, rows: PendingRows | None
@@ -340,8 +338,8 @@ class GraphExecution:
                 yield
             if [id(group["lr"]) for group in phase.optimizer.param_groups] != list(map(id, lent)):
                 raise CaptureError(
-                    "the step sets a learning rate, which a replay would not do again; use a scheduler, or set it in "
-                    "on_update_start"
+                    "the step sets a learning rate, which a replay would not do again; use a scheduler. What changes "
+                    "it now and then can do so in on_update_start"
                 )
         finally:
             norm = trainer.gradient_norm
@@ -354,9 +352,11 @@ class GraphExecution:
         """Return every tensor that a step may change, by name, each once."""
         trainer = self._trainer
         changing = trainer._tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
-        found = {**dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
+        found = {**self._changing, **dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
         found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
-        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in found.items()}
+        # A sparse tensor is a constant, such as the edges of a graph.
+        dense = {name: tensor for name, tensor in found.items() if tensor.layout == torch.strided}
+        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in dense.items()}
         return {name: found[name] for name in once.values()}
 
     def _state_keys(self) -> list[set[int]]:

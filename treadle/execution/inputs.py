@@ -1,14 +1,17 @@
 """Where a recorded step reads its window from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from treadle.data.batches import rebuilt
 from treadle.data.placed_batches import PlacedBatches
 
 Signature = tuple[Any, ...]
+CONSTANTS = (bool, int, float, str, type(None))
+"""What a batch may hold besides tensors; a recording is for the values that it was made with."""
 
 
 class Inputs(Protocol):
@@ -24,7 +27,7 @@ class Inputs(Protocol):
         """Bring the values of a window into that memory; the host does not wait."""
 
     def advance(self) -> None:
-        """Go to where the next window is expected; this is a part of the recorded step."""
+        """Move on to where the next window is expected; this is a part of the recorded step."""
 
     def rewind(self) -> None:
         """Go back to the window that the step was recorded with."""
@@ -54,7 +57,7 @@ class CopiedInputs:
             return [leaf for leaf in leaves(window) if isinstance(leaf, Tensor)] if fits else None
         if len(window) != len(self._plain):
             return None
-        # The most common kind goes a shorter way: this is a good part of what a small step costs the host.
+        # A shortcut for the most common kind: this check is a good part of what a small step costs the host.
         found: list[Tensor] = []
         for batch, (kind, shapes) in zip(window, self._plain, strict=True):
             if type(batch) is not kind or len(batch) != len(shapes):
@@ -96,8 +99,8 @@ class PlacedWindow(list[Any]):
 class GatheredInputs:
     """Places in the order of data on the device; the step gathers its batches itself.
 
-    Windows follow each other, so that the step moves the places on by itself, and the host writes them only where it
-    goes on somewhere else.
+    Windows usually follow one another, so the step itself moves on to the next; the host writes places only where a
+    window is not the next one.
 
     Args:
         window: The window to record with.
@@ -151,11 +154,11 @@ def inputs_for(window: list[Any]) -> Inputs:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what is in the tuples, lists and dicts of a batch, in order."""
+    """Yield what is in the tuples, lists and mappings of a batch, in order."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)
     else:
@@ -166,8 +169,8 @@ def like(value: Any) -> Any:
     """Return a copy of a batch whose tensors are new ones with the same contents."""
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if isinstance(value, dict):
-        return type(value)((key, like(item)) for key, item in value.items())
+    if isinstance(value, Mapping):
+        return rebuilt(value, {key: like(item) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(like, value))
     if isinstance(value, (list, tuple)):
@@ -179,8 +182,14 @@ def signature_of(window: list[Any]) -> Signature:
     """Return what must be the same for a recorded step to fit: shapes, types, containers, and what is no tensor."""
     if isinstance(window, PlacedWindow):
         return ("gathered", window.batches.address, *(size for _, size in window))
-    shapes = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves(window)]
-    return (*shapes, *map(_structure, window))
+    return (*map(_mark, leaves(window)), *map(_structure, window))
+
+
+def _mark(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.dtype)
+    # What is neither a tensor nor one of these is refused, and may have no hash.
+    return leaf if isinstance(leaf, CONSTANTS) else type(leaf)
 
 
 def _plain_kinds(window: list[Any]) -> list[tuple[Any, list[tuple[Any, Any]]]] | None:
@@ -194,7 +203,7 @@ def _plain_kinds(window: list[Any]) -> list[tuple[Any, list[tuple[Any, Any]]]] |
 
 
 def _structure(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return (type(value), *((key, _structure(item)) for key, item in value.items()))
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_structure, value))

@@ -1,9 +1,10 @@
-"""What a step does beside its work on the device, which a replay would not do again."""
+"""What a step does on the host, besides its work on the device: a replay would not do it again."""
 
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from treadle.execution.explaining import callers_line
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+MUTABLE = (list, set, dict, deque)
 
 
 class ReadNever:
@@ -71,30 +73,37 @@ def _host_generators(device: torch.device) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an object keeps an attribute, and what it was."""
+
+    home: dict[str, Any]
+    key: str
+    value: Any
+    mark: Any
+    contents: Any
+
+
 class Attributes:
-    """What the attributes of some objects were, to find out what a step changed in them.
+    """What the attributes of some objects were, to find out what a step changed in them, and to put it back.
 
     Args:
         owners: The objects, by the name to use in messages; of a module its parts too.
-        own: Attributes that are not looked at, of each owner.
+        skipped: Attributes of the trainer that are not looked at.
     """
 
-    def __init__(self, owners: Mapping[str, object], own: Mapping[str, frozenset[str]]) -> None:
-        self._owners, self._own = owners, own
+    def __init__(self, owners: Mapping[str, object], skipped: frozenset[str] = frozenset()) -> None:
+        self._owners, self._skipped = owners, skipped
         # The values are kept, so that no new object can be taken for an old one.
-        self._before = dict(self._look())
-
-    def _look(self) -> Iterator[tuple[str, Any]]:
-        for label, owner in self._owners.items():
-            skipped = self._own.get(label, frozenset())
-            for name, value in _attributes_of(label, owner):
-                if name.rpartition(".")[2] not in skipped:
-                    yield name, _mark(value)
+        self._before = {
+            name: _Place(home, key, home[key], _mark(home[key]), _contents_of(home[key]))
+            for name, home, key in _places(owners, skipped)
+        }
 
     def changed(self) -> dict[str, Any]:
         """Return the marks of what is no longer as it was, by name."""
-        now = dict(self._look())
-        names = [name for name in now if name not in self._before or not _same(self._before[name], now[name])]
+        now = {name: _mark(home[key]) for name, home, key in _places(self._owners, self._skipped)}
+        names = [name for name in now if name not in self._before or not _same(self._before[name].mark, now[name])]
         return {name: now[name] for name in names}
 
     def refuse_changes(self) -> dict[str, Tensor]:
@@ -111,6 +120,33 @@ class Attributes:
                     "on_update_end, or keep it in a tensor on the device that is changed in place"
                 )
         return changed
+
+    def undo(self) -> None:
+        """Put numbers, tensors and the contents of containers back, after steps that were only tried."""
+        for place in self._before.values():
+            if isinstance(place.value, (*PLAIN, *CONTAINERS, Tensor)):
+                place.home[place.key] = place.value
+            if isinstance(place.value, MUTABLE):
+                place.value.clear()
+                (place.value.extend if isinstance(place.value, (list, deque)) else place.value.update)(place.contents)
+
+
+class MovingTensors:
+    """Finds the attributes that are tensors and change in place from window to window."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, tuple[int, int]] = {}
+
+    def look(self, owners: Mapping[str, object], skipped: frozenset[str]) -> dict[str, Tensor]:
+        """Return, by name, those that changed since the last look."""
+        values = {name: home[key] for name, home, key in _places(owners, skipped)}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and _is_counted(value)}
+        before, self._versions = self._versions, {name: (id(one), one._version) for name, one in tensors.items()}
+        return {
+            name: one
+            for name, one in tensors.items()
+            if name in before and before[name][0] == id(one) and before[name] != self._versions[name]
+        }
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -137,18 +173,39 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _attributes_of(label: str, owner: object) -> Iterator[tuple[str, Any]]:
-    if not isinstance(owner, nn.Module):
-        yield from ((f"{label}.{name}", value) for name, value in getattr(owner, "__dict__", {}).items())
-        return
-    for prefix, module in owner.named_modules():
+def _places(owners: Mapping[str, object], skipped: frozenset[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the attributes of objects: a name for messages, the dict that holds it, and its key there."""
+    for label, owner in owners.items():
+        if isinstance(owner, nn.Module):
+            yield from _places_in(label, owner)
+            continue
+        home = getattr(owner, "__dict__", {})
+        yield from ((f"{label}.{key}", home, key) for key in list(home) if label != "trainer" or key not in skipped)
+
+
+def _places_in(label: str, model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    for prefix, module in model.named_modules():
         path = f"{label}.{prefix}" if prefix else label
-        for name, value in {**vars(module), **module._buffers}.items():
-            if name not in _MODULE and not isinstance(value, nn.Parameter):
-                yield f"{path}.{name}", value
+        homes: tuple[dict[str, Any], ...] = (vars(module), module._buffers)
+        for home in homes:
+            for key, value in list(home.items()):
+                if key not in _MODULE and not isinstance(value, nn.Parameter):
+                    yield f"{path}.{key}", home, key
+
+
+def _is_counted(tensor: Tensor) -> bool:
+    """Whether torch counts the changes of a tensor, and they can be undone."""
+    return tensor.layout == torch.strided and not tensor.is_inference()
 
 
 _MODULE = frozenset(vars(nn.Module()))
+
+
+def _contents_of(value: Any) -> Any:
+    """Return what is in a container that can change; None for anything else."""
+    if not isinstance(value, MUTABLE):
+        return None
+    return dict(value) if isinstance(value, dict) else list(value)
 
 
 def _mark(value: Any, depth: int = 2) -> Any:

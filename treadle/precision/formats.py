@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.data.batches import map_leaves
 from treadle.errors import ConfigError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
-from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, tensors_widened
+from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 CHOICES = ("auto", *KINDS)
@@ -55,6 +56,8 @@ class Precision:
     ) -> None:
         if kind not in CHOICES:
             raise ConfigError(f"precision={kind!r} is unknown; use one of {CHOICES}")
+        if loss_scaling is not None and not isinstance(loss_scaling, LossScaling):
+            raise ConfigError(f"loss_scaling={loss_scaling!r}; pass a LossScaling, such as LossScaling(initial=1024.0)")
         self.asked = kind
         self.initial = best_kind(device) if kind == "auto" else kind
         if loss_scaling is not None and self.initial != "fp16":
@@ -117,14 +120,17 @@ class Precision:
         """
         if self.plain or loss_func is None:
             return loss_func
-        return lambda outputs, *targets: loss_func(tensors_widened(outputs), *targets)
+        return lambda outputs, *targets: loss_func(map_leaves(widened, outputs), *targets)
 
     # Update -------------------------------------------------------------------------------------------------
 
-    @property
-    def settled(self) -> bool:
-        """Whether the first scale is chosen, and so a step can be recorded."""
-        return self.scaler is None or self.scaler.settled
+    def scale(self, loss: Tensor) -> Tensor:
+        """Return `loss` as the backward pass begins with it; the gradients that it adds are then of the scaled loss."""
+        if self.scaler is None:
+            return loss
+        # Also after an update that failed between `unscale` and `stepped`, and is made again.
+        self._unscaled = False
+        return self.scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients to their true size, once per update, so that they can be clipped."""

@@ -13,7 +13,7 @@ FALLBACKS = ("auto", "bf16", "fp32", "raise")
 HIGHEST_FIRST = 2.0**16
 """The first scale of a loss of ordinary size, which is also torch's."""
 LARGEST_SCALED_LOSS = 2.0**20
-"""What a loss of 16 has with that scale: a larger one gets a smaller first scale, and so gradients of the same size."""
+"""What a loss of 16 becomes with that scale; a larger loss gets a smaller first scale, so that it becomes no more."""
 GROWTH, BACKOFF = 2.0, 0.5
 EXPONENT_BITS = 0x7F800000
 """Where a number of fp32 has its exponent."""
@@ -30,8 +30,8 @@ class LossScaling:
         initial: The first scale. None chooses it, on the device, from the first loss: 65536 for losses up to 16,
             and for larger ones so that the scaled loss is about 2**20.
         growth_interval: Updates without an overflow after which the scale doubles.
-        minimum: The scale does not become smaller.
-        patience: So many updates in a row left out with the smallest scale mean that fp16 will not do.
+        minimum: The smallest scale.
+        patience: How many updates in a row may be left out at the smallest scale before fp16 is given up.
         fallback: What happens then, and when the loss itself is not finite: the run goes on in "bf16" or "fp32";
             "auto" takes what `precision="auto"` would; "raise" ends the run.
     """
@@ -104,7 +104,7 @@ class LossScaler:
         # The exponent alone is the largest power of two that keeps the scaled loss in bounds: no product loses a bit.
         fitting = (LARGEST_SCALED_LOSS / size).view(torch.int32).bitwise_and(EXPONENT_BITS).view(torch.float32)
         fitting = fitting.clamp(self.policy.minimum, max(HIGHEST_FIRST, self.policy.minimum))
-        # A loss that is no number says nothing, and one of zero nothing either.
+        # Neither a loss that is not finite nor one of zero says anything about the right scale.
         self._scale.copy_(torch.where(torch.isfinite(size) & (size > 0), fitting, self._scale))
         self.settled = True
 
@@ -129,7 +129,7 @@ class LossScaler:
         torch._amp_update_scale_(
             self._scale, self._growth_tracker, self.overflow, GROWTH, BACKOFF, policy.growth_interval
         )
-        # Only an overflow at the smallest scale leads below it: one more in a row then, none after an update made.
+        # Only an overflow at the smallest scale leads below it, and adds to the row; an update that was made ends it.
         torch.lt(self._scale, policy.minimum, out=self._below)
         torch.addcmul(self._below, self.overflow, self._in_a_row, out=self._in_a_row)
         self._scale.clamp_(min=policy.minimum)
@@ -144,7 +144,7 @@ class LossScaler:
         return self._scale.clone()
 
     def is_exhausted(self) -> bool:
-        """Whether so many updates in a row overflowed at the smallest scale that none will help; reads the device."""
+        """Whether `patience` updates in a row overflowed at the smallest scale; this reads the device."""
         return bool(self._in_a_row >= self.policy.patience)
 
     def tensors(self) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""How products of fp32 numbers are rounded: TF32 and its like, as a setting that ends with the run."""
+"""How products of fp32 numbers are rounded, in TF32 for instance: a setting that ends with the run."""
 
 import warnings
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Products with sparse matrices under autocast: in fp32, for there are no others."""
+"""Products with sparse matrices under autocast: in fp32, since half precision gains nothing there."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +21,8 @@ _libraries: dict[str, Any] = {}
 def hook_sparse_products(device_type: str) -> None:
     """Have `torch.sparse.mm` and `torch.sparse.addmm` run in fp32 under autocast, in this process from now on.
 
-    They are functions of their own for torch's dispatcher, which no dense model calls: the hook costs nothing
-    there. It is put where autocast would cast the operands.
+    They are separate operators for torch's dispatcher, which no dense model calls, so the hook costs it nothing. It
+    is installed where autocast would cast the operands.
     """
     if device_type in _libraries or device_type not in KEYS:
         return
@@ -87,7 +87,7 @@ class SparseMode(TorchFunctionMode):
         self.met = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Do what was asked, in single precision if it is a matter of sparse tensors."""
+        """Call the function, in single precision if one of its operands is sparse."""
         kwargs = kwargs or {}
         if not (any(map(is_sparse, args)) or (kwargs and any(map(is_sparse, kwargs.values())))):
             return func(*args, **kwargs)
@@ -122,8 +122,8 @@ class SparseProducts:
 
         Args:
             model: What will run.
-            compiled: Whether what calls it is compiled; what is compiled would be compiled once more for being
-                watched, so only what the model holds counts then.
+            compiled: Whether the caller is compiled. Watching would have it compiled once more, so only the sparse
+                tensors that the model holds count then.
         """
         self._looks = not (compiled or is_compiled(model))
         self._looked_at.clear()
@@ -185,22 +185,9 @@ class Region(torch.autocast):
         return self
 
     def __exit__(self, *exception: Any) -> Any:
-        """Turn autocast off, and explain what a sparse product that nobody expected failed of."""
+        """Turn autocast off, and add an explanation to the error of a sparse product that nobody expected."""
         if self._watching is not None:
             self._watching.__exit__(*exception)
         elif isinstance(exception[1], NotImplementedError) and "sparse" in str(exception[1]):
             exception[1].add_note(UNSEEN)
         return super().__exit__(*exception)
-
-
-def tensors_widened(value: Any) -> Any:
-    """Return `value` with every tensor in half precision, in tuples, lists and dicts too, in single precision."""
-    if isinstance(value, Tensor):
-        return widened(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(tensors_widened, value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(tensors_widened, value))
-    if isinstance(value, dict):
-        return {key: tensors_widened(item) for key, item in value.items()}
-    return value

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.execution.recording import TapeRecorder
+from tests.execution.recording import TapeRecorder, noted_steps
 from tests.interrupting import assert_same_bits
 from tests.recsys.trainer.runs import assert_same_training, fit_through, interactions, make
 from treadle.execution.inputs import CopiedInputs, GatheredInputs
@@ -31,12 +31,6 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
     return made
 
 
-def steps_of(run: Any) -> list[Any]:
-    graphs = run.trainer._core._graphs
-    assert graphs.reason is None
-    return [step for steps in graphs._steps.values() for step in steps]
-
-
 def learnt(run: Any) -> dict[str, Any]:
     optimizer = run.trainer.optimizer.state_dict()["state"]
     return {"model": run.model.state_dict(), "optimizer": optimizer, "losses": run.trainer.train_loss_dict}
@@ -49,12 +43,12 @@ def test_replayed_steps_of_a_recommender_give_the_bits_of_ordinary_ones(
     model = case.split()[0]
     eager = make(tmp_path / "eager", model, **SHUFFLED[case])
     eager.fit()
-    made = TapeRecorder()
+    made, steps = TapeRecorder(), noted_steps(monkeypatch)
     monkeypatch.setattr(RecsysCore, "_create_recorder", lambda core: made)
     recorded = make(tmp_path / "recorded", model, **SHUFFLED[case])
     recorded.fit()
     assert_same_bits(learnt(eager), learnt(recorded))
-    steps = steps_of(recorded)
+    assert recorded.trainer._core._graphs.reason is None
     assert steps
     assert all(isinstance(step.inputs, GatheredInputs) for step in steps)
     assert made.replays > 2 * made.captures
@@ -74,10 +68,12 @@ def test_a_recorded_run_that_is_cut_inside_an_epoch_ends_in_the_same_bits(
     assert_same_training(whole.trainer, fit_through([2, 7], run("cut")).trainer)
 
 
-def test_batches_that_a_step_cannot_cut_out_are_copied_to_it(tmp_path: Path, recorder: TapeRecorder) -> None:
+def test_batches_that_a_step_cannot_cut_out_are_copied_to_it(
+    tmp_path: Path, recorder: TapeRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = noted_steps(monkeypatch)
     run = make(tmp_path, "SASRec", hidden_size=8, inner_size=8, n_heads=1, n_layers=1, epochs=4)
     run.fit()
-    steps = steps_of(run)
     assert steps
     assert all(isinstance(step.inputs, CopiedInputs) for step in steps)
 
@@ -111,12 +107,16 @@ def test_the_next_order_is_drawn_before_an_epoch_ends_on_a_device(tmp_path: Path
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("model", ["BPR", "LightGCN"])
-def test_cuda_graphs_of_a_recommender_learn_what_ordinary_steps_do(model: str, tmp_path: Path) -> None:
+def test_cuda_graphs_of_a_recommender_learn_what_ordinary_steps_do(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = noted_steps(monkeypatch)
     runs = []
     for execution in ("eager", "graph"):
         run = make(tmp_path / execution, model, use_gpu=True, execution=execution, deterministic=True)
         run.fit()
         runs.append(run)
-    assert all(isinstance(step.inputs, GatheredInputs) for step in steps_of(runs[1]))
+    assert steps
+    assert all(isinstance(step.inputs, GatheredInputs) for step in steps)
     for mine, theirs in zip(*(run.model.parameters() for run in runs), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -32,7 +32,7 @@ class Recording(Detector):
         """Watch, while a gradient is computed, what changes in the model and in the program."""
         names = {name: value for name, value in self.program.items() if not name.startswith("__")}
         owners = {"the model": self.trainer.model, "the program": SimpleNamespace(**names)}
-        watched = Attributes(owners, {})
+        watched = Attributes(owners)
         try:
             with no_host_randomness(self.trainer.device):
                 yield

@@ -1,0 +1,57 @@
+"""Small runs that are recorded on the CPU."""
+
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.utils.data import TensorDataset
+
+from tests.execution.recording import TapeRecorder
+from treadle import Trainer
+
+
+class Recorded(Trainer):
+    """A trainer that records on the CPU."""
+
+    def __init__(self, *args: Any, required: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, execution="auto", **kwargs)
+        self.recorder = TapeRecorder()
+        self.execution = "graph" if required else "auto"
+
+    def _create_recorder(self) -> TapeRecorder:
+        return self.recorder
+
+
+def model(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(dropout), nn.ReLU(), nn.Linear(8, 3))
+
+
+def data(count: int = 40) -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(count, 4, generator=generator), torch.randint(0, 3, (count,), generator=generator))
+
+
+def train(
+    kind: type[Trainer],
+    *,
+    dropout: float = 0.0,
+    callbacks: Any = (),
+    trainer: Any = None,
+    fused: bool = False,
+    dataset: Any = None,
+    **run: Any,
+) -> Any:
+    network = model(dropout)
+    options = trainer or {}
+    optimizer = optim.SGD(network.parameters(), lr=0.125, momentum=0.5, foreach=not fused, fused=fused)
+    built = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=callbacks, seed=3, **options)
+    run = {"num_epochs": 3, "per_device_batch_size": 8, **run}
+    return built, built.train(dataset or data(), **run)
+
+
+def same_state(one: Trainer, other: Trainer) -> None:
+    for (name, mine), theirs in zip(one.model.state_dict().items(), other.model.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs), name
+    for mine, theirs in zip(one.optimizer.state.values(), other.optimizer.state.values(), strict=True):
+        assert torch.equal(mine["momentum_buffer"], theirs["momentum_buffer"])
