@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking.starting import run, start
+from tests.forking.starting import ROOT, run, start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere programs are started as usual")
 
@@ -90,3 +90,18 @@ def test_the_workers_of_a_launcher_are_its_children_and_are_started_again(tmp_pa
     assert len({parent for parent, *_ in facts}) == 1
     assert {leads for _, leads, *_ in facts} == {"True"}
     assert {(rank, restart) for *_, rank, restart in facts} >= {("1", "0"), ("0", "1"), ("1", "1")}
+
+
+PACKED = """
+from tests.forking.pages import keep_freed_memory, use_large_pages
+before = bytes(range(256)) * (64 << 10)
+copied = bytearray(before)
+keep_freed_memory()
+use_large_pages()
+print(copied == before)
+"""
+
+
+def test_memory_is_the_same_in_large_pages() -> None:
+    done = run("-c", PACKED, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("True\n", "")
