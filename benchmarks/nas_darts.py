@@ -48,7 +48,7 @@ def load(split: str, options: Options) -> Pictures:
     """Return images, normalised, and labels; in a smoke test something like them."""
     if options.smoke:
         generator = torch.Generator().manual_seed(len(split))
-        return torch.randn(64, 1, 8, 8, generator=generator), torch.randint(10, (64,), generator=generator)
+        return torch.randn(32, 1, 8, 8, generator=generator), torch.randint(10, (32,), generator=generator)
     images, labels = import_module("examples.vision.fashion").read_split(split)
     return images.float().div_(255).sub_(MEAN).div_(DEVIATION).unsqueeze(1), labels.long()
 
@@ -195,7 +195,7 @@ def measure_steps(findings: Findings, wanted: Sequence[str]) -> None:
         if options.captures:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        times = findings.attempt(name, partial(measure, 2 if options.smoke else 12))
+        times = findings.attempt(name, partial(measure, 1 if options.smoke else 12))
         if not times:
             continue
         peak = torch.cuda.max_memory_allocated() / 2**30 if options.captures else 0.0

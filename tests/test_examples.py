@@ -2,12 +2,16 @@
 
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from examples import resume_after_kill
+from tests.forking.starting import start
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LONGEST = 80
@@ -75,14 +79,21 @@ def test_token_loss_needs_the_number_of_tokens_to_be_the_same_however_a_batch_is
 
 
 @pytest.mark.slow
-def test_resume_after_kill_ends_with_equal_weights() -> None:
-    program = EXAMPLES / "resume_after_kill.py"
-    command = [sys.executable, str(program), "--epochs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent)
-    assert done.returncode == 0, done.stderr
-    assert "killed: exit status -9" in done.stdout
-    assert "going on from step" in done.stdout
-    assert "weights equal, bit for bit: True" in done.stdout
+def test_resume_after_kill_ends_with_equal_weights(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def forked(command: list[str]) -> Any:
+        assert command[0] == sys.executable
+        return start(*command[1:])
+
+    # The program starts itself three times: what it starts are processes as before, forked where that is possible.
+    monkeypatch.setattr(resume_after_kill, "subprocess", SimpleNamespace(Popen=forked))
+    monkeypatch.setattr(sys, "argv", ["resume_after_kill.py", "--epochs", "2"])
+    resume_after_kill.main()
+    output = capfd.readouterr().out
+    assert "killed: exit status -9" in output
+    assert "going on from step" in output
+    assert "weights equal, bit for bit: True" in output
 
 
 def programs() -> list[str]:

@@ -118,6 +118,7 @@ def test_the_commit_is_known_and_whether_files_differ_from_it(tmp_path: Path) ->
     git(tmp_path, "init", "--quiet")
     (tmp_path / "file").write_text("one")
     git(tmp_path, "add", "file")
+    assert git_commit(tmp_path) is None
     git(tmp_path, "commit", "--quiet", "-m", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")
     assert git_commit(tmp_path) == {"commit": commit, "changed": False}

@@ -66,11 +66,8 @@ def code() -> dict[str, str]:
 def _checksums(paths: Iterable[str]) -> dict[str, str]:
     """Return the checksums of what can be read, by the path from the working folder where it is below that."""
     found = {path: checksum_of(path) for path in paths}
-    return {_from_here(path): checksum for path, checksum in found.items() if checksum is not None}
-
-
-def _from_here(path: str) -> str:
-    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
+    here = os.path.join(os.getcwd(), "")
+    return {path.removeprefix(here): checksum for path, checksum in found.items() if checksum is not None}
 
 
 def _source_of(module: Any) -> str | None:
@@ -78,7 +75,13 @@ def _source_of(module: Any) -> str | None:
     if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_libraries()):
         return None
     full = os.path.abspath(path)
-    return None if is_library(full) else full
+    return None if _was_library(full) else full
+
+
+@cache
+def _was_library(path: str) -> bool:
+    """Whether a file that was imported is a library's; of hundreds of files, links are followed at the first start."""
+    return is_library(path)
 
 
 def files_named(*values: Any, but: Path | None = None) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from treadle.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("treadle", "torch", "numpy", "safetensors", "torchmetrics")
+_COMMIT, _NO_COMMIT = "# branch.oid ", "(initial)"
+"""How git begins the line of the commit, and what it says where none was made yet."""
 
 
 class RunFolder:
@@ -84,6 +87,7 @@ class RunFolder:
             logger.warning("log.txt lacks a line that the console showed: %s", error)
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -93,17 +97,17 @@ def _version(package: str) -> str | None:
 
 def git_commit(folder: Path) -> dict[str, Any] | None:
     """Return the commit that `folder` is at and whether files differ from it; None outside a repository."""
+    # One call for both answers: each start of a run waits for it.
+    command = ["git", "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no"]
     try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=10, check=True)
-    return done.stdout.strip()
+    lines = done.stdout.splitlines()
+    commits = [line.removeprefix(_COMMIT) for line in lines if line.startswith(_COMMIT)]
+    if not commits or commits == [_NO_COMMIT]:
+        return None
+    return {"commit": commits[0], "changed": any(not line.startswith("#") for line in lines)}
 
 
 RESERVED = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")

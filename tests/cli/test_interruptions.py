@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pytest
 
 from tests.cli.processes import Command, assert_same_end, has_saved
 from tests.cli.project import make_project
+from tests.forking.starting import run
 from treadle.run_status import is_occupied, read_status
 
 pytestmark = pytest.mark.slow
@@ -246,10 +246,9 @@ def test_two_processes_evaluate_and_go_on_as_the_run_was(folder: Path, whole_on_
 
 
 def test_a_command_works_under_torchrun(folder: Path, whole_on_two: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [*launcher, "-m", "treadle.cli", *TRAIN]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=spare(folder), env=environment, capture_output=True, text=True, timeout=240)
+    done = run(*launcher, "-m", "treadle.cli", *TRAIN, cwd=spare(folder), env=environment, launches=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("runs/small: finished after 32 of 32 iterations") == 1
     assert_same_end(folder / RUN, whole_on_two)

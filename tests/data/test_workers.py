@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from tests.forking.starting import start
 from treadle.data import Stream
 from treadle.leaving import SIGNALS
 
@@ -195,7 +195,7 @@ def group_exists(group: int) -> bool:
 @pytest.mark.parametrize("ending", ["killed", "of itself"])
 def test_workers_in_the_middle_of_a_sample_do_not_outlive_a_process(ending: str, tmp_path: Path) -> None:
     arguments = [str(tmp_path), "stay" if ending == "killed" else "go"]
-    running = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], start_new_session=True)
+    running = start("-c", PROGRAM, *arguments, new_session=True)
     deadline = time.monotonic() + LIMIT_SECONDS
     while not (tmp_path / "ready").exists():
         assert running.poll() is None

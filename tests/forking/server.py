@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.forking.pages import keep_freed_memory, use_large_pages
+
 IMPORTED = (
     "hydra",
     "numpy",
@@ -44,10 +46,12 @@ _SET_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 def main() -> None:
     """Serve the socket whose number the command line gives; a forked process becomes what was asked for."""
+    keep_freed_memory()
     for name in IMPORTED:
         import_module(name)
     # A collection in a forked process would write to, and so copy, every page that holds an object of an import.
     gc.freeze()
+    use_large_pages()
     # As in the tests themselves: the machine, which keeps what is written, outlives every process.
     os.fsync = lambda descriptor: None
     # What follows the entry for this module and those of the environment is what any start has.
@@ -165,6 +169,7 @@ def become(request: dict[str, Any], streams: list[int], found: list[str]) -> Non
 
     # As in a process that has just been started, nobody knows what an unseeded generator draws.
     numpy.random.seed()
+    torch.default_generator.seed()
     torch.set_num_threads(int(request["environment"].get("OMP_NUM_THREADS", os.cpu_count() or 1)))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking.starting import run, start
+from tests.forking.starting import ROOT, run, start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere programs are started as usual")
 
@@ -52,10 +52,10 @@ def test_a_program_ends_as_an_interpreter_does(ending: str, status: int) -> None
 
 
 def test_unseeded_generators_are_not_those_of_another_program() -> None:
-    program = "import random, numpy\nprint(random.random(), numpy.random.rand())"
+    program = "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), torch.initial_seed())"
     first, second = (run("-c", program).stdout.split() for _ in range(2))
-    assert first[0] != second[0]
-    assert first[1] != second[1]
+    for one, other in zip(first, second, strict=True):
+        assert one != other
 
 
 def test_a_signal_reaches_a_program_in_a_session_of_its_own(tmp_path: Path) -> None:
@@ -90,3 +90,18 @@ def test_the_workers_of_a_launcher_are_its_children_and_are_started_again(tmp_pa
     assert len({parent for parent, *_ in facts}) == 1
     assert {leads for _, leads, *_ in facts} == {"True"}
     assert {(rank, restart) for *_, rank, restart in facts} >= {("1", "0"), ("0", "1"), ("1", "1")}
+
+
+PACKED = """
+from tests.forking.pages import keep_freed_memory, use_large_pages
+before = bytes(range(256)) * (64 << 10)
+copied = bytearray(before)
+keep_freed_memory()
+use_large_pages()
+print(copied == before)
+"""
+
+
+def test_memory_is_the_same_in_large_pages() -> None:
+    done = run("-c", PACKED, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -76,13 +76,15 @@ def test_behaviour_3_a_trainer_is_made_again_in_a_fresh_process_with_the_model_f
 import json, sys
 from torch import nn
 from treadle import nas
+assert "tests.nas.classic.parts" not in sys.modules
 model = nn.Linear(2, 2)
-trainer = nas.load_trainer(sys.stdin.read(), model)
+trainer = nas.load_trainer(sys.argv[1], model)
+assert "tests.nas.classic.parts" in sys.modules
 assert trainer.model is model
 print(json.dumps([type(trainer).__name__, nas.dump_trainer(trainer), len(trainer.dataset), trainer.betas]))
 """
     text = json.dumps(nas.dump_trainer(trainer))
-    done = subprocess.run([sys.executable, "-c", program], input=text, capture_output=True, text=True, cwd=ROOT)
+    done = run("-c", program, text, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["PointTrainer", json.loads(text), 8, [0.5, 0.75]]
 
@@ -232,7 +234,7 @@ def test_behaviour_6_a_class_of_a_script_is_found_again_by_its_file(tmp_path: Pa
         "    def __init__(self, model, rate=0.1):\n        self.rate = rate\n    def fit(self):\n        pass\n"
         "if __name__ == '__main__':\n    print(json.dumps(nas.dump_trainer(Mine(None, 0.5))))\n"
     )
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=ROOT)
+    done = run(str(script), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert nas.load_trainer(done.stdout, None).rate == 0.5
 
