@@ -124,7 +124,7 @@ def _show_run(trainer: Any, parts: list[Any]) -> None:
     train_data, _, test_data = parts
     if trainer.run_dir is not None:
         write_group_panels(trainer, train_data, test_data, trainer.run_dir)
-        write_page(trainer.run_dir)
+        write_page([trainer.run_dir])
 
 
 def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:

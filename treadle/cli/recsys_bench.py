@@ -1,12 +1,12 @@
 """`treadle recsys bench`: several recommenders under one protocol."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli import worker
+from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
 from treadle.errors import ConfigError
 
@@ -52,7 +52,7 @@ def bench(
         table = made.run(typer.echo)
         _show(table.columns(), table.rows(), len(table.metrics))
         typer.echo("\n".join([*table.notes(), f"the table is in {folder / 'leaderboard.md'}"]))
-        _write_page(made)
+        _show_page(made)
         if table.failed:
             raise typer.Exit(1)
 
@@ -84,13 +84,11 @@ def _show(columns: list[str], rows: list[list[str]], metrics: int) -> None:
     Console().print(table)
 
 
-def _write_page(made: "Benchmark") -> None:
-    """Write the page of a benchmark, where Plotly is there to draw it."""
-    runs = made.run_folders()
-    if not runs or find_spec("plotly") is None:
-        return
-    from treadle.report.page import NAME, write_report
+def _show_page(made: "Benchmark") -> None:
+    """Write the page of a benchmark, and say where it is."""
+    from treadle.report.page import NAME
 
     title = f"{made.protocol.dataset}: {len(made.leaderboard().lines)} models"
-    page = write_report(runs, made.folder / NAME, together=made.folder, title=title)
-    typer.echo(f"the page is {page}")
+    page = write_page(made.run_folders(), made.folder / NAME, together=made.folder, title=title)
+    if page is not None:
+        typer.echo(f"the page is {page}")

@@ -87,10 +87,10 @@ def test_a_run_is_gone_on_with_by_its_file(project: Path) -> None:
 
 
 def test_a_class_of_ones_own_is_trained_by_its_full_name(project: Path) -> None:
-    (project / "mine.py").write_text(
+    (project / "own_bpr.py").write_text(
         "from treadle.recsys.models.general_recommender import BPR\nclass Mine(BPR):\n    pass\n"
     )
-    output = treadle("--model", "mine.Mine", "--dataset", "toy", *options(project, epochs=1)).output
+    output = treadle("--model", "own_bpr.Mine", "--dataset", "toy", *options(project, epochs=1)).output
     assert output.startswith("Mine on toy")
 
 
@@ -176,6 +176,15 @@ def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
     page = (project / "compared" / "report.html").read_text()
     assert "<title>toy: 2 models · Treadle</title>" in page
     assert '"title":"What failed"' in page
+
+
+def test_a_page_that_cannot_be_written_costs_no_comparison(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "run_alone", _here)
+    (project / "compared" / "report.html").mkdir(parents=True)
+    result = treadle("bench", "--models", "Pop", "-d", "toy", *options(project), "--folder", "compared")
+    assert "the table is in compared/leaderboard.md" in result.stdout
+    assert "the page is" not in result.stdout
+    assert "treadle report: cannot write the page compared/report.html: " in result.stderr
 
 
 def _here(given: dict[str, Any], folder: Path) -> str:
