@@ -125,5 +125,6 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"the run folder .*file/run cannot be written: .*Not a directory"):
+    message = r"the run folder .*file/run cannot be written: .*Not a directory.*; choose another folder"
+    with pytest.raises(CheckpointError, match=message):
         Occupation(tmp_path / "file" / "run")
