@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli import worker
+from treadle.cli.recsys_settings import given_settings
 from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
 from treadle.errors import ConfigError
@@ -44,10 +45,9 @@ def bench(
     """
     with reported("recsys bench"), worker.ready():
         from treadle.recsys.bench import Benchmark, Protocol
-        from treadle.recsys.config_values import parse_arguments
 
         names = [name.strip() for name in models.split(",") if name.strip()]
-        protocol = Protocol(names, dataset, separate(files), parse_arguments(ctx.args))
+        protocol = Protocol(names, dataset, separate(files), given_settings(ctx))
         made = Benchmark(protocol, folder, seeds=_numbers(seeds))
         table = made.run(typer.echo)
         _show(table.columns(), table.rows(), len(table.metrics))
