@@ -134,7 +134,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
     return {"model": trainer.model.state_dict(), "optimizers": optimizers}
 
 
-MEASURED = ("time", "peak_memory_mib")
+MEASURED = ("wall_time", "time", "peak_memory_mib")
 """What a run says of the machine, and not of the training."""
 
 

@@ -16,7 +16,7 @@ from treadle.checkpoint import CheckpointStore, Policy
 LIMIT_SECONDS = 240
 """How long a command may take before it counts as hung."""
 
-CLOCKS = {"time", "data_time", "eta_seconds", "samples_per_second", "steps_per_second", "peak_memory_mib"}
+CLOCKS = {"wall_time", "time", "data_time", "eta_seconds", "samples_per_second", "steps_per_second", "peak_memory_mib"}
 """What no two runs have in common."""
 
 

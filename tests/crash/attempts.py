@@ -166,7 +166,7 @@ def outcome(folder: Path) -> Any:
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl without their time."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+    return [{name: value for name, value in line.items() if name != "wall_time"} for line in lines]
 
 
 def differing(first: Any, second: Any, where: str = "") -> list[str]:

@@ -61,7 +61,7 @@ def weights(trainer: DefaultTrainer) -> list[torch.Tensor]:
     return [value.clone() for value in trainer.model.state_dict().values()]
 
 
-TIMES = {"data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "peak_memory_mib"}
+TIMES = {"wall_time", "data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "peak_memory_mib"}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

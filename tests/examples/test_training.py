@@ -64,7 +64,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return make
 
 
-TIMES = {"data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "tokens_per_second"}
+TIMES = {"wall_time", "data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "tokens_per_second"}
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

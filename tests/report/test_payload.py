@@ -34,6 +34,18 @@ def test_the_time_between_two_starts_is_not_training() -> None:
     assert training_seconds(rows, starts) == [10.0, 20.0, 30.0]
 
 
+def test_seconds_of_a_step_are_a_curve_beside_the_clock_and_left_out_where_an_old_file_mixes_them(
+    tmp_path: Path,
+) -> None:
+    new = read_run(make_run(tmp_path / "new", rows_of([2.0, 1.0], time=0.25)))
+    assert series_of(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
+    assert [chart.title for chart in charts_of(["time"])] == ["Seconds per step"]
+    begin = 1767225600.0
+    old = [{"step": 0, "time": begin + 3.0, "total_loss": 2.0}, {"step": 2, "time": 0.25, "total_loss": 1.0}]
+    found = series_of(read_run(make_run(tmp_path / "old", old)))
+    assert found == {"total_loss": {"step": [0, 2], "seconds": [3.0, 3.5], "value": [2.0, 1.0]}}
+
+
 def test_without_a_manifest_time_counts_from_the_first_row() -> None:
     assert training_seconds([{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}], []) == [0.0, 10.0]
 
