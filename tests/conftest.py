@@ -2,9 +2,15 @@
 
 import gc
 import os
-from collections.abc import Iterator
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RunExample = Callable[..., str]
 
 
 def pytest_configure() -> None:
@@ -27,3 +33,19 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> RunExample:
+    """A function that runs a program of `examples/` as `__main__`, in this process and an empty folder.
+
+    It takes the name of the program and its arguments, and returns what that prints.
+    """
+
+    def run(name: str, *arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / name), *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run

@@ -1,7 +1,11 @@
 """A model under test, and what it was built on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from treadle.recsys import Config, Interaction
 
@@ -19,3 +23,31 @@ class BuiltModel:
         """Return a training batch."""
         batch: Interaction = self.train.batch_at(0, index)
         return batch
+
+    def loss(self, batch: Interaction) -> Tensor:
+        """Return what the model is trained on."""
+        loss: Tensor = self.model.calculate_loss(batch)
+        return loss
+
+
+def train_steps(built: BuiltModel, steps: int, rate: float = 0.01, batches: Sequence[int] = (0,)) -> list[float]:
+    """Train on some batches in turn with Adam; return the losses."""
+    optimizer = torch.optim.Adam([one for one in built.model.parameters() if one.requires_grad], lr=rate)
+    drawn = [built.batch(index) for index in batches]
+    losses = []
+    built.model.train()
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = built.loss(drawn[step % len(drawn)])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def fill(model: nn.Module, seed: int = 1) -> None:
+    """Draw all weights anew and large, so that everything in a formula shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.copy_(torch.randn(one.shape, generator=generator) * 0.5)

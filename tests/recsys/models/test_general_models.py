@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.guards.no_sync import no_sync
+from tests.recsys.models.building import train_steps
 from tests.recsys.models.tiny_ratings import (
     EVERY,
     FITTED,
@@ -18,7 +19,6 @@ from tests.recsys.models.tiny_ratings import (
     build,
     every_pair,
     fitted,
-    train_steps,
 )
 from treadle.recsys import InputType, Interaction, ModelType, get_model, model_names
 from treadle.recsys.config_defaults import packaged

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.guards.no_sync import no_sync
-from tests.recsys.models.tiny_graph import PLAIN, TRAINED, Built, build, train_steps
+from tests.recsys.models.building import train_steps
+from tests.recsys.models.tiny_graph import PLAIN, TRAINED, Built, build
 from tests.recsys.models.tiny_ratings import all_scores, every_pair
 from treadle.recsys import InputType, Interaction, KGDataLoaderState, ModelType, Recommender, get_model, model_names
 from treadle.recsys.config_defaults import packaged

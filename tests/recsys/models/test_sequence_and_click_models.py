@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.guards.no_sync import no_sync
-from tests.recsys.models.tiny_shop import CONTEXT, EVERY, INTEREST, RANKING, VARIANTS, Built, build, train_steps
+from tests.recsys.models.building import train_steps
+from tests.recsys.models.tiny_shop import CONTEXT, EVERY, INTEREST, RANKING, VARIANTS, Built, build
 from treadle.recsys import InputType, ModelType, get_model
 from treadle.recsys.config_defaults import packaged
 
