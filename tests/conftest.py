@@ -1,4 +1,6 @@
-"""What holds for every test: nothing waits for the disk, and nobody searches what was imported for garbage."""
+"""What holds for every test: nothing waits for the disk, nobody searches what was imported for garbage, and nothing is
+left in the checkout.
+"""
 
 import gc
 import os
@@ -6,16 +8,49 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", "__pycache__"}
+"""What tools may leave in the checkout."""
+THERE_BEFORE = pytest.StashKey[set[str]]()
 RunExample = Callable[..., str]
 
 
 def pytest_configure() -> None:
     """Look for no garbage while tests are collected: hardly anything that is made then ever becomes some."""
     gc.disable()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note what lies in the checkout, in the one process that sees all tests out."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[THERE_BEFORE] = _entries()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run whose tests left anything in the checkout: they write into folders of their own."""
+    if _left_behind(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what tests left in the checkout."""
+    for name in _left_behind(config):
+        terminalreporter.write_line(
+            f"ERROR {name} appeared in {ROOT} while the tests ran; have them write into tmp_path", red=True
+        )
+
+
+def _left_behind(config: pytest.Config) -> list[str]:
+    return sorted(_entries() - config.stash.get(THERE_BEFORE, _entries()))
+
+
+def _entries() -> set[str]:
+    return {entry.name for entry in os.scandir(ROOT)} - CACHES
 
 
 def pytest_collection_finish() -> None:
