@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.logs import forget_logs
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", "__pycache__"}
@@ -68,6 +70,13 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Nothing that a test sets up for the log outlives it."""
+    yield
+    forget_logs()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -51,3 +52,25 @@ def fill(model: nn.Module, seed: int = 1) -> None:
     with torch.no_grad():
         for one in model.parameters():
             one.copy_(torch.randn(one.shape, generator=generator) * 0.5)
+
+
+def assert_close_in_bf16(built: BuiltModel, *, apart: float = 0.0) -> None:
+    """Check that loss and gradients are finite in half precision, and the loss near to that in single precision."""
+    built.model.train()
+    torch.manual_seed(0)
+    exact = built.loss(built.batch())
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = built.loss(built.batch())
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=0.05, abs=apart)
+    assert all(one.grad.isfinite().all() for one in built.model.parameters() if one.grad is not None)
+
+
+def assert_one_row_is_enough(built: BuiltModel) -> None:
+    """Check that a batch of one row can be trained on."""
+    built.model.train()
+    loss = built.loss(built.batch()[:1])
+    loss.backward()
+    assert loss.isfinite()
