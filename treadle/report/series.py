@@ -62,10 +62,11 @@ def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> lis
     """
     pending = [start for start in starts if start.time is not None]
     begun = pending.pop(0).time if pending else None
-    origin = _moment(rows[0], 0.0) if begun is None and rows else begun or 0.0
+    moments = _moments(rows)
+    origin = (moments[0] or 0.0) if begun is None and rows else begun or 0.0
     idle, before, last, found = 0.0, origin, 0, []
-    for row in rows:
-        time, step = _moment(row, before), int(row.get("step", 0))
+    for row, moment in zip(rows, moments, strict=True):
+        time, step = before if moment is None else moment, int(row.get("step", 0))
         if WALL_TIME not in row and time < min(origin, EARLIEST):
             time = before + time * max(0, step - last)
         last = step
@@ -77,8 +78,28 @@ def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> lis
     return found
 
 
-def _moment(row: dict[str, Any], unknown: float) -> float:
-    return float(row.get(WALL_TIME, row.get(TIME, unknown)))
+def _moments(rows: list[dict[str, Any]]) -> list[float | None]:
+    """Return when each row was, as far as it says so.
+
+    Rows of several steps are written together, at the end of the last: where they know how long a step took, each is
+    that long before the next.
+
+    >>> _moments([{"wall_time": 9.0}, {"wall_time": 20.0}, {"wall_time": 20.0, "time": 2.0}])
+    [9.0, 18.0, 20.0]
+    """
+    found: list[float | None] = []
+    after: float | None = None
+    for row in reversed(rows):
+        if WALL_TIME not in row:
+            found.append(float(row[TIME]) if TIME in row else None)
+            continue
+        moment = float(row[WALL_TIME])
+        moment = moment if after is None else min(moment, after)
+        found.append(moment)
+        taken = row.get(TIME)
+        # A metric of the user's may have that name, and be anything.
+        after = moment - (taken if isinstance(taken, (int, float)) and 0 <= taken < EARLIEST else 0.0)
+    return found[::-1]
 
 
 def thinned(points: list[Point], most: int) -> list[Point]:
