@@ -1,18 +1,60 @@
-"""What holds for every test: nothing waits for the disk, and nobody searches what was imported for garbage."""
+"""What holds for every test: nothing waits for the disk, nobody searches what was imported for garbage, and nothing is
+left in the checkout.
+"""
 
 import gc
 import os
-from collections.abc import Iterator
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.forking.pages import keep_freed_memory, use_large_pages
+from tests.logs import forget_logs
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", "__pycache__"}
+"""What tools may leave in the checkout."""
+THERE_BEFORE = pytest.StashKey[set[str]]()
+RunExample = Callable[..., str]
 
 
 def pytest_configure() -> None:
     """Look for no garbage while tests are collected: hardly anything that is made then ever becomes some."""
     gc.disable()
     keep_freed_memory()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note what lies in the checkout, in the one process that sees all tests out."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[THERE_BEFORE] = _entries()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run whose tests left anything in the checkout: they write into folders of their own."""
+    if _left_behind(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what tests left in the checkout."""
+    for name in _left_behind(config):
+        terminalreporter.write_line(
+            f"ERROR {name} appeared in {ROOT} while the tests ran; have them write into tmp_path", red=True
+        )
+
+
+def _left_behind(config: pytest.Config) -> list[str]:
+    return sorted(_entries() - config.stash.get(THERE_BEFORE, _entries()))
+
+
+def _entries() -> set[str]:
+    return {entry.name for entry in os.scandir(ROOT)} - CACHES
 
 
 def pytest_collection_finish() -> None:
@@ -35,3 +77,26 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Nothing that a test sets up for the log outlives it."""
+    yield
+    forget_logs()
+
+
+@pytest.fixture
+def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> RunExample:
+    """A function that runs a program of `examples/` as `__main__`, in this process and an empty folder.
+
+    It takes the name of the program and its arguments, and returns what that prints.
+    """
+
+    def run(name: str, *arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / name), *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run

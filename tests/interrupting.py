@@ -134,8 +134,30 @@ def state_of(trainer: Any) -> dict[str, Any]:
     return {"model": trainer.model.state_dict(), "optimizers": optimizers}
 
 
-MEASURED = ("time", "peak_memory_mib")
-"""What a run says of the machine, and not of the training."""
+class Counter:
+    """State of the user's own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+MEASURED = {
+    "wall_time",
+    "time",
+    "data_time",
+    "eta_seconds",
+    "samples_per_second",
+    "steps_per_second",
+    "tokens_per_second",
+    "peak_memory_mib",
+}
+"""What a run says of the machine and the moment, and not of the training: no two runs have it in common."""
 
 
 def assert_same_run(left: Any, right: Any) -> None:
@@ -151,13 +173,13 @@ def _comparable(history: dict[str, Any]) -> dict[str, Any]:
     return {**history, "storage": storage}
 
 
-def metric_lines(run_dir: Path) -> list[dict[str, Any]]:
+def metric_lines(run_dir: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """Return the lines of a run's metrics without times and memory; anything that is no strict JSON is an error."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
 
-    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (run_dir / name).read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line, parse_constant=refuse) for line in lines]
     return [{name: value for name, value in row.items() if name not in MEASURED} for row in rows]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.interrupting import Counter
 from treadle.callback import EVENTS, OTHER_PEOPLES_NAMES, CallbackHandler, TrainerCallback, listens
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError
 
@@ -225,15 +226,8 @@ def test_an_exception_is_told_to_all_and_their_own_failures_are_only_logged(capl
     assert "Fails failed in on_exception" in caplog.text
 
 
-class Counts(TrainerCallback):
-    def __init__(self) -> None:
-        self.count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
+class Counts(Counter, TrainerCallback):
+    pass
 
 
 def test_the_state_of_callbacks_is_kept_by_class_and_only_where_there_is_some() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from tests.interrupting import adamw, check, make_trainer, momentum, network, simply
+from tests.interrupting import Counter, adamw, check, make_trainer, momentum, network, simply
 from treadle import Phase, TrainerCallback, alternate
 from treadle.trainer import Trainer
 
@@ -189,19 +189,6 @@ def test_phases_go_on_at_their_place(tmp_path: Path, cut: int) -> None:
 
     # Nine updates an epoch. After the eighth all data is drawn, and one phase is still to come.
     check(tmp_path, make, partial(simply, per_device_batch_size=4, save_every=1), [1, 2, 3, cut])
-
-
-class Counter:
-    """State of the user's own."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
 
 
 def test_what_the_user_tracks_goes_on(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Every program in `examples/` runs, with few epochs, and ends in what it claims to show."""
 
 import re
-import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,26 +9,11 @@ from typing import Any
 import pytest
 
 from examples import resume_after_kill
+from tests.conftest import EXAMPLES, RunExample
 from tests.forking.starting import start
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 LONGEST = 80
 """Lines that an example may have: it is read before it is run."""
-
-Run = Callable[..., str]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """A function that runs a program as `__main__`, in this process and an empty folder, and returns its output."""
-
-    def run_example(name: str, *arguments: str) -> str:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return capsys.readouterr().out
-
-    return run_example
 
 
 def number(pattern: str, text: str) -> float:
@@ -41,39 +24,39 @@ def number(pattern: str, text: str) -> float:
 
 
 @pytest.mark.slow
-def test_digits_trains_and_says_where_its_run_is(run: Run, tmp_path: Path) -> None:
-    output = run("digits.py", "--epochs", "1", "--run-dir", "here")
+def test_digits_trains_and_says_where_its_run_is(run_example: RunExample, tmp_path: Path) -> None:
+    output = run_example("digits.py", "--epochs", "1", "--run-dir", "here")
     assert number(r"held-out accuracy ([\d.]+)%; the run is in here\n", output) > 50
     assert (tmp_path / "here" / "checkpoints" / "last").exists()
 
 
-def test_gan_alternates_two_optimizers_on_every_batch(run: Run) -> None:
+def test_gan_alternates_two_optimizers_on_every_batch(run_example: RunExample) -> None:
     # 2048 points in batches of 128, each used by both players.
-    assert run("gan.py", "--epochs", "1").startswith("32 steps; ")
+    assert run_example("gan.py", "--epochs", "1").startswith("32 steps; ")
 
 
 @pytest.mark.slow
-def test_gan_makes_points_around_the_circle(run: Run) -> None:
-    output = run("gan.py", "--epochs", "60")
+def test_gan_makes_points_around_the_circle(run_example: RunExample) -> None:
+    output = run_example("gan.py", "--epochs", "60")
     assert number(r"made points lie ([\d.]+)", output) == pytest.approx(1, abs=0.2)
     assert number(r"\+- ([\d.]+)", output) < 0.4
 
 
-def test_finetune_frozen_moves_the_backbone_in_the_second_stage_only(run: Run) -> None:
-    output = run("finetune_frozen.py", "--epochs", "2")
+def test_finetune_frozen_moves_the_backbone_in_the_second_stage_only(run_example: RunExample) -> None:
+    output = run_example("finetune_frozen.py", "--epochs", "2")
     assert "backbone unchanged: True" in output
     assert "backbone moved: True" in output
     assert "backbone.*, *.bias: lr 0.001, weight decay 0.0, ['backbone.0.bias', 'backbone.2.bias']" in output
 
 
-def test_custom_loop_makes_fewer_updates_than_there_are_batches(run: Run) -> None:
-    output = run("custom_loop.py", "--epochs", "3")
+def test_custom_loop_makes_fewer_updates_than_there_are_batches(run_example: RunExample) -> None:
+    output = run_example("custom_loop.py", "--epochs", "3")
     assert number(r"^(\d+) updates instead of 96", output) < 96
     assert number(r"accuracy ([\d.]+)%", output) > 80
 
 
-def test_token_loss_needs_the_number_of_tokens_to_be_the_same_however_a_batch_is_cut(run: Run) -> None:
-    output = run("token_loss.py", "--epochs", "1")
+def test_token_loss_needs_the_number_of_tokens_to_be_the_same_however_a_batch_is_cut(run_example: RunExample) -> None:
+    output = run_example("token_loss.py", "--epochs", "1")
     assert number(r"with the number of tokens: weights (\S+) apart", output) < 1e-12
     assert number(r"without the number of tokens: weights (\S+) apart", output) > 1e-6
 

@@ -1,6 +1,8 @@
 """The peak of memory as a metric."""
 
+import ctypes
 import gc
+import os
 import platform
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from tests.interrupting import make_trainer, samples
+from treadle import _setup
 from treadle.callback import TrainerCallback
 from treadle.callbacks import ThroughputMonitor
 from treadle.memory import forget_peak, peak_device_memory
@@ -62,32 +65,54 @@ def test_on_cuda_every_log_of_any_trainer_has_the_peak_of_the_run_once(callbacks
     assert all(before + 500 < value < before + 1024 for value in series.values[1:])
 
 
-STEPS_OF_32_MIB = """
-import resource
-import torch
-from treadle.memory import keep_host_memory
+BLOCKS_BY_THE_LIBRARY = """
+import ctypes
 
-torch.set_num_threads(1)
+from treadle.memory import LARGEST_KEPT, keep_host_memory
 
-def pages_asked_for():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        parts = [torch.ones(1 << 21) for _ in range(4)]
-        del parts
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+library = ctypes.CDLL(None)
+counters = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 
-left_alone = pages_asked_for()
+class Counted(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in counters]
+
+library.mallinfo2.restype = Counted
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+
+def two_blocks():
+    mapped = library.mallinfo2().hblks
+    blocks = [library.malloc(LARGEST_KEPT - (64 << 10)) for _ in range(2)]
+    return blocks, library.mallinfo2().hblks - mapped
+
+# Not set free: that by itself would have the library keep more.
+_, left_alone = two_blocks()
 keep_host_memory()
-pages_asked_for()
-print(left_alone, pages_asked_for())
+blocks, kept = two_blocks()
+heap = library.mallinfo2().arena
+for block in blocks:
+    library.free(block)
+print(left_alone, kept, heap - library.mallinfo2().arena)
 """
 
 
+def _counts_blocks() -> bool:
+    return platform.libc_ver()[0] == "glibc" and hasattr(ctypes.CDLL(None), "mallinfo2")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other ways with free memory")
-def test_a_step_finds_the_memory_that_the_step_before_set_free() -> None:
-    done = subprocess.run([sys.executable, "-c", STEPS_OF_32_MIB], capture_output=True, text=True, check=True)
-    left_alone, kept = map(int, done.stdout.split())
-    pages = 32 * 2**20 // 4096
-    assert left_alone >= 2 * pages
-    assert kept < pages
+@pytest.mark.skipif(not _counts_blocks(), reason="the C library does not tell where it has memory from")
+def test_large_blocks_are_taken_from_what_is_kept_and_go_back_there() -> None:
+    chosen = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(chosen)}
+    command = [sys.executable, "-c", BLOCKS_BY_THE_LIBRARY]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    from_the_kernel_before, from_the_kernel, given_back = map(int, done.stdout.split())
+    assert (from_the_kernel_before, from_the_kernel, given_back) == (2, 0, 0)
+
+
+def test_a_run_on_the_cpu_has_the_host_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(_setup, "keep_host_memory", lambda: asked.append(None))
+    make_trainer(None).train(samples(), 1)
+    assert asked == [None]

@@ -24,7 +24,7 @@ def refuse(word: str) -> None:
 def lines(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line, parse_constant=refuse) for line in path.read_text(encoding="utf-8").splitlines()]
     for row in rows:
-        assert isinstance(row.pop("time"), float)
+        assert isinstance(row.pop("wall_time"), float)
     return rows
 
 
@@ -54,6 +54,14 @@ def test_everything_a_step_reports_stands_in_one_line(file: MetricsFile, path: P
         {"step": 4, "epoch": 2, "loss": 1.0},
         {"step": 5, "epoch": 2, "loss": 0.5},
     ]
+
+
+def test_seconds_that_a_step_took_stand_beside_the_clock(file: MetricsFile, path: Path) -> None:
+    file.put([*record(3, loss=1.5), *record(4, loss=1.0, time=0.25)])
+    file.close()
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(row["wall_time"] > 1.7e9 for row in rows)
+    assert [row.get("time") for row in rows] == [None, 0.25]
 
 
 def test_the_line_of_the_step_under_way_is_held_back(file: MetricsFile, path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_folder_is_made_with_a_place_for_checkpoints(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=rf"the run folder {tmp_path / 'file'} cannot be made: "):
+    with pytest.raises(CheckpointError, match=rf"the run folder {tmp_path / 'file'} cannot be written: "):
         RunFolder(tmp_path / "file")
 
 

@@ -82,7 +82,7 @@ def test_the_folder_may_be_a_string_and_several_levels_deep(tmp_path: Path) -> N
 def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     batches = CountBatches()
-    with pytest.raises(CheckpointError, match=r"the run folder .*file.* cannot be made: .*[Nn]ot a directory"):
+    with pytest.raises(CheckpointError, match=r"the run folder .*file.* cannot be written: .*[Nn]ot a directory"):
         make_trainer(tmp_path / "file" / "run", batches).train(samples(), 1)
     assert batches.count == 0
 

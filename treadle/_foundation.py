@@ -31,6 +31,7 @@ from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_err
 from treadle.offload import OffloadedState, check_offload
 from treadle.parallel import LossModule, Plan, Processes
 from treadle.parallel.choosing import strategy_for
+from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
@@ -111,7 +112,7 @@ class Foundation:
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
         timeout: float | None = None,
-        parallel: Plan | str = "auto",
+        parallel: Plan | Strategy | str = "auto",
     ) -> None:
         _check_choices(on_nonfinite, max_rollbacks, microbatch, loss_reduction)
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):

@@ -46,7 +46,7 @@ class Opening(SetUp):
         self._judged = 0
         self._started_at: int | None = None
         self._metrics_file: MetricsFile | None = None
-        self._afterwards: list[Callable[[], None]] = []
+        self._afterwards: list[Callable[[], object]] = []
         self.storage.on_flush = None
         self._tracked.remove("metrics_file")
         if self.run_dir is None:

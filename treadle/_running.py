@@ -195,7 +195,7 @@ class Running(Opening):
         for action in actions:
             action()
 
-    def afterwards(self, action: Callable[[], None]) -> None:
+    def afterwards(self, action: Callable[[], object]) -> None:
         """Have `action` called once the files of this run are complete and closed, however the run ends."""
         self._afterwards.append(action)
 

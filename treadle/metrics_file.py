@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import CheckpointError
+from treadle.events.names import WALL_TIME
 from treadle.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class MetricsFile:
                 # A value of an earlier step that comes late joins the present line: its own is written.
                 self._write_row()
             if not self._row:
-                self._row = {"step": step, "epoch": self._progress.epoch, "time": time.time()}
+                self._row = {"step": step, "epoch": self._progress.epoch, WALL_TIME: time.time()}
             self._row[name] = plain_number(value)
 
     def _write_row(self) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from treadle.checkpoint.durable import clear_parts, replace_text
 from treadle.errors import CheckpointError
+from treadle.run_status import made
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"the run folder {path} cannot be made: {error}") from error
+        with made(path):
+            self.checkpoints.mkdir(exist_ok=True)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved settings of the run, having removed what an earlier process left half written.

@@ -90,6 +90,20 @@ def is_occupied(run: Path) -> bool:
     return False
 
 
+@contextmanager
+def made(run: Path) -> Iterator[None]:
+    """Make the folder of a run for the block to write into.
+
+    Raises:
+        CheckpointError: It cannot be made, or the block cannot write into it.
+    """
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise CheckpointError(f"the run folder {run} cannot be written: {error}; choose another folder") from error
+
+
 class Occupation:
     """Holds the folder of a run while this process trains in it, and notes how that ended.
 
@@ -107,11 +121,8 @@ class Occupation:
 
     def __init__(self, run: Path, *, processes: int = 1, processes_here: int = 1) -> None:
         self._run = run
-        try:
-            run.mkdir(parents=True, exist_ok=True)
+        with made(run):
             self._file = (run / LOCK).open("a+")
-        except OSError as error:
-            raise CheckpointError(f"the run folder {run} cannot be written: {error}") from error
         try:
             self._lock(time.monotonic() + PATIENCE)
         except BaseException:

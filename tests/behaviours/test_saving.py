@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
+from tests.interrupting import Counter
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.errors import CheckpointError
 from treadle.trainer import Trainer
@@ -222,17 +223,6 @@ def test_a_run_is_continued_exactly_from_any_step_whatever_its_data(
         assert result.history == expected.history, f"continued from step {step}"
         for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
             assert torch.equal(one, other)
-
-
-class Counter:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
 
 
 class CountsBatches(Trainer):

@@ -1,8 +1,6 @@
 """The benchmark of the character GPT: what it reads from a run, and what it writes."""
 
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +8,7 @@ import pytest
 from benchmarks import gpt_char
 from benchmarks.gpt_char import CONFIG, Report, read_report, verdict
 
-
-@pytest.fixture(autouse=True)
-def _leave_the_log_alone() -> Iterator[None]:
-    yield
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
+pytestmark = pytest.mark.usefixtures("own_logs")
 
 
 LINES = [

@@ -1,8 +1,16 @@
 """A small project in a folder, as a user has one: his own classes, configs that name them, and runs."""
 
-import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.logs import forget_logs
+from treadle.cli import app
 
 PARTS = '''
 """Classes that configs name."""
@@ -141,11 +149,27 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
+@contextmanager
+def inside(folder: Path) -> Iterator[Path]:
+    """Make the project in a folder and have it for the working folder; nothing of it outlives the block."""
+    make_project(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [str(folder), *sys.path])
+        patch.setenv("COLUMNS", "80")
+        yield folder
+    forget_project()
+
+
+def treadle(*arguments: str, status: int = 0) -> Any:
+    """Run a command in this process; it must end with the status that is expected."""
+    result = CliRunner().invoke(app, arguments, prog_name="treadle")
+    assert result.exit_code == status, result.output
+    return result
+
+
 def forget_project() -> None:
     """Forget the modules of a project, and what its runs logged to."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
         del sys.modules[name]
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
+    forget_logs()

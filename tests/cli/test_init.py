@@ -73,6 +73,50 @@ def test_nothing_is_written_over(treadle: Treadle) -> None:
     assert Path("spinning/README.md").read_text() == "mine"
 
 
+def test_a_folder_that_holds_other_things_gets_the_project_and_is_told_of_them(treadle: Treadle) -> None:
+    Path("spinning/tests").mkdir(parents=True)
+    Path("spinning/.git").mkdir()
+    mine = {"notes.txt": "mine", "tests/test_mine.py": "def test_mine(): pass\n"}
+    for name, text in mine.items():
+        (Path("spinning") / name).write_text(text)
+    output = treadle("init", "spinning").stdout
+    assert "\nThe folder was not empty. What it held is as it was: notes.txt, tests/\n" in output
+    assert files_of(Path("spinning")) == FILES | set(mine)
+    assert all((Path("spinning") / name).read_text() == text for name, text in mine.items())
+
+
+def test_of_many_things_only_some_are_named(treadle: Treadle) -> None:
+    Path("spinning").mkdir()
+    for number in range(7):
+        (Path("spinning") / f"{number}.txt").touch()
+    told = "What it held is as it was: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt and 2 more\n"
+    assert told in treadle("init", "spinning").stdout
+
+
+def test_the_folder_that_one_is_in_becomes_a_project(treadle: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("spinning").mkdir()
+    Path("spinning/.git").mkdir()
+    monkeypatch.chdir("spinning")
+    output = treadle("init", ".").stdout
+    assert files_of(Path()) == FILES
+    assert "not empty" not in output
+    assert "\nWhat next:\n  treadle train configs/train.py\n" in output
+
+
+def test_a_file_where_a_folder_of_the_project_shall_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "spinning").mkdir()
+    (tmp_path / "spinning" / "spinning").write_text("mine")
+    with pytest.raises(ConfigError, match=r"spinning holds spinning already; nothing was written: choose another name"):
+        write_project(tmp_path / "spinning")
+    assert files_of(tmp_path / "spinning") == {"spinning"}
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"the project cannot be written: .*Not a directory.*; choose another folder"):
+        write_project(tmp_path / "file" / "spinning")
+
+
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "spinning").write_text("mine")
     with pytest.raises(ConfigError, match="spinning is a file; choose another name"):

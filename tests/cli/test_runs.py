@@ -30,6 +30,8 @@ def test_runs_are_listed_with_their_step_state_loss_best_metric_age_and_size(pro
     lines = [json.loads(line) for line in Path("runs/small/metrics.jsonl").read_text().splitlines()]
     loss = [line["total_loss"] for line in lines if "total_loss" in line][-1]
     best = max(line["Acc@1"] for line in lines if "Acc@1" in line)
+    assert all(line["wall_time"] > 1.7e9 for line in lines)
+    assert max(line.get("time", 0.0) for line in lines) < 1e9  # the seconds of a step, where they are known
     row = rows(text)["small"]
     assert row[:5] == ["12/12", "finished", f"{loss:.4g}", "Acc@1", f"{best:.4g}"]
     # The page of the run is most of it.
@@ -125,5 +127,6 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"the run folder .*file/run cannot be written: .*Not a directory"):
+    message = r"the run folder .*file/run cannot be written: .*Not a directory.*; choose another folder"
+    with pytest.raises(CheckpointError, match=message):
         Occupation(tmp_path / "file" / "run")

@@ -1,6 +1,5 @@
 """Starts the program as real processes, kills them, and compares what they leave behind."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.crash.program import OUTCOME, Options, die_at_operation, train
+from tests.interrupting import metric_lines
 from treadle.checkpoint import read_file
 
 LIMIT_SECONDS = 120
@@ -160,13 +160,11 @@ def writing(folder: Path) -> bool:
 
 def outcome(folder: Path) -> Any:
     """Return everything that must be the same in an interrupted run: final states, history, the lines of metrics."""
-    return {**read_file(folder / OUTCOME), "metrics": metrics(folder), "average file": read_file(folder / "average.pt")}
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl without their time."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+    return {
+        **read_file(folder / OUTCOME),
+        "metrics": metric_lines(folder),
+        "average file": read_file(folder / "average.pt"),
+    }
 
 
 def differing(first: Any, second: Any, where: str = "") -> list[str]:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.attempts import assert_same_outcome, metrics
+from tests.crash.attempts import assert_same_outcome
 from tests.crash.groups import SHOWN, Group, finish
 from tests.crash.program import WAITING
+from tests.interrupting import metric_lines
 from treadle.checkpoint import CheckpointStore, Policy
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ def test_two_processes_of_which_one_is_killed_end_like_two_undisturbed_ones(tmp_
     assert all((tmp_path / f"killed_at_{step}").exists() for step in kills)
     assert group.launcher_printed.count("exitcode: -9") == len(kills)
     assert_same_outcome(tmp_path, whole)
-    assert [line["step"] for line in metrics(tmp_path)] == [4, 5, 8, 10, 12]
+    assert [line["step"] for line in metric_lines(tmp_path)] == [4, 5, 8, 10, 12]
 
 
 def test_processes_that_share_the_weights_and_are_killed_at_random_end_like_undisturbed_ones(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.attempts import Attempt, assert_same_outcome, finish, kill_until_finished, metrics
+from tests.crash.attempts import Attempt, assert_same_outcome, finish, kill_until_finished
 from tests.crash.conftest import Uninterrupted
 from tests.crash.program import WAITING, Options
+from tests.interrupting import metric_lines
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ def test_metrics_of_a_killed_run_have_every_step_once(tmp_path: Path) -> None:
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)
     # Every fifth update is logged, and the last of each epoch.
-    assert [line["step"] for line in metrics(tmp_path)] == [5, 7, 10, 14, 15, 20, 21]
+    assert [line["step"] for line in metric_lines(tmp_path)] == [5, 7, 10, 14, 15, 20, 21]
 
 
 def test_fetching_workers_do_not_outlive_a_killed_process(tmp_path: Path, uninterrupted: Uninterrupted) -> None:

@@ -14,14 +14,7 @@ from treadle.engine import DefaultTrainer, default_argument_parser, default_setu
 from treadle.engine.building import complete
 from treadle.errors import ConfigError
 
-
-@pytest.fixture(autouse=True)
-def _leave_the_log_alone() -> Any:
-    yield
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
+pytestmark = pytest.mark.usefixtures("own_logs")
 
 
 def test_the_parser_has_the_usual_options_and_the_rest_are_overrides() -> None:

@@ -1,7 +1,6 @@
 """Every key of the packaged configs is read by this door and has an effect, and no other key is read."""
 
 import ast
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +24,8 @@ from treadle.engine.options import plan_of
 from treadle.engine.pipelines import cut_plan
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.parallel import Plan
+
+pytestmark = pytest.mark.usefixtures("own_logs")
 
 READERS = ("treadle.engine", "treadle.config.resolution")
 FILLED_IN = {"train.scheduler.max_iter", "train.scheduler.warmup_iter", "train.scheduler.milestones"}
@@ -570,12 +571,3 @@ def test_a_scaling_of_the_loss_that_cannot_be_is_refused(tmp_path: Path, amp: An
     with pytest.raises(ConfigError) as caught:
         made_with(tmp_path, amp=amp)
     assert str(caught.value).startswith(message)
-
-
-@pytest.fixture(autouse=True)
-def _leave_the_log_alone() -> Iterator[None]:
-    yield
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()

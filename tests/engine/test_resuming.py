@@ -1,7 +1,6 @@
 """Going on with a run: exactly, from whatever was saved last, and with what a config may change in between."""
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -15,6 +14,7 @@ from torch import nn
 
 from tests.engine.parts import Classifier, Points, make_config
 from tests.forking.starting import run
+from tests.interrupting import metric_lines
 from treadle.checkpoint import CheckpointStore, write_file
 from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
@@ -61,14 +61,6 @@ def weights(trainer: DefaultTrainer) -> list[torch.Tensor]:
     return [value.clone() for value in trainer.model.state_dict().values()]
 
 
-TIMES = {"data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "peak_memory_mib"}
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "metrics.json").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in TIMES} for line in found]
-
-
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("after", [4, 6, 8])
 def test_b17_b18_a_resumed_run_ends_in_the_same_bits_and_the_same_metrics(
@@ -82,7 +74,7 @@ def test_b17_b18_a_resumed_run_ends_in_the_same_bits_and_the_same_metrics(
     results = resumed.train()
     for own, other in zip(weights(resumed), weights(whole), strict=True):
         assert torch.equal(own, other)
-    assert lines(tmp_path / "part") == lines(tmp_path / "whole")
+    assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
     assert results == whole._last_eval_results
     best, own_best = (
         next(hook for hook in trainer._hooks if isinstance(hook, hooks.BestCheckpointer))
@@ -161,7 +153,7 @@ def test_b19_a_finished_run_goes_on_when_more_iterations_are_asked_for(tmp_path:
     whole.train()
     for own, other in zip(weights(longer), weights(whole), strict=True):
         assert torch.equal(own, other)
-    iterations = [line["iteration"] for line in lines(tmp_path / "longer")]
+    iterations = [line["iteration"] for line in metric_lines(tmp_path / "longer", "metrics.json")]
     assert iterations == list(range(11))
 
 
@@ -173,7 +165,7 @@ def test_b19_a_longer_run_follows_the_longer_schedule(tmp_path: Path) -> None:
     DefaultTrainer(made(4)).train()
     longer = DefaultTrainer(made(8, resume=True))
     longer.train()
-    rates = [line["lr"] for line in lines(tmp_path)[4:] if "lr" in line]
+    rates = [line["lr"] for line in metric_lines(tmp_path, "metrics.json")[4:] if "lr" in line]
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
@@ -208,7 +200,7 @@ def test_b19_a_run_that_died_in_its_final_evaluation_makes_up_for_it(tmp_path: P
     results = resumed.train()
     whole = DefaultTrainer(config(tmp_path / "whole", evaluation={"enabled": True, "eval_period": 0}))
     assert results == whole.train()
-    assert lines(tmp_path / "part") == lines(tmp_path / "whole")
+    assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
 
 
 def test_b20_load_weight_loads_weights_only_and_begins_at_iteration_0(tmp_path: Path) -> None:
@@ -438,7 +430,7 @@ def test_b18_the_same_command_after_kills_ends_as_if_never_killed(tmp_path: Path
     for kill_at in (5, 10):
         assert status(tmp_path / "killed", kill_at) == -signal.SIGKILL
     assert status(tmp_path / "killed", -1) == 0
-    assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
+    assert metric_lines(tmp_path / "killed", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
     models = [Checkpointer(Classifier(), tmp_path / name) for name in ("killed", "whole")]
     for checkpointer in models:
         assert checkpointer.resume_or_load()["iteration"] == 11

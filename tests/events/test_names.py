@@ -14,6 +14,7 @@ from treadle.events import names
     ("name", "value"),
     [
         ("TIME", "time"),
+        ("WALL_TIME", "wall_time"),
         ("DATA_TIME", "data_time"),
         ("TOTAL_LOSS", "total_loss"),
         ("LR", "lr"),

@@ -1,10 +1,8 @@
 """The configs of the examples train, go on exactly where they were stopped, and learn something."""
 
-import json
-import logging
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,11 @@ import torch
 
 from tests.examples.parts import EXAMPLES, load, real
 from tests.forking import starting
+from tests.interrupting import metric_lines
 from treadle.config import LazyConfig
 from treadle.engine import DefaultTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
+
+pytestmark = pytest.mark.usefixtures("own_logs")
 
 TEXT = (
     "model.vocabulary_size=26",
@@ -40,15 +41,6 @@ SHORT = ("train.log_period=1", "train.checkpointer.period=7", "train.checkpointe
 Make = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _leave_the_log_alone() -> Iterator[None]:
-    yield
-    logger = logging.getLogger("treadle")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
-        logger.removeHandler(handler)
-        handler.close()
-
-
 @pytest.fixture(params=["text", "images"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """A function that returns a small config of an example, on small data."""
@@ -62,14 +54,6 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         return load(name, *overrides, *SHORT, f"folder={folder}", f"train.output_dir={tmp_path / run}", *more)
 
     return make
-
-
-TIMES = {"data_time", "time", "eta_seconds", "samples_per_second", "steps_per_second", "tokens_per_second"}
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "metrics.json").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMES | {"peak_memory_mib"}} for line in found]
 
 
 def weights(trainer: DefaultTrainer) -> list[torch.Tensor]:
@@ -96,7 +80,7 @@ def test_a_run_that_was_killed_and_resumed_ends_as_one_that_was_not(made: Make, 
     assert resumed.start_iter == 14
     assert resumed.train() == results
     assert all(torch.equal(own, other) for own, other in zip(weights(resumed), weights(whole), strict=True))
-    assert lines(tmp_path / "part") == lines(tmp_path / "whole")
+    assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
 
 
 def test_a_run_that_was_told_to_leave_and_resumed_ends_as_one_that_was_not(made: Make) -> None:
@@ -128,7 +112,7 @@ def test_a_fast_dev_run_evaluates_twice(made: Make, tmp_path: Path) -> None:
     default_setup(config, default_argument_parser().parse_args(["--fast-dev-run"]))
     DefaultTrainer(config).train()
     metric = config.train.evaluation.eval_metric
-    assert [line["iteration"] for line in lines(tmp_path / "fast") if metric in line] == [9, 20]
+    assert [line["iteration"] for line in metric_lines(tmp_path / "fast", "metrics.json") if metric in line] == [9, 20]
 
 
 def test_blocks_are_found_for_recomputing_and_change_nothing(made: Make) -> None:
@@ -156,7 +140,9 @@ def test_graph_mode_gives_the_same_losses(made: Make, tmp_path: Path) -> None:
     compiled = DefaultTrainer(made("graph", *short, "train.execution=compile", "+graph.backend=aot_eager"))
     assert isinstance(compiled._trainer, GraphTrainer)
     compiled.train()
-    eager, graph = ([line["total_loss"] for line in lines(tmp_path / name)] for name in ("eager", "graph"))
+    eager, graph = (
+        [line["total_loss"] for line in metric_lines(tmp_path / name, "metrics.json")] for name in ("eager", "graph")
+    )
     assert graph == pytest.approx(eager, rel=1e-4)
 
 

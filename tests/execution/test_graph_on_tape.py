@@ -2,6 +2,7 @@
 
 import random
 from collections import UserDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,9 +68,11 @@ def test_the_first_steps_are_ordinary_ones_and_a_new_shape_is_recorded_when_it_c
     assert recorded.recorder.replays == (6 - 3) + (3 - 1) + 2 * 2
 
 
-def test_the_average_of_the_weights_moves_inside_of_the_recording() -> None:
-    averages = ModelEmaCallback(decay=0.5, evaluate_during_training=False)
-    expected = ModelEmaCallback(decay=0.5, evaluate_during_training=False)
+def test_the_average_of_the_weights_moves_inside_of_the_recording(tmp_path: Path) -> None:
+    averages, expected = (
+        ModelEmaCallback(decay=0.5, evaluate_during_training=False, save_path=tmp_path / f"{name}.pt")
+        for name in ("recorded", "expected")
+    )
     recorded, _ = train(Recorded, callbacks=(averages,))
     train(Trainer, callbacks=(expected,))
     assert recorded.recorded_callbacks == {averages}

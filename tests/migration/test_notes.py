@@ -204,7 +204,7 @@ def test_a_tag_that_runs_code_in_settings_is_told() -> None:
     [
         ("a.py", "import torch\n", "a.py imports none of the systems that are known: pytorch-accelerated, Lightning"),
         ("a.py", "import lightning as\n", "a.py, line 1, is no Python"),
-        ("a.yaml", "a: [1\n", "a.yaml, line 2, is no YAML: expected"),
+        ("a.yaml", "a: [1\n", "a.yaml is no YAML, line 2: expected"),
         ("a.yaml", "- 1\n", "a.yaml holds no settings by name"),
         ("a.yaml", "colour: red\n", "a.yaml holds none of RecBole's settings"),
         ("a.json", "{}\n", "a.json is neither a program"),

@@ -160,13 +160,17 @@ def test_a_run_of_a_config_in_stages_is_taken_up_to_the_very_same_bits(everythin
             assert report["again_losses"] == report["losses"]
 
 
+def test_a_trainer_in_stages_goes_on_when_it_is_asked_to_train_again(everything: Launch) -> None:
+    for report in reports(everything, "pipeline", "train() again", "config "):
+        assert torch.equal(report["again"], report["weights"])
+        assert report["again_losses"] == report["losses"]
+
+
 def test_what_stages_of_a_config_cannot_do_is_refused_on_every_process(everything: Launch) -> None:
     for found in everything("plans", processes=2)("config refusals"):
         assert found == {
             "own step": "train.dist.pipeline_parallel_size: a run_step of your own calls the model, which no process "
             "has all of; leave run_step as it is, or set it to 1",
-            "again": "parallel=Plan(...): the model is spread over the processes already, by another trainer or by "
-            "hand; build it anew for this one",
         }
 
 

@@ -25,6 +25,6 @@ def rows_of(losses: list[Any], **more: Any) -> list[dict[str, Any]]:
     """Return rows of metrics a second apart."""
     begin = 1767225600.0  # the first second of 2026
     return [
-        {"step": step, "epoch": 0, "time": begin + step, "train_loss": loss, **more}
+        {"step": step, "epoch": 0, "wall_time": begin + step, "train_loss": loss, **more}
         for step, loss in enumerate(losses, 1)
     ]

@@ -1,6 +1,7 @@
 """A page is one file: complete, under 5 MB, and safe whatever a run is called or wrote."""
 
 import base64
+import errno
 import gzip
 import json
 import re
@@ -108,6 +109,32 @@ def test_a_page_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "first", rows_of([1.0]))
     with pytest.raises(CheckpointError, match="cannot write the page"):
         write_report([folder], folder / "log.txt" / "page.html")
+
+
+def test_a_disk_that_fills_up_leaves_the_earlier_page_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path / "first", rows_of([1.0]))
+    told: list[str] = []
+    earlier = page.write_final_report([folder], told.append)
+    assert earlier == folder / "report.html"
+    before = earlier.read_bytes()
+
+    def write_a_part(path: Path, text: str, **kwargs: object) -> int:
+        path.write_bytes(text.encode()[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", write_a_part)
+    assert page.write_final_report([folder], told.append) is None
+    assert len(told) == 1
+    assert re.fullmatch(r"cannot write the page .*first/report\.html: .*No space left on device.*", told[0])
+    assert earlier.read_bytes() == before
+    assert not list(folder.glob(".report*"))
+
+
+def test_runs_that_ended_need_no_plotly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "find_spec", lambda name: None)
+    told: list[str] = []
+    assert page.write_final_report([make_run(tmp_path / "first", rows_of([1.0]))], told.append) is None
+    assert told == []
 
 
 def test_the_callback_writes_the_page_of_the_whole_run_also_of_one_that_failed(tmp_path: Path) -> None:

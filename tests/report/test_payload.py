@@ -1,6 +1,7 @@
 """The numbers on a page are those of the runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,27 @@ def test_the_time_between_two_starts_is_not_training() -> None:
     rows = [{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}, {"step": 3, "time": 1010.0}]
     starts = [Start(0, 0.0), Start(2, 1000.0)]
     assert training_seconds(rows, starts) == [10.0, 20.0, 30.0]
+
+
+def test_seconds_of_a_step_are_a_curve_beside_the_clock_and_left_out_where_an_old_file_mixes_them(
+    tmp_path: Path,
+) -> None:
+    new = read_run(make_run(tmp_path / "new", rows_of([2.0, 1.0], time=0.25)))
+    assert series_of(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
+    assert [chart.title for chart in charts_of(["time"])] == ["Seconds per step"]
+    begin = 1767225600.0
+    old = [{"step": 0, "time": begin + 3.0, "total_loss": 2.0}, {"step": 2, "time": 0.25, "total_loss": 1.0}]
+    found = series_of(read_run(make_run(tmp_path / "old", old)))
+    assert found == {"total_loss": {"step": [0, 2], "seconds": [3.0, 3.5], "value": [2.0, 1.0]}}
+
+
+def test_steps_that_are_written_together_are_apart_by_the_seconds_that_each_took() -> None:
+    rows: list[dict[str, Any]] = [{"step": step, "wall_time": 100.0, "time": 0.5} for step in range(4)]
+    del rows[0]["time"], rows[1]["time"]
+    rows += [{"step": 4, "wall_time": 107.0, "time": 1.0}, {"step": 5, "wall_time": 107.0, "time": 2.0}]
+    assert training_seconds(rows, [Start(0, 90.0)]) == [9.0, 9.0, 9.5, 10.0, 15.0, 17.0]
+    own = [{"step": step, "wall_time": 100.0 + step, "time": time} for step, time in enumerate(["late", 1e12, -1.0])]
+    assert training_seconds(own, [Start(0, 90.0)]) == [10.0, 11.0, 12.0]
 
 
 def test_without_a_manifest_time_counts_from_the_first_row() -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.optim import SGD
 
+from tests.schedules.optimizers import an_optimizer, rates
 from treadle.errors import ConfigError
 from treadle.placeholders import replace_placeholders
 from treadle.schedules import CosineLrScheduler
@@ -20,22 +19,8 @@ deterministic = settings(derandomize=True, deadline=None, suppress_health_check=
 Jump = Callable[[Callable[[float], float], int, int], float]
 
 
-def an_optimizer() -> SGD:
-    return SGD([{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": 0.5}], lr=1.0)
-
-
 def cosine(**arguments: Any) -> CosineLrScheduler:
-    return CosineLrScheduler(an_optimizer(), **{"num_update_steps_per_epoch": 10, **arguments})
-
-
-def rates(scheduler: CosineLrScheduler, updates: int) -> list[float]:
-    """Return the rate of the first group that each of the first updates runs at."""
-    seen = []
-    for _ in range(updates):
-        seen.append(scheduler.optimizer.param_groups[0]["lr"])
-        scheduler.optimizer.step()
-        scheduler.step()
-    return seen
+    return CosineLrScheduler(an_optimizer(second_lr=0.5), **{"num_update_steps_per_epoch": 10, **arguments})
 
 
 def test_without_warm_up_it_is_half_a_cosine_wave_from_the_first_update() -> None:
@@ -91,7 +76,7 @@ def test_it_never_jumps(
     k_decay: float,
 ) -> None:
     scheduler = CosineLrScheduler(
-        an_optimizer(),
+        an_optimizer(second_lr=0.5),
         total_num_epochs=total,
         num_update_steps_per_epoch=1,
         num_warmup_epochs=int(warmup * (total - 1)),
@@ -136,12 +121,12 @@ def test_it_can_be_stretched() -> None:
 def test_its_factory_is_sized_by_the_run() -> None:
     factory = CosineLrScheduler.create_scheduler_fn(num_warmup_epochs=1)
     values = {"NUM_EPOCHS": 4, "NUM_UPDATE_STEPS_PER_EPOCH": 5}
-    scheduler = replace_placeholders(factory, values)(an_optimizer())
+    scheduler = replace_placeholders(factory, values)(an_optimizer(second_lr=0.5))
     assert (scheduler.total_iterations, scheduler.warmup_iterations) == (20, 5)
 
 
 def test_its_factory_can_be_given_the_numbers() -> None:
-    scheduler = CosineLrScheduler.create_scheduler_fn(2, 5, num_cooldown_epochs=1)(an_optimizer())
+    scheduler = CosineLrScheduler.create_scheduler_fn(2, 5, num_cooldown_epochs=1)(an_optimizer(second_lr=0.5))
     assert (scheduler.total_iterations, scheduler.num_cooldown_iterations) == (10, 5)
 
 

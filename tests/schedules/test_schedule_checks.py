@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from torch.optim import SGD
 
+from tests.schedules.optimizers import an_optimizer
 from treadle.errors import ConfigError
 from treadle.placeholders import TrainerPlaceholderValues as P
 from treadle.schedules import (
@@ -22,11 +22,6 @@ from treadle.schedules import (
 from treadle.schedules.shaped import ShapedSchedule
 
 Factory = Callable[[torch.optim.Optimizer], ShapedSchedule]
-
-
-def an_optimizer(lr: float = 1.0, second_lr: float = 0.25) -> SGD:
-    groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": second_lr}]
-    return SGD(groups, lr=lr)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.optim import SGD, lr_scheduler
 
+from tests.schedules.optimizers import an_optimizer
 from treadle.placeholders import TrainerPlaceholderValues as P
 from treadle.placeholders import replace_placeholders
 from treadle.schedules import (
@@ -21,11 +22,6 @@ from treadle.schedules import (
 from treadle.schedules.shaped import ShapedSchedule
 
 Factory = Callable[[torch.optim.Optimizer], ShapedSchedule]
-
-
-def an_optimizer(lr: float = 1.0, second_lr: float = 0.25) -> SGD:
-    groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": second_lr}]
-    return SGD(groups, lr=lr)
 
 
 def torch_curve(create: Callable[[SGD], lr_scheduler.LRScheduler], steps: int) -> list[float]:

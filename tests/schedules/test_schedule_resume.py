@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.optim import SGD
 
+from tests.schedules.optimizers import an_optimizer
 from treadle.errors import ConfigError
 from treadle.schedules import (
     ConstantSchedule,
@@ -27,11 +27,6 @@ from treadle.schedules.shaped import ShapedSchedule
 # The same examples in every run, and no example is too slow on a busy machine.
 deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Factory = Callable[[torch.optim.Optimizer], ShapedSchedule]
-
-
-def an_optimizer(lr: float = 1.0, second_lr: float = 0.25) -> SGD:
-    groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": second_lr}]
-    return SGD(groups, lr=lr)
 
 
 EVERY_SHAPE: list[Factory] = [

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.optim import SGD
 
+from tests.schedules.optimizers import an_optimizer
 from treadle.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -33,11 +32,6 @@ CONTINUOUS: list[Any] = [
     ExponentialSchedule,
     WSDSchedule,
 ]
-
-
-def an_optimizer(lr: float = 1.0, second_lr: float = 0.25) -> SGD:
-    groups = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": second_lr}]
-    return SGD(groups, lr=lr)
 
 
 def test_the_search_for_jumps_finds_one(largest_jump: Jump) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD
 
+from tests.schedules.optimizers import an_optimizer, rates
 from treadle.errors import CheckpointError, ConfigError
 from treadle.placeholders import replace_placeholders
 from treadle.schedules import WSDLrScheduler, estimate_checkpoint_steps
@@ -22,18 +23,7 @@ Jump = Callable[[Callable[[float], float], int, int], float]
 
 
 def wsd(**arguments: Any) -> WSDLrScheduler:
-    optimizer = SGD([{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "lr": 0.5}], lr=1.0)
-    return WSDLrScheduler(optimizer, **arguments)
-
-
-def rates(scheduler: WSDLrScheduler, updates: int) -> list[float]:
-    """Return the rate of the first group that each of the first updates runs at."""
-    seen = []
-    for _ in range(updates):
-        seen.append(scheduler.optimizer.param_groups[0]["lr"])
-        scheduler.optimizer.step()
-        scheduler.step()
-    return seen
+    return WSDLrScheduler(an_optimizer(second_lr=0.5), **arguments)
 
 
 @pytest.mark.parametrize(

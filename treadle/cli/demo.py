@@ -72,9 +72,7 @@ def _say_what_next(name: str, folder: Path, given: Path | None) -> None:
     from treadle.run_reading import find_runs
 
     runs = list(find_runs(folder))
-    for run in runs:
-        write_page(run)
-    pages = [run / "report.html" for run in runs if (run / "report.html").is_file()]
+    pages = [page for page in (write_page([run]) for run in runs) if page is not None]
     again = f"treadle demo {name}" + ("" if given is None else f" --run-dir {given}")
     steps = [*((f"open {page}", "curves, settings and checkpoints of the run") for page in pages)]
     if len(runs) > 1:

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from treadle.cli.reporting import reported
-from treadle.starting import package_of, write_project
+from treadle.starting import held_before, package_of, write_project
+
+SHOWN = 5
+"""How many things are named that a folder held before."""
 
 
 def init(
@@ -16,18 +19,32 @@ def init(
     """Write a small project: a config, a model, data, tests and a README.
 
     It trains and its tests pass as it is. Put your own model and data in the
-    place of its. Nothing that is there is written over.
+    place of its. In a folder that holds something nothing is written over: a
+    file of the project that is there already ends it before it begins.
 
     \b
     Example:
       treadle init my_project
       cd my_project && treadle train configs/train.py
+      treadle init .
     """
     with reported("init"):
         folder = Path(name)
+        others = held_before(folder)
         written = write_project(folder)
         typer.echo(f"{folder}: a project whose package is {package_of(folder)}")
         for path in written:
             typer.echo(f"  {path}")
-        typer.echo(f"\nWhat next:\n  cd {shlex.quote(str(folder))}\n  treadle train configs/train.py")
+        if others:
+            typer.echo(f"The folder was not empty. What it held is as it was: {_few(others)}")
+        typer.echo("\nWhat next:")
+        if folder.resolve() != Path.cwd():
+            typer.echo(f"  cd {shlex.quote(str(folder))}")
+        typer.echo("  treadle train configs/train.py")
         typer.echo("  python -m pytest  # needs pytest")
+
+
+def _few(names: list[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -12,8 +12,10 @@ from treadle.cli.launch import parse_launch
 from treadle.cli.launching import run_group
 from treadle.cli.options import LaunchOptions, Nproc
 from treadle.cli.recsys_bench import DataSet, Files, bench, separate
+from treadle.cli.recsys_settings import SETTINGS, given_settings
 from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
+from treadle.errors import CheckpointError
 
 if TYPE_CHECKING:
     from treadle.recsys import Config, Recommender
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 TRAIN = "train"
 SHOWN = 10
 """How many trials of a search are shown."""
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""Of commands whose further options are settings of the recommender door."""
 
 
 class Group(TyperGroup):
@@ -99,11 +99,15 @@ def train(
     """
     with reported("recsys"), worker.ready():
         launch = parse_launch(LaunchOptions(nproc))
+        given_settings(ctx)  # judged here, once for all processes
+        if resume is not None and not resume.exists():
+            raise CheckpointError(f"--resume {resume} is not there; give the .pth file of a run, or its folder")
         if launch.is_needed:
             raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, saved, ctx.args), launch, ""))
+        from treadle.recsys import Config
         from treadle.recsys.quick_start import build, fit_and_test
 
-        config = _config(model, dataset, files, ctx.args)
+        config = Config(_model_class(model), dataset, separate(files), argv=ctx.args)
         trainer, data, *parts = build(config)
         if worker.is_first():
             typer.echo(_described(config, trainer, data))
@@ -124,7 +128,7 @@ def _show_run(trainer: Any, parts: list[Any]) -> None:
     train_data, _, test_data = parts
     if trainer.run_dir is not None:
         write_group_panels(trainer, train_data, test_data, trainer.run_dir)
-        write_page(trainer.run_dir)
+        write_page([trainer.run_dir])
 
 
 def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:
@@ -133,12 +137,6 @@ def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest:
     options = [text for name, value in named.items() if value is not None for text in (name, str(value))]
     options += [text for file in files or () for text in ("--config-file", str(file))]
     return ["recsys", TRAIN, *options, *([] if saved else ["--not-saved"]), *rest]
-
-
-def _config(model: str | None, dataset: str | None, files: list[str] | None, rest: list[str]) -> "Config":
-    from treadle.recsys import Config
-
-    return Config(_model_class(model), dataset, separate(files), argv=rest)
 
 
 def _model_class(name: str | None) -> Any:
@@ -305,10 +303,10 @@ def tune(
         -s "embedding_size choice [32,64,128]" --trials 30 --epochs=50
     """
     with reported("recsys tune"), worker.ready():
-        from treadle.recsys.config_values import parse_arguments
         from treadle.recsys.search_space import parse_space, read_space
         from treadle.recsys.searching import Search
 
+        settings = given_settings(ctx)
         lines = [*(search or ())]
         dimensions = ([] if space is None else read_space(space)) + (
             parse_space(lines, where="--search") if lines or space is None else []
@@ -319,7 +317,7 @@ def tune(
             model=_model_class(model),
             dataset=dataset,
             config_file_list=separate(files),
-            config_dict=parse_arguments(ctx.args),
+            config_dict=settings,
             seed=seed,
             prune=prune,
         )

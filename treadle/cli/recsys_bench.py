@@ -1,12 +1,13 @@
 """`treadle recsys bench`: several recommenders under one protocol."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli import worker
+from treadle.cli.recsys_settings import given_settings
+from treadle.cli.report import write_page
 from treadle.cli.reporting import reported
 from treadle.errors import ConfigError
 
@@ -44,15 +45,14 @@ def bench(
     """
     with reported("recsys bench"), worker.ready():
         from treadle.recsys.bench import Benchmark, Protocol
-        from treadle.recsys.config_values import parse_arguments
 
         names = [name.strip() for name in models.split(",") if name.strip()]
-        protocol = Protocol(names, dataset, separate(files), parse_arguments(ctx.args))
+        protocol = Protocol(names, dataset, separate(files), given_settings(ctx))
         made = Benchmark(protocol, folder, seeds=_numbers(seeds))
         table = made.run(typer.echo)
         _show(table.columns(), table.rows(), len(table.metrics))
         typer.echo("\n".join([*table.notes(), f"the table is in {folder / 'leaderboard.md'}"]))
-        _write_page(made)
+        _show_page(made)
         if table.failed:
             raise typer.Exit(1)
 
@@ -84,13 +84,11 @@ def _show(columns: list[str], rows: list[list[str]], metrics: int) -> None:
     Console().print(table)
 
 
-def _write_page(made: "Benchmark") -> None:
-    """Write the page of a benchmark, where Plotly is there to draw it."""
-    runs = made.run_folders()
-    if not runs or find_spec("plotly") is None:
-        return
-    from treadle.report.page import NAME, write_report
+def _show_page(made: "Benchmark") -> None:
+    """Write the page of a benchmark, and say where it is."""
+    from treadle.report.page import NAME
 
     title = f"{made.protocol.dataset}: {len(made.leaderboard().lines)} models"
-    page = write_report(runs, made.folder / NAME, together=made.folder, title=title)
-    typer.echo(f"the page is {page}")
+    page = write_page(made.run_folders(), made.folder / NAME, together=made.folder, title=title)
+    if page is not None:
+        typer.echo(f"the page is {page}")

@@ -1,13 +1,14 @@
 """`treadle report`: runs as a web page."""
 
-from importlib.util import find_spec
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from treadle.cli.reporting import complain, reported
-from treadle.errors import ConfigError, TreadleError
+from treadle.errors import ConfigError
 
 
 def report(
@@ -42,17 +43,13 @@ def report(
         typer.echo(write_report(_chosen(runs), output))
 
 
-def write_page(run: Path) -> None:
-    """Write the page of a run that has just ended, where Plotly is there to draw it."""
-    if find_spec("plotly") is None:
-        return
-    from treadle.report.page import write_report
+def write_page(
+    runs: Sequence[Path], output: Path | None = None, *, together: Path | None = None, title: str | None = None
+) -> Path | None:
+    """Write the page of runs that have just ended, as `write_final_report` does; stderr takes what hinders it."""
+    from treadle.report.page import write_final_report
 
-    try:
-        write_report([run])
-    except TreadleError as error:
-        # The run itself is complete: a full disk must not turn it into a failure.
-        complain("report", str(error))
+    return write_final_report(runs, partial(complain, "report"), output, together=together, title=title)
 
 
 def _chosen(paths: list[Path]) -> list[Path]:

@@ -46,7 +46,7 @@ def run_here(config: ConfigDict, folder: Path, *, keep_resume: bool = False) -> 
     reached = "finished" if trainer.iter >= end else "stopped"
     say(f"{folder}: {reached} after {trainer.iter} of {end} iterations{_shown(results)}")
     if worker.is_first():
-        write_page(folder)
+        write_page([folder])
 
 
 def run_fast(config: ConfigDict, folder: Path) -> None:

@@ -64,7 +64,7 @@ def run_search(
         _say_best(results, folder, saved)
         drawn = sorted((folder / PANELS).glob("*.svg"))
         typer.echo(f"drawings: {', '.join(map(str, drawn))}")
-    write_page(folder)
+    write_page([folder])
     if results["best"] is None:
         raise typer.Exit(1)  # whoever waits for a result in a script learns that there is none
 

@@ -61,6 +61,18 @@ def to_yaml(value: Any) -> str:
     return text
 
 
+def no_yaml(error: Any, file: str) -> str:
+    """Return, in one line, where and why a file is no YAML.
+
+    Args:
+        error: What YAML's reader said of it.
+        file: The name of the file.
+    """
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    what = getattr(error, "problem", None) or getattr(error, "context", None) or str(error).partition("\n")[0]
+    return f"{file} is no YAML{'' if mark is None else f', line {mark.line + 1}'}: {what}"
+
+
 def _tag_hint(error: Any) -> str:
     if isinstance(error, yaml.constructor.ConstructorError) and "tag" in str(error.problem):
         return "; a config holds plain data, !tuple and !path, and nothing that would run code"

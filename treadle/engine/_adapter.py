@@ -29,6 +29,7 @@ from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule, Plan
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.stage_loss import StageLoss
+from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run_folder import RunFolder
@@ -89,7 +90,7 @@ class CoreOptions:
     check_period: int = 20
     bucket_megabytes: int | None = None
     timeout: float | None = None
-    parallel: Plan | str = "auto"
+    parallel: Plan | Strategy | str = "auto"
 
 
 class EngineCore(Splitting):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from treadle.engine import dist
-from treadle.errors import CheckpointError
+from treadle.run_status import made
 
 FORMAT = "[%(asctime)s %(name)s] %(levelname)s: %(message)s"
 NAME = "treadle"
@@ -40,11 +40,8 @@ def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int
 
 def _file_in(folder: Path) -> logging.FileHandler:
     rank = dist.get_rank()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with made(folder):
         return logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8")
-    except OSError as error:
-        raise CheckpointError(f"the run folder {folder} cannot be written: {error}") from error
 
 
 def _add(root: logging.Logger, handler: logging.Handler) -> None:

@@ -3,6 +3,7 @@
 import logging
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ class TrainerBase:
         self._run(start_iter, max_iter)
 
     def _run(self, start_iter: int, max_iter: int, *, resume: bool = False) -> None:
-        core = EngineCore(self, self._plan(), self._options())
+        plan = self._plan()
+        core = EngineCore(self, plan, self._spread_as_before(plan, self._options()))
         carried = self._carried_state(start_iter, core)
         self._core, self.failure, self.evaluated_at = core, None, -1
         self._bind(core)
@@ -103,6 +105,13 @@ class TrainerBase:
                 notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
                 logger.error("training failed in iteration %d: %s: %s%s", self.iter, type(error).__name__, error, notes)
             raise
+
+    def _spread_as_before(self, plan: StepPlan, options: CoreOptions) -> CoreOptions:
+        """Return the options for a model that an earlier run of this trainer may have spread over the processes."""
+        last = self._core
+        if last is None or not last.parallel.prepared or last.model is not plan.model:
+            return options
+        return replace(options, parallel=last.parallel) if last.optimizer is plan.optimizer else options
 
     def _carried_state(self, start_iter: int, core: EngineCore) -> dict[str, Any] | None:
         """Return the state that the last run ended in, if this one goes on from there with the same parts."""

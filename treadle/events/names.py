@@ -9,6 +9,9 @@ LR = "lr"
 TIME = "time"
 """Seconds that a step took; the first steps, which warm up, are left out."""
 
+WALL_TIME = "wall_time"
+"""When a line of metrics was begun, in seconds since 1970."""
+
 DATA_TIME = "data_time"
 """Seconds that a step waited for its data: the longest wait of any process."""
 

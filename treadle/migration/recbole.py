@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from treadle.config.yaml_format import no_yaml
 from treadle.errors import ConfigError
 from treadle.migration.import_map import read_import_map
 from treadle.migration.imports import Rewriter
@@ -55,12 +56,8 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
 
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = path if mark is None else f"{path}, line {mark.line + 1},"
-        raise ConfigError(f"{place} is no YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+        raise ConfigError(no_yaml(error, str(path))) from error
     if not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path} holds no settings by name")
     entries = {key.value: (key, value) for key, value in tree.value}

@@ -15,16 +15,18 @@ MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
 STAGE_VERBS = ("calculate_train_batch_loss", "calculate_eval_batch_loss", "calculate_prediction")
 
 
-def strategy_for(parallel: Plan | str, processes: Processes) -> Strategy:
+def strategy_for(parallel: Plan | Strategy | str, processes: Processes) -> Strategy:
     """Return the strategy for what the argument `parallel` of a trainer says.
 
     Args:
-        parallel: A plan, or "auto".
+        parallel: A plan, "auto", or the strategy of an earlier trainer that has spread the same model already.
         processes: The processes, whose number the plan must fit.
 
     Raises:
         ConfigError: The plan is for another number of processes.
     """
+    if isinstance(parallel, Strategy):
+        return parallel
     plan = plan_of(parallel)
     degrees = plan.degrees(processes.size)
     if not plan.spreads(degrees):

@@ -153,6 +153,15 @@ class Config:
         own = self["split_seed"]
         return int(self["seed"] if own is None else own)
 
+    def require_model(self) -> None:
+        """Make sure that there is a model to train.
+
+        Raises:
+            ConfigError: The settings name none.
+        """
+        if self.model_class is None:
+            raise ConfigError(_missing("model", "model", self.external_config_dict))
+
     def check_unread_keys(self) -> list[str]:
         """Complain about settings that were given and that nothing has read; call it when all parts are built.
 
@@ -219,8 +228,14 @@ def _holds_parts(name: str, value: Any) -> bool:
 def _dataset_name(dataset: str | None, given: Mapping[str, Any]) -> str:
     name = dataset if dataset is not None else given.get("dataset")
     if name is None:
-        raise ConfigError("there is no data set: pass dataset=, or set it in a file, the dict or the command line")
+        raise ConfigError(_missing("data set", "dataset", given))
     return str(name)
+
+
+def _missing(what: str, name: str, given: Mapping[str, Any]) -> str:
+    """Return, in words, that a setting is missing, and which one was perhaps meant for it."""
+    near = next((f"; {one!r} is given: did you mean {name!r}?" for one in given if did_you_mean(one, [name])), "")
+    return f"there is no {what}: pass {name}=, or set it in a file, the dict or the command line{near}"
 
 
 def _model_type(model: Any) -> ModelType:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from treadle.config.yaml_format import no_yaml
 from treadle.errors import ConfigError
 
 MERGED = ("eval_args", "train_neg_sample_args", "lgb_params", "xgb_params")
@@ -42,7 +43,7 @@ def read_yaml(text: str, where: str) -> dict[str, Any]:
     try:
         settings = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is no YAML: {error}") from error
+        raise ConfigError(no_yaml(error, where)) from error
     if settings is None:
         return {}
     if not isinstance(settings, dict):

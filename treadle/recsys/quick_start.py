@@ -59,7 +59,11 @@ def build(config: Config, dataset: Dataset | None = None) -> tuple[Any, Dataset,
     Args:
         config: The settings.
         dataset: The data, if it is there already.
+
+    Raises:
+        ConfigError: The settings name no model.
     """
+    config.require_model()
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
     train_data, valid_data, test_data = data_preparation(config, data)

@@ -3,15 +3,16 @@
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from treadle.checkpoint.durable import replace_text
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, TreadleError
 from treadle.optional import require
 from treadle.report.payload import names_of, payload_of
 from treadle.run_reading import Panel, Run, read_panels, read_run
@@ -43,11 +44,42 @@ def write_report(
     found = [read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
     page = page_of(found, panels=panels, title=title)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         replace_text(target, page)
     except OSError as error:
         raise CheckpointError(f"cannot write the page {target}: {error}") from error
     return target
+
+
+def write_final_report(
+    runs: Sequence[Path],
+    tell: Callable[[str], object],
+    output: Path | None = None,
+    *,
+    together: Path | None = None,
+    title: str | None = None,
+) -> Path | None:
+    """Write the page of runs that have just ended, where Plotly is there to draw it.
+
+    The runs are complete: whatever hinders the page, such as a full disk, is told and turns none of them into a
+    failure.
+
+    Args:
+        runs: Their folders.
+        tell: Takes a message about a page that could not be written.
+        output: As in `write_report`.
+        together: As in `write_report`.
+        title: As in `write_report`.
+
+    Returns:
+        The file; None where there is no new page.
+    """
+    if not runs or find_spec("plotly") is None:
+        return None
+    try:
+        return write_report(runs, output, together=together, title=title)
+    except TreadleError as error:
+        tell(str(error))
+        return None
 
 
 def page_of(runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] = (), title: str | None = None) -> str:

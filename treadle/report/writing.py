@@ -4,8 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
-from treadle.errors import ConfigError, TreadleError
-from treadle.report.page import NAME, plotly_source, write_report
+from treadle.errors import ConfigError
+from treadle.report.page import NAME, plotly_source, write_final_report
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -26,12 +26,4 @@ class ReportCallback(TrainerCallback):
         if trainer.run_dir is None:
             raise ConfigError(f"ReportCallback writes {NAME} into the folder of the run; give the trainer a run_dir=")
         if trainer.processes.is_main:
-            trainer.afterwards(partial(self._write, trainer))
-
-    def _write(self, trainer: "Trainer") -> None:
-        assert trainer.run_dir is not None
-        try:
-            write_report([trainer.run_dir])
-        except TreadleError as error:
-            # The run itself is complete: a full disk must not turn it into a failure.
-            trainer.print(str(error))
+            trainer.afterwards(partial(write_final_report, [trainer.run_dir], trainer.print))

@@ -4,6 +4,7 @@ import keyword
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,22 +49,41 @@ def _is_installed(package: str, folder: Path) -> bool:
 def write_project(folder: Path) -> list[Path]:
     """Write a project into a folder, which is made, and return the files, relative to it.
 
+    What else the folder holds stays as it is.
+
     Raises:
-        ConfigError: The name is none for a package, or one of the files is there; then nothing is written.
+        ConfigError: The name is none for a package, or one of the files is there, in which cases nothing is written; or
+            the folder cannot be written.
     """
     package = package_of(folder)
     contents = dict(_filled(folder.resolve().name, package))
-    there = [str(path) for path in contents if (folder / path).exists()]
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; choose another name")
+    there = dict.fromkeys(str(path) for path in map(partial(_in_the_way, folder), contents) if path is not None)
     if there:
         raise ConfigError(
             f"{folder} holds {', '.join(there)} already; nothing was written: choose another name, or remove them"
         )
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; choose another name")
-    for path, text in contents.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
+    try:
+        for path, text in contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the project cannot be written: {error}; choose another folder") from error
     return list(contents)
+
+
+def _in_the_way(folder: Path, path: Path) -> Path | None:
+    """Return what of a folder a new file would take the place of: itself, or a file where its own folder shall be."""
+    parents = [parent for parent in path.parents if (folder / parent).exists() and not (folder / parent).is_dir()]
+    return next(iter(parents), path if (folder / path).exists() else None)
+
+
+def held_before(folder: Path) -> list[str]:
+    """Return what a folder holds, for people: nothing of what is hidden, such as `.git`."""
+    if not folder.is_dir():
+        return []
+    return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
 
 
 def _filled(project: str, package: str) -> Iterator[tuple[Path, str]]:

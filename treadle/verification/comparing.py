@@ -15,6 +15,7 @@ from treadle.run_reading import read_lines
 
 MEASURED = {
     "time",
+    "wall_time",
     "epoch",
     "data_time",
     "eta_seconds",

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.project import forget_project, make_project
+from tests.cli.project import inside
+from tests.cli.project import treadle as run_treadle
 from tests.forking.starting import run, start
 from treadle.cli import app
 
@@ -79,29 +81,19 @@ Treadle = Callable[..., Any]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path) -> Iterator[Path]:
     """A project with configs to search, as the working folder."""
-    make_project(tmp_path)
-    (tmp_path / "mine" / "judging.py").write_text(PARTS)
-    for name, text in {"function.py": FUNCTION, "space.py": SPACE, "choices.yaml": CHOICES}.items():
-        (tmp_path / "configs" / name).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("COLUMNS", "80")
-    yield tmp_path
-    forget_project()
+    with inside(tmp_path) as folder:
+        (folder / "mine" / "judging.py").write_text(PARTS)
+        for name, text in {"function.py": FUNCTION, "space.py": SPACE, "choices.yaml": CHOICES}.items():
+            (folder / "configs" / name).write_text(text)
+        yield folder
 
 
 @pytest.fixture
 def treadle(project: Path) -> Treadle:
     """A function that runs the command in this process; it must end with the status that is expected."""
-
-    def run(*arguments: str, status: int = 0) -> Any:
-        result = CliRunner().invoke(app, ["search", *arguments], prog_name="treadle")
-        assert result.exit_code == status, result.output
-        return result
-
-    return run
+    return partial(run_treadle, "search")
 
 
 def results_in(folder: Path) -> dict[str, Any]:

@@ -4,26 +4,19 @@ import csv
 import gzip
 import itertools
 import re
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import nas_search
+from tests.conftest import RunExample
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_search_trials_finds_a_network_and_runs_nothing_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["search_trials.py", "--trials", "3", "--epochs", "2", "--run-dir", "here"])
-    outputs = []
-    for _ in range(2):
-        runpy.run_path(str(ROOT / "examples" / "nas" / "search_trials.py"), run_name="__main__")
-        outputs.append(capsys.readouterr().out)
+def test_search_trials_finds_a_network_and_runs_nothing_again(run_example: RunExample, tmp_path: Path) -> None:
+    given = ("--trials", "3", "--epochs", "2", "--run-dir", "here")
+    outputs = [run_example("nas/search_trials.py", *given) for _ in range(2)]
     assert outputs[0] == outputs[1]
     assert re.search(
         r"^trial \d: 0\.\d+ with \{'width': \d+, 'activation': '\w+', 'trainer.learning_rate': ", outputs[0]

@@ -209,6 +209,17 @@ def save_and_resume(run: Run) -> Report:
     return whole | {"again": again["weights"], "again_losses": again["losses"]}
 
 
+def train_again(run: Run) -> Report:
+    """Train through, and in two calls of one trainer, the second of which goes on from what is in memory."""
+    settings = {"scheduler": None, "evaluation": {"enabled": False}}
+    whole = report(trained(run.config("at_once", **settings)))
+    trainer = trained(run.config("in_two", train_iter=2, **settings))
+    trainer.max_iter = 5
+    trainer.train()
+    again = report(trainer)
+    return whole | {"again": again["weights"], "again_losses": again["losses"]}
+
+
 FEATURES: dict[str, Feature] = {
     "20 steps": twenty_steps,
     "accumulation": accumulation,
@@ -216,6 +227,7 @@ FEATURES: dict[str, Feature] = {
     "evaluation": evaluation,
     "a loss per token, accumulated": per_token,
     "save and resume": save_and_resume,
+    "train() again": train_again,
 }
 WAYS: dict[int, dict[str, tuple[str, ...]]] = {
     1: {"one process": tuple(FEATURES)},
@@ -242,9 +254,6 @@ def refusals(run: Run) -> Report:
     trainer = DefaultTrainer(run.config("own_step"))
     trainer._trainer = OwnStep(trainer.model, trainer.train_loader, trainer.optimizer)
     note("own step", trainer.train)
-    again = trained(run.config("again", train_iter=1, evaluation={"enabled": False}))
-    again.max_iter = 2
-    note("again", again.train)
     return found
 
 

@@ -26,14 +26,20 @@ class Program:
 
     Attributes:
         fragile: Scenarios that may not end on every rank, to be run after all others.
-        folder: Where the reports go; set when the program is run.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.fragile: list[str] = []
-        self.folder = Path()
+        self._folder: Path | None = None
         self._scenarios: dict[str, Scenario] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Where reports and whatever else scenarios write go; known when the program is run."""
+        # A folder to begin with would be the working one, which is the checkout.
+        assert self._folder is not None, f"{self.name} is not run; call run(folder) first"
+        return self._folder
 
     def scenario(self, function: Scenario) -> Scenario:
         """Decorate a function without arguments that returns numbers, strings, lists and tensors by name."""
@@ -51,7 +57,7 @@ class Program:
 
     def run(self, folder: Path, *, fragile: bool = False) -> None:
         """Run the scenarios, the fragile ones or all others, and write their reports under `folder`."""
-        self.folder = folder / self.name
+        self._folder = folder / self.name
         self.folder.mkdir(parents=True, exist_ok=True)
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         for name, function in self._scenarios.items():

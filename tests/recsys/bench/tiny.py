@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import graph, interactions
 from treadle.recsys.bench import Benchmark, Protocol
 
@@ -10,22 +11,20 @@ HERE = "tests.recsys.bench.contestants"
 TYPES = {"user_id": "token", "item_id": "token", "rating": "float", "timestamp": "float"}
 
 
-def write_table(path: Path, table: dict[str, list[Any]], types: dict[str, str]) -> None:
-    lines = ["\t".join(f"{name}:{types[name]}" for name in table)]
-    lines += ["\t".join(map(str, row)) for row in zip(*table.values(), strict=True)]
-    path.write_text("\n".join(lines) + "\n")
+def write_columns(place: Path, name: str, table: dict[str, list[Any]], types: dict[str, str]) -> None:
+    header = [f"{column}:{types[column]}" for column in table]
+    write_table(place, name, header, zip(*table.values(), strict=True))
 
 
 def write_data(folder: Path) -> Path:
     """Write the data set `tiny`, with a knowledge graph of all items but one, and return where it is."""
     place = folder / "data" / "tiny"
-    place.mkdir(parents=True, exist_ok=True)
     known = graph()
     link = {name: values[1:] for name, values in known["link"].items()}
     tokens = dict.fromkeys([*known["kg"], *link], "token")
-    write_table(place / "tiny.inter", interactions(), TYPES)
-    write_table(place / "tiny.kg", known["kg"], tokens)
-    write_table(place / "tiny.link", link, tokens)
+    write_columns(place, "tiny.inter", interactions(), TYPES)
+    write_columns(place, "tiny.kg", known["kg"], tokens)
+    write_columns(place, "tiny.link", link, tokens)
     return place.parent
 
 

@@ -186,7 +186,7 @@ def test_a_file_that_is_not_there_or_no_mapping_is_an_error(tmp_path: Path) -> N
         Config(General, "toy", [tmp_path / "none.yaml"])
     with pytest.raises(ConfigError, match=r"list\.yaml must hold `name: value` lines, not a list"):
         Config(General, "toy", [write(tmp_path / "list.yaml", "- 1\n")])
-    with pytest.raises(ConfigError, match=r"bad\.yaml is no YAML"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml is no YAML, line 2: expected"):
         Config(General, "toy", [write(tmp_path / "bad.yaml", "a: [1\n")])
     with pytest.raises(ConfigError, match="must be a list of files"):
         Config(General, "toy", "a.yaml")  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
 from torch.nn import functional
 
-from tests.recsys.models.tiny_ratings import Built, all_scores, build, fill, train_steps
+from tests.recsys.models.building import fill, train_steps
+from tests.recsys.models.tiny_ratings import Built, all_scores, build
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
 from treadle.recsys.models.general_recommender.recvae import CompositePrior, Encoder, log_density

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.recsys.models.tiny_shop import CONTEXT, Built, build, fill, train_steps
+from tests.recsys.models.building import train_steps
+from tests.recsys.models.tiny_shop import CONTEXT, Built, build, fill
 from treadle.errors import ConfigError
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.recsys.models.tiny_ratings import all_scores, build, every_pair, fill, train_steps
+from tests.recsys.models.building import fill, train_steps
+from tests.recsys.models.tiny_ratings import all_scores, build, every_pair
 from treadle.checkpoint import export_torch, write_file
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys import Interaction

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.guards.no_sync import no_sync
+from tests.recsys.models.building import assert_close_in_bf16, assert_one_row_is_enough, train_steps
 from tests.recsys.models.tiny_ratings import (
     EVERY,
     FITTED,
@@ -18,7 +19,6 @@ from tests.recsys.models.tiny_ratings import (
     build,
     every_pair,
     fitted,
-    train_steps,
 )
 from treadle.recsys import InputType, Interaction, ModelType, get_model, model_names
 from treadle.recsys.config_defaults import packaged
@@ -87,17 +87,7 @@ def test_the_same_seed_gives_the_same_training(variant: str) -> None:
 
 @every_trained
 def test_loss_and_gradients_are_finite_and_close_in_bf16(variant: str) -> None:
-    built = build(variant)
-    built.model.train()
-    torch.manual_seed(0)
-    exact = built.model.calculate_loss(built.batch())
-    torch.manual_seed(0)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = built.model.calculate_loss(built.batch())
-    loss.backward()
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(exact.item(), rel=0.05)
-    assert all(one.grad.isfinite().all() for one in built.model.parameters() if one.grad is not None)
+    assert_close_in_bf16(build(variant))
 
 
 @every_trained
@@ -153,11 +143,7 @@ def test_training_goes_on_from_a_state_dict_as_if_it_had_not_stopped(variant: st
 
 @every_trained
 def test_a_batch_of_one_row_can_be_trained_on(variant: str) -> None:
-    built = build(variant)
-    built.model.train()
-    loss = built.model.calculate_loss(built.batch()[:1])
-    loss.backward()
-    assert loss.isfinite()
+    assert_one_row_is_enough(build(variant))
 
 
 @every_trained

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.recsys.models.tiny_ratings import Built, all_scores, build, fill
+from tests.recsys.models.building import fill
+from tests.recsys.models.tiny_ratings import Built, all_scores, build
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
 from treadle.recsys.models.general_recommender.sgl import recognition_loss

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.recsys.models.building import fill
 from tests.recsys.models.tiny_graph import Built, build
-from tests.recsys.models.tiny_ratings import all_scores, fill
+from tests.recsys.models.tiny_ratings import all_scores
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
 from treadle.recsys.models.edges import Edges, softmax_by_head

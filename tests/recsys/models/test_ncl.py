@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.recsys.models.building import fill
 from tests.recsys.models.test_graph_models import normalised, own_embeddings, products
-from tests.recsys.models.tiny_ratings import Built, all_scores, build, fill
+from tests.recsys.models.tiny_ratings import Built, all_scores, build
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.recsys.models.clustering import k_means

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tests.recsys.models import tiny_ratings
-from tests.recsys.models.tiny_ratings import ITEMS, ratings
-from treadle.recsys import Config, Interaction, create_dataset, data_preparation, get_model
+from tests.recsys.models.tiny_ratings import ITEMS, built_on, ratings
+from treadle.recsys import Interaction
 
 ENTITIES = 9
 """How many entities there are that are no items."""
@@ -76,35 +76,5 @@ def _tuple(losses: Any) -> tuple[Tensor, ...]:
 def build(variant: str, **settings: Any) -> Built:
     """Return a model with its data; small, and from seed 0."""
     name, own = TRAINED.get(variant, (variant, {}))
-    given = {
-        "load_col": None,
-        "train_batch_size": 32,
-        "kg_unlinked_items": "keep",
-        "eval_args": {"split": {"LS": "valid_only"}, "order": "TO", "mode": "full"},
-        "topk": [3],
-        "valid_metric": "MRR@3",
-        "embedding_size": 8,
-        **SMALLER.get(name, {}),
-        **own,
-        **settings,
-    }
-    config = Config(name, "tiny", config_dict=given)
-    dataset = create_dataset(config, inter=ratings(), **graph())
-    train, valid, _ = data_preparation(config, dataset)
-    torch.manual_seed(0)
-    return Built(config, train, valid, get_model(name)(config, train.dataset))
-
-
-def train_steps(built: Built, steps: int, rate: float = 0.01) -> list[float]:
-    """Train on one batch with Adam; return the losses."""
-    optimizer = torch.optim.Adam(built.model.parameters(), lr=rate)
-    losses = []
-    built.model.train()
-    batch = built.batch()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = built.loss(batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    given = {"kg_unlinked_items": "keep", "embedding_size": 8, **SMALLER.get(name, {}), **own, **settings}
+    return built_on(Built, name, given, inter=ratings(), **graph())

@@ -1,7 +1,6 @@
 """A small table of ratings, and general models built on it."""
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -79,6 +78,9 @@ class Built(BuiltModel):
         return dense + dense.T
 
 
+Made = TypeVar("Made", bound=Built)
+
+
 def ratings() -> dict[str, list[Any]]:
     """Return a table: users like the half of the items that is theirs, and a few others."""
     rows = []
@@ -101,21 +103,23 @@ def smaller(name: str) -> dict[str, Any]:
 def build(variant: str, table: dict[str, list[Any]] | None = None, **settings: Any) -> Built:
     """Return a model with its data; small, and from seed 0."""
     name, own = TRAINED.get(variant, (variant, {}))
+    return built_on(Built, name, {**smaller(name), **own, **settings}, inter=ratings() if table is None else table)
+
+
+def built_on(made: type[Made], name: str, settings: dict[str, Any], **tables: Any) -> Made:
+    """Return a model with its data, of some tables and from seed 0."""
     given = {
         "load_col": None,
         "train_batch_size": 32,
         "eval_args": {"split": {"LS": "valid_only"}, "order": "TO", "mode": "full"},
         "topk": [3],
         "valid_metric": "MRR@3",
-        **smaller(name),
-        **own,
         **settings,
     }
     config = Config(name, "tiny", config_dict=given)
-    dataset = create_dataset(config, inter=ratings() if table is None else table)
-    train, valid, _ = data_preparation(config, dataset)
+    train, valid, _ = data_preparation(config, create_dataset(config, **tables))
     torch.manual_seed(0)
-    return Built(config, train, valid, get_model(name)(config, train.dataset))
+    return made(config, train, valid, get_model(name)(config, train.dataset))
 
 
 def fitted(name: str, table: dict[str, list[Any]] | None = None, **settings: Any) -> Built:
@@ -123,28 +127,6 @@ def fitted(name: str, table: dict[str, list[Any]] | None = None, **settings: Any
     built = build(name, table, **settings)
     built.model.fit(built.train.dataset)
     return built
-
-
-def train_steps(built: Built, steps: int, rate: float = 0.01, batches: Sequence[int] = (0,)) -> list[float]:
-    """Train on some batches in turn with Adam; return the losses."""
-    optimizer = torch.optim.Adam([one for one in built.model.parameters() if one.requires_grad], lr=rate)
-    losses = []
-    built.model.train()
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss = built.model.calculate_loss(built.batch(batches[step % len(batches)]))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def fill(model: torch.nn.Module, seed: int = 1) -> None:
-    """Draw all weights anew and large, so that everything in a formula shows."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for one in model.parameters():
-            one.copy_(torch.randn(one.shape, generator=generator) * 0.5)
 
 
 def every_pair(built: Built) -> Interaction:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tests.recsys.data.small import write_table
+from tests.recsys.models import building
 from tests.recsys.models.building import BuiltModel
 from treadle.recsys import Config, Interaction, ModelType, create_dataset, data_preparation, get_model
 from treadle.recsys.models.next_item import NextItemRecommender
@@ -100,26 +101,10 @@ def smaller(name: str) -> dict[str, Any]:
     return {"embedding_size": 8, "mlp_hidden_size": [16, 12]} if name in VARIANTS else {}
 
 
-def train_steps(built: Built, steps: int, rate: float = 0.01) -> list[float]:
-    """Train on one batch with Adam; return the losses."""
-    optimizer = torch.optim.Adam([one for one in built.model.parameters() if one.requires_grad], lr=rate)
-    batch, losses = built.batch(), []
-    built.model.train()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = built.model.calculate_loss(batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def fill(model: torch.nn.Module, seed: int = 1) -> None:
     """Draw all weights anew and large, so that everything in a formula shows; padding stays zero."""
-    generator = torch.Generator().manual_seed(seed)
+    building.fill(model, seed)
     with torch.no_grad():
-        for one in model.parameters():
-            one.copy_(torch.randn(one.shape, generator=generator) * 0.5)
         for module in model.modules():
             if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()

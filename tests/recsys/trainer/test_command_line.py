@@ -86,11 +86,22 @@ def test_a_run_is_gone_on_with_by_its_file(project: Path) -> None:
     assert "epoch 1 training" in output
 
 
+def test_a_setting_of_ones_own_may_be_called_nearly_like_an_option_that_is_given(project: Path) -> None:
+    (project / "own_mode.py").write_text(
+        "from treadle.recsys.models.general_recommender import BPR\nclass Moody(BPR):\n"
+        "    def __init__(self, config, dataset):\n        super().__init__(config, dataset)\n"
+        "        print('in mode', config['mode'], config['resum'])\n"
+    )
+    (project / "own.yaml").write_text("resum: 3\n")
+    given = ["--mode=7", "--config-file", "own.yaml", *options(project, epochs=1)]
+    assert "in mode 7 3\n" in treadle("--model", "own_mode.Moody", "--dataset", "toy", *given).output
+
+
 def test_a_class_of_ones_own_is_trained_by_its_full_name(project: Path) -> None:
-    (project / "mine.py").write_text(
+    (project / "own_bpr.py").write_text(
         "from treadle.recsys.models.general_recommender import BPR\nclass Mine(BPR):\n    pass\n"
     )
-    output = treadle("--model", "mine.Mine", "--dataset", "toy", *options(project, epochs=1)).output
+    output = treadle("--model", "own_bpr.Mine", "--dataset", "toy", *options(project, epochs=1)).output
     assert output.startswith("Mine on toy")
 
 
@@ -139,6 +150,26 @@ MISTAKES = {
     ("--model", "BPRR", "--dataset", "toy"): "recsys: there is no model 'BPRR'; did you mean 'BPR'?",
     ("--model", "BPR", "--dataset", "toys"): "recsys: ",
     ("--model", "BPR"): "recsys: there is no data set: pass dataset=",
+    ("--dataset", "absent"): "recsys: there is no model: pass model=, or set it in a file, the dict or the command",
+    ("--modle", "BPR", "-d", "absent"): "recsys: there is no model: pass model=, or set it in a file, the dict or the "
+    "command line; 'modle' is given: did you mean 'model'?",
+    ("-m", "BPR", "--datset=toy"): "recsys: there is no data set: pass dataset=, or set it in a file, the dict or the "
+    "command line; 'datset' is given: did you mean 'dataset'?",
+    ("-m", "BPR", "-d", "absent", "--resume", "no.pth"): "recsys: --resume no.pth is not there; give the .pth file",
+    ("-m", "BPR", "-d", "absent", "--resum=no.pth"): "recsys: --resum on the command line is no option; did you mean "
+    "'--resume'? A setting of your own model that is called so goes into a file, by --config-file",
+    ("-m", "BPR", "-d", "absent", "--not_saved"): "recsys: --not_saved on the command line is no option; did you mean "
+    "'--not-saved'?",
+    ("-m", "BPR", "-d", "absent", "--nproc", "2", "some"): "recsys: 'some' on the command line is no setting; write",
+    (
+        "tune",
+        "-m",
+        "BPR",
+        "-d",
+        "absent",
+        "--trial=9",
+    ): "recsys tune: --trial on the command line is no option; did",
+    ("bench", "--models", "BPR", "-d", "absent", "--foldr=a"): "recsys bench: --foldr on the command line is no option",
     ("--model", "BPR", "--dataset", "toy", "--learning_rat=1"): "recsys: learning_rat=1 in the command line: nothing",
     ("--model", "BPR", "--dataset", "toy", "--topk=[50]", "--valid_metric=NDCG@50"): "recsys: topk=[50]: 50 is more",
     ("recommend", "nothing.pth", "u1"): "recsys recommend: there is no checkpoint file nothing.pth",
@@ -176,6 +207,15 @@ def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
     page = (project / "compared" / "report.html").read_text()
     assert "<title>toy: 2 models · Treadle</title>" in page
     assert '"title":"What failed"' in page
+
+
+def test_a_page_that_cannot_be_written_costs_no_comparison(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "run_alone", _here)
+    (project / "compared" / "report.html").mkdir(parents=True)
+    result = treadle("bench", "--models", "Pop", "-d", "toy", *options(project), "--folder", "compared")
+    assert "the table is in compared/leaderboard.md" in result.stdout
+    assert "the page is" not in result.stdout
+    assert "treadle report: cannot write the page compared/report.html: " in result.stderr
 
 
 def _here(given: dict[str, Any], folder: Path) -> str:

@@ -1,0 +1,11 @@
+"""The log of Treadle, which is the process's and not a test's."""
+
+import logging
+
+
+def forget_logs() -> None:
+    """Close what runs of the engine log to, so that no other test does."""
+    logger = logging.getLogger("treadle")
+    for handler in [handler for handler in logger.handlers if getattr(handler, "of_treadle", False)]:
+        logger.removeHandler(handler)
+        handler.close()
