@@ -1,5 +1,6 @@
 """What the settings of sampling and evaluation come down to, and whether they go together."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,8 +44,21 @@ def settle_training(settings: dict[str, Any], model: Any, given: Mapping[str, An
             "scored and none is sampled; leave it out, or set it to None"
         )
     settings["train_neg_sample_args"] = dict(NO_NEGATIVES) if softmax else _negatives(sampled)
+    _check_pairs(settings, model, given)
     if "train_all_positions" not in given and _trains_its_own_way(model):
         settings["train_all_positions"] = False
+
+
+def _check_pairs(settings: Mapping[str, Any], model: Any, given: Mapping[str, Any]) -> None:
+    """Make sure that nobody takes the negatives away from a model that learns from pairs."""
+    sampled = settings["train_neg_sample_args"]["distribution"] != "none"
+    if sampled or model is None or "train_neg_sample_args" not in given:
+        return
+    if settings["MODEL_INPUT_TYPE"] is InputType.PAIRWISE and settings["MODEL_TYPE"] is not ModelType.TRADITIONAL:
+        raise ConfigError(
+            f"train_neg_sample_args={given['train_neg_sample_args']!r}: {model.__name__} learns from pairs of an item "
+            "and a sampled one; leave it out, or give a distribution"
+        )
 
 
 def _trains_its_own_way(model: Any) -> bool:
@@ -87,6 +101,8 @@ def _negatives(given: Any) -> dict[str, Any]:
     _check_choice(f"{where}.layout", args["layout"], ("matrix", "flat"))
     _check_count(f"{where}.sample_num", args["sample_num"], 1)
     _check_count(f"{where}.candidate_num", args["candidate_num"], 1 if args["dynamic"] else 0)
+    if not isinstance(args["alpha"], (int, float)) or not 0 <= args["alpha"] < math.inf:
+        raise ConfigError(f"{where}.alpha={args['alpha']!r} must be a number from 0")
     return args
 
 

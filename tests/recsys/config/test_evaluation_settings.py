@@ -123,6 +123,15 @@ def test_labels_and_ranks_can_be_asked_for_together_where_negatives_are_drawn() 
             "train_neg_sample_args.candidate_num=0 must be a whole number from 1",
         ),
         (
+            {"train_neg_sample_args": {"distribution": "popularity", "alpha": "x"}},
+            "train_neg_sample_args.alpha='x' must be a number from 0",
+        ),
+        (
+            {"train_neg_sample_args": None},
+            "train_neg_sample_args=None: General learns from pairs of an item and a sampled one; leave it out, or give "
+            "a distribution",
+        ),
+        (
             {"train_neg_sample_args": {"layout": "square"}},
             "train_neg_sample_args.layout='square' does not exist; there are ['matrix', 'flat']",
         ),
