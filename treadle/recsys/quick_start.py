@@ -59,7 +59,12 @@ def build(config: Config, dataset: Dataset | None = None) -> tuple[Any, Dataset,
     Args:
         config: The settings.
         dataset: The data, if it is there already.
+
+    Raises:
+        ConfigError: The settings name no model.
     """
+    if config.model_class is None:
+        raise ConfigError("there is no model: pass model=, or set it in a file, the dict or the command line")
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
     train_data, valid_data, test_data = data_preparation(config, data)
@@ -206,7 +211,7 @@ def load_data_and_model(
     path = Path(model_file)
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
-    chosen = get_model(_model_name(state) if model is None else model)
+    chosen = _model_of(state) if model is None else get_model(model)
     config = Config(chosen, state["dataset"], config_dict=settings)
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
@@ -218,8 +223,11 @@ def load_data_and_model(
     return config, made, data, train_data, valid_data, test_data
 
 
-def _model_name(state: Mapping[str, Any]) -> str:
-    """Return how the class of a saved model is found: among those that are known, or in RecBole's package."""
+def _model_of(state: Mapping[str, Any]) -> Any:
+    """Return the class of a saved model, if it is one of those that are known, or of RecBole's package."""
     place = str(state.get("located_at"))
     # A file that names other files is not followed: who did not write it must not decide what is run.
-    return place if place.startswith(IN_PACKAGE) else str(state["model"])
+    try:
+        return get_model(place if place.startswith(IN_PACKAGE) else state["model"])
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if it is a class of your own, pass it as model= (--model FILE.py:NAME)") from None

@@ -144,3 +144,19 @@ def test_run_starts_processes_and_returns_what_one_finds(data: dict[str, Any]) -
 def test_processes_on_other_machines_are_left_to_torchrun(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="world_size=4 and group_offset=0 mean several machines; start the program"):
         run("BPR", "toy", config_dict=data, nproc=2, world_size=4)
+
+
+def test_settings_without_a_model_are_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="there is no model: pass model=, or set it in a file, the dict or the comma"):
+        run_recbole(dataset="toy", config_dict=data)
+
+
+def test_a_model_of_ones_own_must_be_named_to_be_loaded(tmp_path: Path) -> None:
+    class Mine(BPR): ...
+
+    run = make(tmp_path, Mine, epochs=1)
+    run.fit()
+    with pytest.raises(
+        ConfigError, match=r"there is no model 'Mine'; .*; if it is a class of your own, pass it as mod"
+    ):
+        load_data_and_model(run.trainer.saved_model_file)

@@ -125,6 +125,12 @@ class Keeping(Evaluating):
         others = OtherParameters(self.model, self.device).state_dict()
         self._best = (kept_weights(plain_state_dict(self.model)), others)
 
+    def _name_best(self, earlier: str) -> None:
+        """Go back to the file of an earlier `fit`, if no model since then was better than the one in there."""
+        here = [Path(name).exists() for name in (self.saved_model_file, earlier)]
+        if self._processes.share(here == [False, True]):
+            self.saved_model_file = self._proposed = earlier
+
     # Going on -----------------------------------------------------------------------------------------------
 
     def resume_checkpoint(self, resume_file: Any) -> None:
@@ -152,7 +158,7 @@ class Keeping(Evaluating):
             if name not in state["optimizer"]:
                 raise CheckpointError(f"{path} has no optimizer {name!r}; it has {sorted(state['optimizer'])}")
             OptimizerState(optimizer, self.model).load_state_dict(state["optimizer"][name])
-        self.saved_model_file = str(path)
+        self.saved_model_file, self._best = str(path), None
         self.start_epoch = int(state["epoch"]) + 1
         self.cur_step = int(state["cur_step"])
         self.best_valid_score = float(state["best_valid_score"])

@@ -117,6 +117,7 @@ class Fitting:
         self._unsaved_epoch = None
         save = self._trainer._save_checkpoint
         save(epoch, **accepted(save, verbose=True))
+        self._trainer._best = None
 
     def _evaluate(self, epoch: int) -> None:
         trainer, core = self._trainer, self.core
