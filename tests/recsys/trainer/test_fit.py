@@ -358,3 +358,11 @@ def test_what_is_no_loader_cannot_be_trained_on(tmp_path: Path, given: str) -> N
     data, name = (run.train.dataset, "Dataset") if given == "dataset" else (None, "NoneType")
     with pytest.raises(DataError, match=f"fit got a {name} to train on; pass the first loader that data_preparation"):
         run.trainer.fit(data)
+
+
+def test_the_last_model_is_tested_if_nobody_evaluated_and_nothing_is_saved(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.trainer.fit(run.train, verbose=False, saved=False)
+    last = run.trainer.evaluate(run.test, load_best_model=False)
+    torch.nn.init.zeros_(run.model.user_embedding.weight)
+    assert run.trainer.evaluate(run.test).exact == last.exact
