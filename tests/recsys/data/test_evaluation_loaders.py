@@ -225,3 +225,9 @@ def test_users_without_training_rows_in_data_that_is_split_are_not_told_to_split
     parts = [{"user_id": ["a", "a"], "item_id": ["x", "y"]}, {"user_id": ["b"], "item_id": ["x"]}]
     with pytest.raises(DataError, match=r"to 'keep' to evaluate them all the same$"):
         data_preparation(config, create_dataset(config, inter=parts))
+
+
+def test_looking_at_a_batch_of_an_evaluation_takes_it_from_nobody(tmp_path: Path) -> None:
+    _, valid, _ = loaders_of(tmp_path)
+    next(iter(valid))
+    assert len(list(valid)) == len(valid)
