@@ -116,7 +116,7 @@ def settle_evaluation(settings: dict[str, Any]) -> None:
     settings["topk"] = _cutoffs(settings["topk"])
     settings["metrics"] = _as_list(settings["metrics"])
     measures = _measures(settings)
-    settings["eval_args"] = _eval_args(settings["eval_args"])
+    settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     _check_choice("cold_users", settings["cold_users"], COLD_USERS)
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
     ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue")]
@@ -175,11 +175,13 @@ def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _eval_args(given: Any) -> dict[str, Any]:
+def _eval_args(given: Any, *, split_already: bool) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"eval_args={given!r} must be a dict with the keys {list(EVAL_ARGS)}")
     _check_keys("eval_args", given, EVAL_ARGS)
     args: dict[str, Any] = {**EVAL_ARGS, **given}
+    if split_already and args["split"] is None:
+        args["split"] = EVAL_ARGS["split"]
     args["group_by"] = "none" if args["group_by"] is None else str(args["group_by"]).lower()
     _check_choice("eval_args.group_by", args["group_by"], ("user", "none"))
     _check_choice("eval_args.order", args["order"], ("RO", "TO"))

@@ -150,3 +150,10 @@ def test_one_mode_of_two_stands_for_both() -> None:
 def test_a_sequential_model_cannot_be_evaluated_in_random_order() -> None:
     with pytest.raises(ConfigError, match="order='RO': a sequential model needs the order of time, 'TO'"):
         made(Sequential, loss_type="CE", eval_args={"order": "RO"})
+
+
+def test_data_that_is_split_already_needs_no_split() -> None:
+    config = made(benchmark_filename=["train", "test"], eval_args={"split": None, "group_by": None})
+    assert config["eval_args"]["group_by"] == "none"
+    with pytest.raises(ConfigError, match=r"eval_args\.split=None must be one of"):
+        made(eval_args={"split": None})
