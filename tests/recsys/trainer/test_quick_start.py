@@ -98,9 +98,7 @@ class Mine(BPR):
 def test_a_class_and_tables_that_no_file_knows_are_handed_over(tmp_path: Path) -> None:
     run = make(tmp_path, Mine, epochs=1, embedding_size=8)
     run.fit()
-    with pytest.raises(
-        ConfigError, match=r"there is no model 'Mine'.*; if it is a class of your own, pass it as"
-    ):
+    with pytest.raises(ConfigError, match=r"there is no model 'Mine'.*; if it is a class of your own, pass it as"):
         load_data_and_model(run.trainer.saved_model_file)
     dataset = create_dataset(run.trainer.config, inter=interactions())
     _, made, *_ = load_data_and_model(run.trainer.saved_model_file, model=Mine, dataset=dataset)
