@@ -43,6 +43,7 @@ class Keeping(Evaluating):
     """
 
     optimizer: Any
+    _train_data: Any
     best_valid_score: float
     best_valid_result: Any
     train_loss_dict: dict[int, float]
@@ -99,6 +100,7 @@ class Keeping(Evaluating):
             "model": self.config.model,
             "located_at": getattr(self.config.model_class, "located_at", None),
             "dataset": self.config.dataset,
+            "fingerprints": getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}),
             "config": storable(self.config.plain()),
             "epoch": epoch,
             "cur_step": self.cur_step,
