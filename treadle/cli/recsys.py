@@ -116,19 +116,21 @@ def train(
         result = fit_and_test(trainer, *parts, saved=saved)
         if worker.is_first():
             _show_metrics({"valid": result["best_valid_result"], "test": result["test_result"]})
-            if saved:
-                _show_run(trainer, parts)
-                typer.echo(f"the model is in {trainer.saved_model_file}")
+        if saved:
+            _show_run(trainer, parts)
 
 
 def _show_run(trainer: Any, parts: list[Any]) -> None:
-    """Write the page of a run that has just ended, with its metrics by groups of users and items."""
+    """Write the page of a run that has ended, with its metrics by groups, which all processes calculate together."""
     from treadle.recsys.group_panels import write_group_panels
 
     train_data, _, test_data = parts
     if trainer.run_dir is not None:
         write_group_panels(trainer, train_data, test_data, trainer.run_dir)
-        write_page([trainer.run_dir])
+        if worker.is_first():
+            write_page([trainer.run_dir])
+    if worker.is_first():
+        typer.echo(f"the model is in {trainer.saved_model_file}")
 
 
 def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """What the settings of sampling and evaluation come down to, and whether they go together."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,8 +44,21 @@ def settle_training(settings: dict[str, Any], model: Any, given: Mapping[str, An
             "scored and none is sampled; leave it out, or set it to None"
         )
     settings["train_neg_sample_args"] = dict(NO_NEGATIVES) if softmax else _negatives(sampled)
+    _check_pairs(settings, model, given)
     if "train_all_positions" not in given and _trains_its_own_way(model):
         settings["train_all_positions"] = False
+
+
+def _check_pairs(settings: Mapping[str, Any], model: Any, given: Mapping[str, Any]) -> None:
+    """Make sure that nobody takes the negatives away from a model that learns from pairs."""
+    sampled = settings["train_neg_sample_args"]["distribution"] != "none"
+    if sampled or model is None or "train_neg_sample_args" not in given:
+        return
+    if settings["MODEL_INPUT_TYPE"] is InputType.PAIRWISE and settings["MODEL_TYPE"] is not ModelType.TRADITIONAL:
+        raise ConfigError(
+            f"train_neg_sample_args={given['train_neg_sample_args']!r}: {model.__name__} learns from pairs of an item "
+            "and a sampled one; leave it out, or give a distribution"
+        )
 
 
 def _trains_its_own_way(model: Any) -> bool:
@@ -87,6 +101,8 @@ def _negatives(given: Any) -> dict[str, Any]:
     _check_choice(f"{where}.layout", args["layout"], ("matrix", "flat"))
     _check_count(f"{where}.sample_num", args["sample_num"], 1)
     _check_count(f"{where}.candidate_num", args["candidate_num"], 1 if args["dynamic"] else 0)
+    if not isinstance(args["alpha"], (int, float)) or not 0 <= args["alpha"] < math.inf:
+        raise ConfigError(f"{where}.alpha={args['alpha']!r} must be a number from 0")
     return args
 
 
@@ -100,7 +116,7 @@ def settle_evaluation(settings: dict[str, Any]) -> None:
     settings["topk"] = _cutoffs(settings["topk"])
     settings["metrics"] = _as_list(settings["metrics"])
     measures = _measures(settings)
-    settings["eval_args"] = _eval_args(settings["eval_args"])
+    settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     _check_choice("cold_users", settings["cold_users"], COLD_USERS)
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
     ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue")]
@@ -159,11 +175,13 @@ def _as_list(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _eval_args(given: Any) -> dict[str, Any]:
+def _eval_args(given: Any, *, split_already: bool) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"eval_args={given!r} must be a dict with the keys {list(EVAL_ARGS)}")
     _check_keys("eval_args", given, EVAL_ARGS)
     args: dict[str, Any] = {**EVAL_ARGS, **given}
+    if split_already and args["split"] is None:
+        args["split"] = EVAL_ARGS["split"]
     args["group_by"] = "none" if args["group_by"] is None else str(args["group_by"]).lower()
     _check_choice("eval_args.group_by", args["group_by"], ("user", "none"))
     _check_choice("eval_args.order", args["order"], ("RO", "TO"))

@@ -65,10 +65,8 @@ def typed_value(name: str, value: Any, default: Any, where: str) -> Any:
         return None if nothing else os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(value, str):
         value = parse_literal(value)
-    if value is None:
-        return None
     if isinstance(default, bool):
-        return _checked(name, value, isinstance(value, bool), "True or False", where)
+        return None if value is None else _checked(name, value, isinstance(value, bool), "True or False", where)
     if isinstance(default, (int, float)):
         number = _checked(name, value, _is_number(value), "a number", where)
         return _as_whole(name, number, where) if isinstance(default, int) else float(number)

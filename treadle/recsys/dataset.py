@@ -126,6 +126,12 @@ class Dataset(Matrices):
         return self._vocabularies[field]
 
     @property
+    def fingerprints(self) -> dict[str, str]:
+        """What tells the users and items of the data, and their ids, from others: by the names of the fields."""
+        fields = [field for field in (self.uid_field, self.iid_field) if field is not None]
+        return {field: self.vocabulary(field).fingerprint for field in fields}
+
+    @property
     def dataset_path(self) -> str:
         """The folder of the data's files."""
         return str(self.config["data_path"])

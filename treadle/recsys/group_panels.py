@@ -23,7 +23,8 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
     """Evaluate a model by groups, and write a table for each division into the folder of a run.
 
     Users are divided by how many interactions they have in training; items by how often they are in training, where
-    only what is to be found of a group counts. The model is taken as it is.
+    only what is to be found of a group counts. The model is taken as it is. On several processes each of them calls
+    this, and the first one writes.
 
     Args:
         trainer: The trainer, with the model.
@@ -31,7 +32,7 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
         folder: The folder of the run.
 
     Returns:
-        The files; none for rows with labels, which have no users to divide.
+        The files that this process has written; none for rows with labels, which have no users to divide.
     """
     dataset = getattr(train_data, "dataset", None)
     if not test_data or not isinstance(dataset, Dataset) or dataset.uid_field is None or dataset.iid_field is None:
@@ -46,6 +47,8 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
         by_user = [Groups(one.name, one.labels, one.of[owners]) for one in by_user]
     by_item = _divided(POPULARITY, items, dataset.item_num)
     found = trainer.evaluate_in_detail(test_data, user_groups=by_user, item_groups=by_item)
+    if not trainer._processes.is_main:
+        return []
     return [_write(found, one, folder) for one in (*by_user, *by_item) if found.groups.get(one.name)]
 
 

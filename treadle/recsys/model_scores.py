@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treadle.errors import ConfigError
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.interaction import Interaction
+from treadle.recsys.models.abstract_recommender import AbstractRecommender
 
 PAIRS_AT_ONCE = {"cpu": 2**17, "cuda": 2**20}
 """How many pairs of a row and an item are scored at a time, where a model cannot score all items at once."""
@@ -19,9 +21,15 @@ class ModelScores:
         model: The model.
         dataset: Whose items are scored.
         device: Where the model is.
+
+    Raises:
+        ConfigError: The model defines no scores.
     """
 
     def __init__(self, model: Any, dataset: Dataset, device: torch.device) -> None:
+        base = AbstractRecommender
+        if type(model).predict is base.predict and type(model).full_sort_predict is base.full_sort_predict:
+            raise ConfigError(f"{type(model).__name__} cannot be evaluated: define predict, or full_sort_predict")
         self.model, self._device = model, device
         self._dataset = dataset
         self._items: Interaction | None = None

@@ -152,9 +152,10 @@ def _with_known_users(config: Config, train: Dataset, part: Dataset, phase: str)
         return left
     names = ", ".join(map(repr, part.id2token(str(part.uid_field), cold[:NAMED]).tolist()))
     more = f" and {len(cold) - NAMED} more" if len(cold) > NAMED else ""
+    grouped = "" if train.file_size_list is not None else ", or eval_args.group_by to 'user'"
     raise DataError(
-        f"users {names}{more} of the {phase} part have no training row; set cold_users to 'drop' to leave them out, to "
-        "'keep' to evaluate them all the same, or eval_args.group_by to 'user'"
+        f"users {names}{more} of the {phase} part have no training row; set cold_users to 'drop' to leave them out, or "
+        f"to 'keep' to evaluate them all the same{grouped}"
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from treadle._saving import load_plain_state_dict
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, DataError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
@@ -206,14 +206,16 @@ def load_data_and_model(
     Raises:
         CheckpointError: The file is damaged, or no model.
         ConfigError: There is no model of that name.
+        DataError: The data is not there, or has other users or items than the model.
     """
     path = Path(model_file)
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
-    chosen = get_model(_model_name(state) if model is None else model)
+    chosen = _model_of(state) if model is None else get_model(model)
     config = Config(chosen, state["dataset"], config_dict=settings)
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
+    _check_tokens(state, data, path)
     train_data, valid_data, test_data = data_preparation(config, data)
     made = chosen(config, train_data.dataset).to(config["device"])
     load_plain_state_dict(made, state["state_dict"], where=str(path))
@@ -222,8 +224,21 @@ def load_data_and_model(
     return config, made, data, train_data, valid_data, test_data
 
 
-def _model_name(state: Mapping[str, Any]) -> str:
-    """Return how the class of a saved model is found: among those that are known, or in RecBole's package."""
+def _check_tokens(state: Mapping[str, Any], data: Dataset, path: Path) -> None:
+    """Make sure that an id stands for the same user or item as when the model was trained."""
+    for field, fingerprint in data.fingerprints.items():
+        if state.get("fingerprints", {}).get(field, fingerprint) != fingerprint:
+            raise DataError(
+                f"{path} was trained with other tokens of {field} than {data.dataset_name!r} has now, or in another "
+                "order; bring the data back as it was, or train again"
+            )
+
+
+def _model_of(state: Mapping[str, Any]) -> Any:
+    """Return the class of a saved model, if it is one of those that are known, or of RecBole's package."""
     place = str(state.get("located_at"))
     # A file that names other files is not followed: who did not write it must not decide what is run.
-    return place if place.startswith(IN_PACKAGE) else str(state["model"])
+    try:
+        return get_model(place if place.startswith(IN_PACKAGE) else state["model"])
+    except ConfigError as error:
+        raise ConfigError(f"{error}; if it is a class of your own, pass it as model= (--model FILE.py:NAME)") from None

@@ -171,13 +171,12 @@ class Recommender:
         return self._table(self._items, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
 
     def _nearest(self, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        own = getattr(self.model, "item_similarity", None)
-        if isinstance(own, Tensor) and own.layout == torch.strided and own.shape[0] == self.dataset.item_num:
-            scores = own[ids].float()
+        own = getattr(self.model, "item_similarities", None)
+        if own is not None:
+            scores = own(ids).float()
         else:
             vectors = functional.normalize(self.item_vectors().float(), dim=1)
             scores = vectors[ids] @ vectors.T
-        scores = scores.clone()
         scores[:, 0] = -torch.inf
         scores.scatter_(1, ids.unsqueeze(1), -torch.inf)
         items, values, _ = top_items(scores, k)
@@ -206,7 +205,7 @@ class Recommender:
         """Return vectors: by a method of the model, by what its graph makes of them, or as it has them."""
         model = self.model
         own = getattr(model, f"{of}_vectors", None)
-        if callable(own):
+        if own is not None and _needs_nothing(own):
             found = own()
         elif _needs_nothing(model.forward):
             found = model.forward()[place]

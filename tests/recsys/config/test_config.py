@@ -409,7 +409,8 @@ def test_a_config_as_plain_data_makes_the_same_config_again() -> None:
     ("settings", "message"),
     [
         ({"train_batch_size": 0}, "train_batch_size=0 must be at least 1"),
-        ({"eval_batch_size": None}, "eval_batch_size=None must be at least 1"),
+        ({"eval_batch_size": None}, "eval_batch_size=None in config_dict must be a number"),
+        ({"stopping_step": "~"}, "stopping_step=None in config_dict must be a number"),
         ({"MAX_ITEM_LIST_LENGTH": 0}, "MAX_ITEM_LIST_LENGTH=0 must be at least 1"),
         ({"epochs": -1}, "epochs=-1 must be at least 0"),
         ({"epochs": "many"}, "epochs='many' in config_dict must be a number"),

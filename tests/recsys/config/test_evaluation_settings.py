@@ -123,6 +123,15 @@ def test_labels_and_ranks_can_be_asked_for_together_where_negatives_are_drawn() 
             "train_neg_sample_args.candidate_num=0 must be a whole number from 1",
         ),
         (
+            {"train_neg_sample_args": {"distribution": "popularity", "alpha": "x"}},
+            "train_neg_sample_args.alpha='x' must be a number from 0",
+        ),
+        (
+            {"train_neg_sample_args": None},
+            "train_neg_sample_args=None: General learns from pairs of an item and a sampled one; leave it out, or give "
+            "a distribution",
+        ),
+        (
             {"train_neg_sample_args": {"layout": "square"}},
             "train_neg_sample_args.layout='square' does not exist; there are ['matrix', 'flat']",
         ),
@@ -141,3 +150,10 @@ def test_one_mode_of_two_stands_for_both() -> None:
 def test_a_sequential_model_cannot_be_evaluated_in_random_order() -> None:
     with pytest.raises(ConfigError, match="order='RO': a sequential model needs the order of time, 'TO'"):
         made(Sequential, loss_type="CE", eval_args={"order": "RO"})
+
+
+def test_data_that_is_split_already_needs_no_split() -> None:
+    config = made(benchmark_filename=["train", "test"], eval_args={"split": None, "group_by": None})
+    assert config["eval_args"]["group_by"] == "none"
+    with pytest.raises(ConfigError, match=r"eval_args\.split=None must be one of"):
+        made(eval_args={"split": None})

@@ -8,7 +8,7 @@ import torch
 
 from tests.recsys.data.small import Context, General, Sequential, toy_config, toy_dataset, write_table
 from treadle.errors import ConfigError, DataError
-from treadle.recsys import create_dataset, data_preparation
+from treadle.recsys import Config, create_dataset, data_preparation
 from treadle.recsys.loading import FullSortEvalDataLoader, NegSampleEvalDataLoader
 
 ROWS = [(f"u{user}", f"i{(user * 3 + step) % 12}", 1, step) for user in range(6) for step in range(8)]
@@ -125,7 +125,7 @@ def test_rows_with_labels_come_as_they_are(tmp_path: Path) -> None:
 def test_labels_that_are_asked_for_must_be_there(tmp_path: Path) -> None:
     given = {"eval_args": {"mode": "labeled"}, "metrics": ["AUC"], "valid_metric": "AUC"}
     with pytest.raises(
-        ConfigError, match="but the interactions have no field LABEL_FIELD='label'; load it, or make it"
+        ConfigError, match="but LABEL_FIELD='label' is no field of the interactions; load it, or make it"
     ):
         loaders_of(tmp_path, Context, **given)
 
@@ -178,8 +178,8 @@ def test_a_user_with_no_training_rows_is_an_error_before_training(tmp_path: Path
     with pytest.raises(DataError) as error:
         loaders_of(tmp_path, rows=COLD, eval_args=args)
     assert str(error.value) == (
-        "users 'cold' of the valid part have no training row; set cold_users to 'drop' to leave them out, to 'keep' to "
-        "evaluate them all the same, or eval_args.group_by to 'user'"
+        "users 'cold' of the valid part have no training row; set cold_users to 'drop' to leave them out, or to 'keep' "
+        "to evaluate them all the same, or eval_args.group_by to 'user'"
     )
 
 
@@ -207,3 +207,27 @@ def test_ranking_needs_users_and_items(tmp_path: Path) -> None:
     config = toy_config(tmp_path, Context, **none, metrics=["MRR"], valid_metric="MRR@1", eval_args={"mode": "full"})
     with pytest.raises(ConfigError, match="this needs ITEM_ID_FIELD, which is not set"):
         data_preparation(config, create_dataset(config))
+
+
+def test_labels_that_are_tokens_are_an_error(tmp_path: Path) -> None:
+    config = Config(Context, "toy", config_dict={"topk": [1]})
+    table = {"user_id": list("aabb"), "item_id": list("xyxy"), "label": ["yes", "no", "yes", "no"]}
+    with pytest.raises(ConfigError) as error:
+        data_preparation(config, create_dataset(config, inter=table))
+    assert str(error.value) == (
+        "eval_args.mode is 'labeled', but LABEL_FIELD='label' has the type 'token'; labels are numbers, of the type "
+        "'float'"
+    )
+
+
+def test_users_without_training_rows_in_data_that_is_split_are_not_told_to_split_otherwise() -> None:
+    config = Config(General, "toy", config_dict={"topk": [1], "valid_metric": "MRR@1"})
+    parts = [{"user_id": ["a", "a"], "item_id": ["x", "y"]}, {"user_id": ["b"], "item_id": ["x"]}]
+    with pytest.raises(DataError, match=r"to 'keep' to evaluate them all the same$"):
+        data_preparation(config, create_dataset(config, inter=parts))
+
+
+def test_looking_at_a_batch_of_an_evaluation_takes_it_from_nobody(tmp_path: Path) -> None:
+    _, valid, _ = loaders_of(tmp_path)
+    next(iter(valid))
+    assert len(list(valid)) == len(valid)

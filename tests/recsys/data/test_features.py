@@ -189,3 +189,12 @@ def test_sequences_of_embedded_numbers_are_pairs_too() -> None:
     dataset = create_dataset(config, inter={"user_id": ["a", "a"], "item_id": ["x", "y"]}, item=item)
     assert dataset.item_feat is not None
     assert dataset.item_feat["sizes"].tolist() == [[[0, 0], [0, 0]], [[1, 1], [3, 1]], [[2, 1], [0, 0]]]
+
+
+def test_infinite_numbers_cannot_be_scaled(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as error:
+        toy_dataset(tmp_path, [("a", "x", "inf", 1), ("a", "y", 4, 2)], normalize_field=["rating"])
+    assert (
+        str(error.value)
+        == "the field 'rating' has infinite values, which cannot be scaled to 0..1; see normalize_field"
+    )

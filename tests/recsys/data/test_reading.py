@@ -365,3 +365,71 @@ def test_data_without_users_and_items_can_be_read(tmp_path: Path) -> None:
     assert dataset.inter_feat["site"].tolist() == [1, 2]
     with pytest.raises(ConfigError, match="this needs USER_ID_FIELD, which is not set"):
         _ = dataset.user_num
+
+
+def test_tokens_of_a_csv_file_keep_their_zeros(tmp_path: Path) -> None:
+    table = frame().assign(**{"zip:token": ["007", "010", "7"], "area": ["01", "02", "01"]})
+    path = tmp_path / "toy.csv"
+    table.to_csv(path, index=False)
+    dataset = create_dataset(Config(General, "toy", config_dict={"field_types": {"area": "token"}}), inter=path)
+    assert dataset.field2id_token["zip"].tolist() == ["[PAD]", "007", "010", "7"]
+    assert dataset.field2id_token["area"].tolist() == ["[PAD]", "01", "02"]
+
+
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz"])
+def test_text_with_tabs_needs_no_types(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"rows.{ending}"
+    frame().to_csv(path, index=False, sep="\t")
+    assert content(create_dataset(Config(General, "toy"), inter=path)) == EXPECTED
+
+
+def test_columns_may_be_tensors() -> None:
+    given = {"user_id": torch.tensor([7, 8, 7]), "item_id": torch.tensor([1, 1, 2]), "rating": torch.ones(3)}
+    dataset = create_dataset(Config(General, "toy"), inter=given)
+    assert dataset.field2id_token["user_id"].tolist() == ["[PAD]", "7", "8"]
+    assert dataset.inter_feat["item_id"].tolist() == [1, 1, 2]
+
+
+def test_columns_of_different_lengths_are_no_table() -> None:
+    with pytest.raises(DataError, match=r"the columns \['user_id', 'item_id'\] of toy.inter are no table: Column 1"):
+        create_dataset(Config(General, "toy"), inter={"user_id": [1, 2], "item_id": [1]})
+
+
+@pytest.mark.parametrize(
+    "columns", [{"rating": "rating:flot"}, {"rating": "rating:number", "user_id": "user_id:token"}]
+)
+def test_a_type_that_does_not_exist_in_a_table_is_an_error(columns: dict[str, str]) -> None:
+    wrong = columns["rating"].removeprefix("rating:")
+    with pytest.raises(DataError, match=f"field 'rating' of toy.inter has the type '{wrong}', which does not exist"):
+        create_dataset(Config(General, "toy"), inter=frame().rename(columns=columns))
+
+
+def test_a_colon_in_the_name_of_a_column_is_no_type() -> None:
+    dataset = create_dataset(Config(General, "toy"), inter=frame().rename(columns={"rating": "source:web"}))
+    assert "source:web" in dataset.inter_feat
+
+
+def test_field_types_for_a_field_that_is_nearly_there_are_an_error() -> None:
+    config = Config(General, "toy", config_dict={"field_types": {"ratng": "token"}})
+    with pytest.raises(ConfigError) as error:
+        create_dataset(config, inter=frame())
+    assert str(error.value) == "field_types names the field 'ratng', which is not loaded; did you mean 'rating'?"
+
+
+def test_truth_values_are_labels_in_the_label_field_and_tokens_elsewhere() -> None:
+    table = frame().assign(label=[True, False, True], new=[True, False, True])
+    dataset = create_dataset(Config(General, "toy"), inter=table)
+    assert dataset.inter_feat["label"].tolist() == [1.0, 0.0, 1.0]
+    assert dataset.field2type["new"] is FeatureType.TOKEN
+
+
+@pytest.mark.parametrize(
+    ("suffix", "near"), [("itm", "; did you mean 'item'?"), ("ent", "; add it to additional_feat_suffix")]
+)
+@pytest.mark.parametrize("setting", ["load_col", "unload_col"])
+def test_a_table_that_there_cannot_be_is_an_error(tmp_path: Path, setting: str, suffix: str, near: str) -> None:
+    write_inter(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        create_dataset(toy_config(tmp_path, **{setting: {suffix: ["a"]}}))
+    known = "['inter', 'user', 'item', 'kg', 'link']"
+    assert str(error.value) == f"{setting} names the table {suffix!r}, which is none of {known}{near}"

@@ -158,7 +158,7 @@ def test_simplex_weighs_the_items_of_a_user_by_attention(kind: str) -> None:
     keys = model.W_k(items)
     scores = keys @ model.user_emb.weight[2] if kind == "user_attention" else model.W_q(keys)[:, 0]
     expected = model.UI_map(scores.softmax(dim=0) @ items)
-    torch.testing.assert_close(model.user_vectors(torch.tensor([2]))[0][0], expected)
+    torch.testing.assert_close(model.represented(torch.tensor([2]))[0][0], expected)
 
 
 def test_simplex_reads_no_more_items_than_history_len() -> None:

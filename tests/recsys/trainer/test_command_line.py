@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.processes import Command
 from tests.recsys.bench.contestants import Broken
 from tests.recsys.compat.written_for_recbole import write
 from tests.recsys.data.small import write_table
@@ -271,3 +272,14 @@ def test_a_model_of_a_file_that_is_not_there_is_refused(project: Path, monkeypat
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     output = treadle("--model", "mine.py:Mine", "--dataset", "toy", status=1).output
     assert "there is no file mine.py to load a model from" in " ".join(output.split())
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_write_one_page_with_metrics_by_groups(project: Path) -> None:
+    command = ["recsys", "--model", "BPR", "--dataset", "toy", *options(project), "--nproc", "2"]
+    output = Command(project, *command).wait(0)
+    assert "restarts are left" not in output
+    assert len(re.findall(r"the model is in saved/BPR-.*\.pth\n", output)) == 1
+    (folder,) = (path for path in (project / "saved").iterdir() if path.is_dir())
+    assert (folder / "report.html").exists()
+    assert [path.name for path in (folder / "panels").iterdir()] == ["Test_metrics_by_popularity_of_items.json"]

@@ -10,8 +10,9 @@ import torch
 from tests.interrupting import metric_lines
 from tests.recsys.trainer.runs import Run, make
 from treadle.checkpoint import read_file
-from treadle.errors import StopTrainingError
-from treadle.recsys import Interaction, Trainer
+from treadle.errors import ConfigError, DataError, LossError, StopTrainingError
+from treadle.recsys import InputType, Interaction, Trainer
+from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.trainers.results import early_stopping
 
@@ -269,10 +270,10 @@ def test_two_trainings_of_the_same_second_have_files_of_their_own(tmp_path: Path
 def test_a_trainer_can_fit_twice_and_goes_on_from_its_weights(tmp_path: Path) -> None:
     run = make(tmp_path, epochs=1)
     run.fit()
-    first = run.trainer.saved_model_file
+    first = run.trainer.run_dir
     weights = run.model.user_embedding.weight.clone()
     run.fit()
-    assert run.trainer.saved_model_file != first
+    assert run.trainer.run_dir != first
     assert not torch.equal(run.model.user_embedding.weight, weights)
 
 
@@ -290,3 +291,78 @@ def test_fact_2_the_file_of_a_model_holds_no_pickle_and_its_settings(tmp_path: P
     assert state["config"]["embedding_size"] == 8
     assert {"epoch", "cur_step", "best_valid_score", "state_dict", "other_parameter", "optimizer"} <= set(state)
     assert b"pickle" not in Path(run.trainer.saved_model_file).read_bytes()[:4096]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_after_a_second_fit_that_found_nothing_better_the_best_model_is_still_tested(
+    tmp_path: Path, saved: bool
+) -> None:
+    run = scripted(tmp_path, [0.9, 0.1])
+    run.fit(saved=saved)
+    best = run.trainer.evaluate(run.test)
+    file = run.trainer.saved_model_file
+    run.trainer.optimizer.param_groups[0]["lr"] = 1.0
+    run.trainer.cur_step = 0
+    assert run.fit(saved=saved)[0] == 0.9
+    assert run.trainer.evaluate(run.test, load_best_model=False).exact != best.exact
+    assert run.trainer.evaluate(run.test).exact == best.exact
+    assert run.trainer.saved_model_file == file
+
+
+def test_a_second_fit_that_found_a_better_model_has_a_file_of_its_own(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    first = run.trainer.saved_model_file
+    run.trainer.best_valid_score = 0.0
+    run.fit()
+    assert run.trainer.saved_model_file != first
+    assert read_file(run.trainer.saved_model_file)["epoch"] == 0
+
+
+class RowByRow(BPR):
+    """Returns a loss for each row."""
+
+    def calculate_loss(self, interaction: Interaction) -> torch.Tensor:
+        return self.predict(interaction)
+
+
+def test_a_loss_for_each_row_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LossError, match=r"the loss of a batch has the shape \(64,\); reduce it with \.mean\(\) or"):
+        make(tmp_path, RowByRow).fit()
+
+
+class Silent(GeneralRecommender):
+    """Has a loss, and no scores."""
+
+    input_type = InputType.PAIRWISE
+
+    def calculate_loss(self, interaction: Interaction) -> torch.Tensor:
+        raise AssertionError("the training has started")
+
+
+def test_a_model_without_scores_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Silent cannot be evaluated: define predict, or full_sort_predict"):
+        make(tmp_path, Silent, kind=Unlearned).fit()
+
+
+class Unlearned(Trainer):
+    """Has nothing to update."""
+
+    def _build_optimizer(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("given", ["dataset", "nothing"])
+def test_what_is_no_loader_cannot_be_trained_on(tmp_path: Path, given: str) -> None:
+    run = make(tmp_path)
+    data, name = (run.train.dataset, "Dataset") if given == "dataset" else (None, "NoneType")
+    with pytest.raises(DataError, match=f"fit got a {name} to train on; pass the first loader that data_preparation"):
+        run.trainer.fit(data)
+
+
+def test_the_last_model_is_tested_if_nobody_evaluated_and_nothing_is_saved(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    run.trainer.fit(run.train, verbose=False, saved=False)
+    last = run.trainer.evaluate(run.test, load_best_model=False)
+    torch.nn.init.zeros_(run.model.user_embedding.weight)
+    assert run.trainer.evaluate(run.test).exact == last.exact

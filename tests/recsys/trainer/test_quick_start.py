@@ -10,7 +10,7 @@ import torch
 
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, make, settings
-from treadle.errors import CheckpointError, ConfigError
+from treadle.errors import CheckpointError, ConfigError, DataError
 from treadle.recsys import (
     Config,
     create_dataset,
@@ -98,7 +98,7 @@ class Mine(BPR):
 def test_a_class_and_tables_that_no_file_knows_are_handed_over(tmp_path: Path) -> None:
     run = make(tmp_path, Mine, epochs=1, embedding_size=8)
     run.fit()
-    with pytest.raises(ConfigError, match="there is no model 'Mine'"):
+    with pytest.raises(ConfigError, match=r"there is no model 'Mine'.*; if it is a class of your own, pass it as"):
         load_data_and_model(run.trainer.saved_model_file)
     dataset = create_dataset(run.trainer.config, inter=interactions())
     _, made, *_ = load_data_and_model(run.trainer.saved_model_file, model=Mine, dataset=dataset)
@@ -144,3 +144,23 @@ def test_run_starts_processes_and_returns_what_one_finds(data: dict[str, Any]) -
 def test_processes_on_other_machines_are_left_to_torchrun(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="world_size=4 and group_offset=0 mean several machines; start the program"):
         run("BPR", "toy", config_dict=data, nproc=2, world_size=4)
+
+
+def test_settings_without_a_model_are_refused(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="there is no model: pass model=, or set it in a file, the dict or the comma"):
+        run_recbole(dataset="toy", config_dict=data)
+
+
+def test_a_model_is_not_loaded_for_data_in_which_ids_mean_something_else(tmp_path: Path) -> None:
+    run = make(tmp_path, epochs=1)
+    run.fit()
+    table = interactions()
+    dataset = create_dataset(
+        run.trainer.config, inter={**table, "item_id": [f"new {item}" for item in table["item_id"]]}
+    )
+    with pytest.raises(DataError) as error:
+        load_data_and_model(run.trainer.saved_model_file, dataset=dataset)
+    assert str(error.value) == (
+        f"{run.trainer.saved_model_file} was trained with other tokens of item_id than 'toy' has now, or in another "
+        "order; bring the data back as it was, or train again"
+    )

@@ -145,6 +145,51 @@ def test_a_closed_form_model_has_a_similarity_of_its_own(tmp_path: Path) -> None
     assert run.trainer.similar_items("i4", k=3)["i4"] == run.train.dataset.id2token("item_id", best).tolist()
 
 
+@pytest.mark.parametrize("model", ["EASE", "SLIM", "ItemKNN", "GFCF"])
+def test_an_item_is_as_similar_as_its_score_for_somebody_who_has_the_other_alone(tmp_path: Path, model: str) -> None:
+    run = make(tmp_path, model, table=with_one_item())
+    run.fit(saved=False)
+    data = run.train.dataset
+    user, own = int(data.token2id("user_id", "alone")), int(data.token2id("item_id", "i4"))
+    scores = run.model.full_sort_predict(Interaction({"user_id": torch.tensor([user])})).view(-1)
+    similar = run.model.item_similarities(torch.tensor([own, own]))
+    torch.testing.assert_close(similar, scores.expand(2, -1))
+    others = [item for item in scores.argsort(descending=True, stable=True).tolist() if item not in (0, own)]
+    assert run.trainer.similar_items("i4", k=2)["i4"] == data.id2token("item_id", others[:2]).tolist()
+
+
+def with_one_item() -> Any:
+    """Return interactions that are split already; in the part for training somebody has a single item."""
+    table = interactions()
+    alone = {"user_id": "alone", "item_id": "i4", "rating": 3.0, "timestamp": 0.0}
+    parts = [{name: column[first::4] for name, column in table.items()} for first in range(4)]
+    train = {name: [*parts[0][name], *parts[1][name], *parts[2][name], alone[name]] for name in table}
+    return [train, parts[3], parts[3]]
+
+
+def test_neighbours_of_users_say_nothing_of_items(tmp_path: Path) -> None:
+    run = make(tmp_path, "ItemKNN", knn_method="user")
+    run.fit(saved=False)
+    with pytest.raises(ConfigError, match="knn_method='user' knows how similar users are; for items, set it to 'item'"):
+        run.trainer.similar_items("i4")
+
+
+@pytest.mark.parametrize("model", ["SimpleX", "DMF"])
+def test_the_vectors_of_two_towers_give_the_scores(tmp_path: Path, model: str) -> None:
+    sizes = {"user_hidden_size_list": [8], "item_hidden_size_list": [8]} if model == "DMF" else {"embedding_size": 8}
+    run = make(tmp_path, model, epochs=1, **sizes)
+    run.fit(saved=False)
+    run.model.eval()
+    recommender = run.trainer.recommender()
+    users, items = (
+        torch.nn.functional.normalize(vectors, dim=1)
+        for vectors in (recommender.user_vectors(), recommender.item_vectors())
+    )
+    rows = Interaction({"user_id": torch.arange(1, USERS + 1)})
+    scores = run.model.full_sort_predict(rows).detach().view(USERS, -1)
+    torch.testing.assert_close((users[1:] @ items.T)[:, 1:], scores[:, 1:])
+
+
 def test_a_graph_is_asked_for_the_vectors_that_it_makes(tmp_path: Path) -> None:
     run = make(tmp_path, "LightGCN", epochs=1)
     run.fit(saved=False)

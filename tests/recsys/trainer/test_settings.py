@@ -283,3 +283,13 @@ def test_metrics_are_sent_to_weights_and_biases_with_the_settings(tmp_path: Path
 def test_settings_that_only_the_trainer_reads_are_known(tmp_path: Path, caplog: Any) -> None:
     make(tmp_path, epochs=1, run_dir=str(tmp_path / "run"), save_every="1 epoch", execution="eager").fit()
     assert "nothing" not in caplog.text
+
+
+def test_the_tail_and_the_weights_of_users_are_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen = {"metrics": ["TailPercentage", "GAUC"], "valid_metric": "GAUC", "eval_args": {"mode": "uni5"}, "epochs": 1}
+    run = make(tmp_path, **chosen, tail_ratio=1, gauc_weight="positives")
+    _, result = run.fit(saved=False)
+    assert result["tailpercentage@5"] == 1.0
+    assert not caplog.records
+    with pytest.raises(ConfigError, match="gauc_weight='clicks': users weigh by 'impressions' or by 'positives'"):
+        make(tmp_path, **chosen, gauc_weight="clicks").fit(saved=False)

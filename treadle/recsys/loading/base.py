@@ -19,8 +19,9 @@ class AbstractDataLoader(ABC):
     """Batches of a data set, in an order that the seed and the epoch decide.
 
     What a batch holds depends on the seed, the epoch and its number alone: `batch_at(epoch, index)` gives any batch,
-    without those before it. Iterating gives the batches of an epoch, and of the next epoch the next time;
-    `state_dict` says where it is, and after `load_state_dict` it goes on from there.
+    without those before it. Iterating gives the batches of an epoch, and of the next epoch the next time; an epoch that
+    was left before its end is begun again. `state_dict` says where an iteration is, and the one after `load_state_dict`
+    goes on from there.
 
     Args:
         config: The settings.
@@ -49,7 +50,7 @@ class AbstractDataLoader(ABC):
         self.device = torch.device("cpu")
         self.model: Any = None
         self.epoch = 0
-        self._next_batch = 0
+        self._first_batch = self._next_batch = 0
         self._seed = int(config["seed"])
         self._rank, self._size = 0, 1
         self._order: tuple[int, Tensor] | None = None
@@ -187,7 +188,8 @@ class AbstractDataLoader(ABC):
         return torch.randperm(self.sample_size, generator=generator, dtype=width).long()
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, first = self.epoch, self._next_batch
+        epoch, first = self.epoch, self._first_batch
+        self._first_batch = 0
         for index in range(first, len(self)):
             # Before the batch is handed out: whoever has it has drawn it.
             self._next_batch = index + 1
@@ -197,12 +199,13 @@ class AbstractDataLoader(ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch."""
-        self.epoch, self._next_batch = epoch, 0
+        self.epoch, self._first_batch, self._next_batch = epoch, 0, 0
 
     def state_dict(self) -> dict[str, int]:
         """Return where iterating is: the epoch, and the batch that comes next."""
         return {"epoch": self.epoch, "batch": self._next_batch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a place that `state_dict` returned."""
-        self.epoch, self._next_batch = int(state["epoch"]), int(state["batch"])
+        """Have the next iteration go on from a place that `state_dict` returned."""
+        self.epoch = int(state["epoch"])
+        self._first_batch = self._next_batch = int(state["batch"])

@@ -9,6 +9,7 @@ from treadle.errors import ConfigError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.dataset_sequential import SequentialDataset
+from treadle.recsys.enums import FeatureType
 from treadle.recsys.evaluation.scoring import users_at_once
 from treadle.recsys.interaction import Interaction, cat_interactions
 from treadle.recsys.loading.base import AbstractDataLoader
@@ -140,12 +141,17 @@ class NegSampleEvalDataLoader(Ranked):
         self.by_row = isinstance(dataset, SequentialDataset)
         if sampler is not None:
             self._find_positives()
-        elif self._label not in dataset.inter_feat:
-            raise ConfigError(
-                f"eval_args.mode is 'labeled', but the interactions have no field LABEL_FIELD={self._label!r}; load "
-                "it, or make it with threshold"
-            )
+        else:
+            self._check_label()
         super().__init__(config, dataset, sampler, shuffle=False)
+
+    def _check_label(self) -> None:
+        where = f"eval_args.mode is 'labeled', but LABEL_FIELD={self._label!r}"
+        if self._label not in self._dataset.inter_feat:
+            raise ConfigError(f"{where} is no field of the interactions; load it, or make it with threshold")
+        if self._dataset.field2type[self._label] is not FeatureType.FLOAT:
+            kind = self._dataset.field2type[self._label].value
+            raise ConfigError(f"{where} has the type {kind!r}; labels are numbers, of the type 'float'")
 
     def _count_rows(self) -> int:
         return len(self._dataset) if self.negatives is None else super()._count_rows()

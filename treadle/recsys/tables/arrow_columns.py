@@ -38,6 +38,11 @@ def kind_of(given: Any) -> FeatureType:
     return FeatureType.FLOAT if _is_numeric(given) or types.is_temporal(given) else FeatureType.TOKEN
 
 
+def is_truth(given: Any) -> bool:
+    """Return whether an Arrow type holds truth values."""
+    return bool(pyarrow().types.is_boolean(given))
+
+
 def _is_numeric(given: Any) -> bool:
     types = pyarrow().types
     return bool(types.is_integer(given) or types.is_floating(given) or types.is_decimal(given))

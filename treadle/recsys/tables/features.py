@@ -90,12 +90,18 @@ def fields_to_scale(
 
 
 def scale(column: Column, name: str) -> None:
-    """Bring the numbers of a column to 0..1, in place; numbers that are all the same become 1."""
+    """Bring the numbers of a column to 0..1, in place; numbers that are all the same become 1.
+
+    Raises:
+        DataError: A number is infinite.
+    """
     low, high = (column.values.min(), column.values.max()) if len(column.values) else (0, 0)
     if low == high:
         logger.warning("all values of %r are the same; scaled, they are 1", name)
         column.values = np.ones(column.values.shape)
         return
+    if not np.isfinite([low, high]).all():
+        raise DataError(f"the field {name!r} has infinite values, which cannot be scaled to 0..1; see normalize_field")
     # Whole numbers are subtracted as such: no two times become one by rounding.
     column.values = (column.values - low) / float(high - low)
 

@@ -1,19 +1,21 @@
 """Reading tables: atomic files, Parquet, CSV, and tables that are in memory already."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from treadle.errors import DataError, did_you_mean
 from treadle.recsys.enums import FeatureType
 from treadle.recsys.optional import pyarrow
-from treadle.recsys.tables.arrow_columns import column_of, kind_of
+from treadle.recsys.tables.arrow_columns import column_of, is_truth, kind_of
 from treadle.recsys.tables.columns import Table
 from treadle.recsys.tables.text_files import read_text_table
 
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
-CSV_SUFFIXES = (".csv", ".csv.gz")
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 COMPRESSED = ("", ".gz", ".zst", ".bz2")
 ENDINGS = (*COMPRESSED, *ARROW_SUFFIXES, *CSV_SUFFIXES)
 """What may stand behind `name.inter`, in the order in which it is looked for."""
@@ -29,6 +31,7 @@ class Reading:
         encoding: The encoding of text.
         ids: Fields that are tokens, whatever a table without typed names holds in them.
         time_field: The field that is read as whole numbers if it can be.
+        label_field: The field that is a number even where such a table holds truth values in it.
         field_types: Types of further fields of such tables.
         seq_len: The most values of sequence fields.
     """
@@ -38,6 +41,7 @@ class Reading:
     encoding: str = "utf-8"
     ids: frozenset[str] = frozenset()
     time_field: str | None = None
+    label_field: str | None = None
     field_types: Mapping[str, str] = field(default_factory=dict)
     seq_len: Mapping[str, int] = field(default_factory=dict)
 
@@ -92,6 +96,7 @@ def read_table(given: Any, selection: Selection, reading: Reading, *, name: str)
         data, name = _read_arrow_file(given, selection, reading), given.name
     else:
         data = _arrow_table(given, name)
+    _check_types(data.column_names, name)
     kinds = {column: _declared(column, data.schema.field(column).type, reading, name) for column in data.column_names}
     fields = {bare_name(column): column for column in data.column_names}
     chosen = selection.chosen(fields, name)
@@ -123,14 +128,30 @@ def bare_name(column: str) -> str:
 
 def _declared(column: str, arrow_type: Any, reading: Reading, name: str) -> FeatureType:
     """Return what a column of a table holds: by its typed name, by the settings, or by what is in it."""
+    stated = _stated(column, reading, name)
+    if stated is not None:
+        return stated
+    return FeatureType.FLOAT if column == reading.label_field and is_truth(arrow_type) else kind_of(arrow_type)
+
+
+def _stated(column: str, reading: Reading, name: str) -> FeatureType | None:
+    """Return what a column holds, if its name or the settings say so."""
     bare = bare_name(column)
     if bare != column:
         return FeatureType(column.rpartition(":")[2])
     if bare in reading.field_types:
         return feature_type(reading.field_types[bare], bare, f"field_types, for {name}")
-    if bare in reading.ids:
-        return FeatureType.TOKEN
-    return kind_of(arrow_type)
+    return FeatureType.TOKEN if bare in reading.ids else None
+
+
+def _check_types(columns: Sequence[str], name: str) -> None:
+    """Make sure that no name of a column is meant to have a type, and has one that does not exist."""
+    kinds = [kind.value for kind in FeatureType]
+    others_typed = any(bare_name(column) != column for column in columns)
+    for column in columns:
+        bare, colon, kind = column.rpartition(":")
+        if colon and bare and kind not in kinds and (others_typed or did_you_mean(kind, kinds)):
+            feature_type(kind, bare, name)
 
 
 def feature_type(text: str, column: str, where: str) -> FeatureType:
@@ -157,13 +178,22 @@ def _read_arrow_file(path: Path, selection: Selection, reading: Reading) -> Any:
             with arrow.memory_map(str(path)) as file:
                 names = arrow.ipc.open_file(file).schema.names
             return arrow.feather.read_table(path, columns=_wanted(names, selection, path.name))
-        with arrow.csv.open_csv(path, arrow.csv.ReadOptions(encoding=reading.encoding)) as stream:
-            names = stream.schema.names
-        types = {one: arrow.string() for one in names if bare_name(one) in reading.ids}
-        options = arrow.csv.ConvertOptions(include_columns=_wanted(names, selection, path.name), column_types=types)
-        return arrow.csv.read_csv(path, arrow.csv.ReadOptions(encoding=reading.encoding), convert_options=options)
+        return _read_csv(path, selection, reading)
     except (arrow.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _read_csv(path: Path, selection: Selection, reading: Reading) -> Any:
+    """Read text with commas or tabs; what is said to be tokens stays text, so that '007' is not 7."""
+    csv = pyarrow().csv
+    reads = csv.ReadOptions(encoding=reading.encoding)
+    parses = csv.ParseOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
+    with csv.open_csv(path, reads, parses) as stream:
+        names = stream.schema.names
+    stated = {one: _stated(one, reading, path.name) for one in names}
+    types = {one: pyarrow().string() for one, kind in stated.items() if kind is not None and kind.is_token}
+    wanted = _wanted(names, selection, path.name)
+    return csv.read_csv(path, reads, parses, csv.ConvertOptions(include_columns=wanted, column_types=types))
 
 
 def _wanted(names: list[str], selection: Selection, name: str) -> list[str]:
@@ -176,7 +206,7 @@ def _arrow_table(given: Any, name: str) -> Any:
     if isinstance(given, arrow.Table):
         return given
     if isinstance(given, Mapping):
-        return arrow.table({str(key): values for key, values in given.items()})
+        return _of_columns(given, name)
     if hasattr(given, "__arrow_c_stream__"):
         return arrow.table(given)
     if hasattr(given, "columns") and hasattr(given, "to_numpy"):
@@ -184,3 +214,14 @@ def _arrow_table(given: Any, name: str) -> Any:
     raise DataError(
         f"{name} is a {type(given).__name__}; give a path, an Arrow table, a data frame or a dict of columns"
     )
+
+
+def _of_columns(given: Mapping[Any, Any], name: str) -> Any:
+    columns = {
+        str(key): column.numpy(force=True) if isinstance(column, Tensor) else column for key, column in given.items()
+    }
+    arrow = pyarrow()
+    try:
+        return arrow.table(columns)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError) as error:
+        raise DataError(f"the columns {list(columns)} of {name} are no table: {error}") from error

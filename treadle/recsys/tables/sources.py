@@ -13,6 +13,8 @@ from treadle.recsys.tables.filtering import Tables
 from treadle.recsys.tables.layouts import check_layout, read_interactions
 from treadle.recsys.tables.reading import COMPRESSED, ENDINGS, Reading, Selection, find_file, read_table
 
+SUFFIXES = ("inter", "user", "item", "kg", "link")
+"""What the tables of a data set are called, beside those of `additional_feat_suffix`."""
 PARTS = {2: ("train", "test"), 3: ("train", "valid", "test")}
 """What the names of a split that comes with the data mean, by how many there are."""
 
@@ -44,6 +46,7 @@ class Sources:
         self._layout = check_layout(config["inter_layout"])
         self._given = dict(given)
         self.reading = reading_of(config)
+        self._check_suffixes()
         parts = self._given.get("inter")
         names = config["benchmark_filename"]
         self.split = isinstance(parts, (list, tuple)) or (parts is None and names is not None)
@@ -61,6 +64,18 @@ class Sources:
                 f"a table is handed over as {sorted(unknown)[0]!r}; there are {known} and the names in "
                 "additional_feat_suffix"
             )
+
+    def _check_suffixes(self) -> None:
+        """Make sure that `load_col` and `unload_col` name tables that there can be."""
+        known = (*SUFFIXES, *(self._config["additional_feat_suffix"] or ()))
+        for setting in ("load_col", "unload_col"):
+            value = self._config[setting]
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{setting}={value!r} must map a suffix to fields, such as {{'inter': ['user_id']}}")
+            for suffix in value or ():
+                if suffix not in known:
+                    near = did_you_mean(str(suffix), known) or "; add it to additional_feat_suffix"
+                    raise ConfigError(f"{setting} names the table {suffix!r}, which is none of {list(known)}{near}")
 
     def _needed(self, suffix: str) -> Any:
         """Return where a table is that this kind of data set cannot do without."""
@@ -123,9 +138,6 @@ class Sources:
         typed = suffix not in self._given and (self._layout == "atomic" or suffix != "inter")
         if not typed and "load_col" not in config.external_config_dict:
             load = None
-        for name, value in (("load_col", load), ("unload_col", unload)):
-            if value is not None and not isinstance(value, Mapping):
-                raise ConfigError(f"{name}={value!r} must map a suffix to fields, such as {{'inter': ['user_id']}}")
         left_out = tuple((unload or {}).get(suffix) or ())
         if load is None:
             return Selection(None, left_out)
@@ -184,6 +196,7 @@ def reading_of(config: Config) -> Reading:
         encoding=config["encoding"],
         ids=frozenset(name for name in ids if name),
         time_field=config["TIME_FIELD"],
+        label_field=config["LABEL_FIELD"],
         field_types=config["field_types"] or {},
         seq_len=config["seq_len"] or {},
     )
@@ -213,7 +226,17 @@ def read_tables(config: Config, sources: Sources) -> Tables:
         if table is not None:
             tables.others[suffix] = table
     sources.sizes = sizes
+    _check_field_types(config["field_types"] or {}, tables)
     return tables
+
+
+def _check_field_types(given: Mapping[str, Any], tables: Tables) -> None:
+    """Make sure that `field_types` names no field that is nearly one of those that are there."""
+    loaded = {name for table in tables.all() for name in table.columns}
+    for name in given:
+        near = "" if name in loaded else did_you_mean(name, sorted(loaded))
+        if near:
+            raise ConfigError(f"field_types names the field {name!r}, which is not loaded{near}")
 
 
 def _features(sources: Sources, suffix: str, id_field: str | None) -> Table | None:

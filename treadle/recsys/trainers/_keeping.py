@@ -43,6 +43,7 @@ class Keeping(Evaluating):
     """
 
     optimizer: Any
+    _train_data: Any
     best_valid_score: float
     best_valid_result: Any
     train_loss_dict: dict[int, float]
@@ -99,6 +100,7 @@ class Keeping(Evaluating):
             "model": self.config.model,
             "located_at": getattr(self.config.model_class, "located_at", None),
             "dataset": self.config.dataset,
+            "fingerprints": getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}),
             "config": storable(self.config.plain()),
             "epoch": epoch,
             "cur_step": self.cur_step,
@@ -124,6 +126,12 @@ class Keeping(Evaluating):
         """Keep the best model in memory, where no file is wanted."""
         others = OtherParameters(self.model, self.device).state_dict()
         self._best = (kept_weights(plain_state_dict(self.model)), others)
+
+    def _name_best(self, earlier: str) -> None:
+        """Go back to the file of an earlier `fit`, if no model since then was better than the one in there."""
+        here = [Path(name).exists() for name in (self.saved_model_file, earlier)]
+        if self._processes.share(here == [False, True]):
+            self.saved_model_file = self._proposed = earlier
 
     # Going on -----------------------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class Keeping(Evaluating):
             if name not in state["optimizer"]:
                 raise CheckpointError(f"{path} has no optimizer {name!r}; it has {sorted(state['optimizer'])}")
             OptimizerState(optimizer, self.model).load_state_dict(state["optimizer"][name])
-        self.saved_model_file = str(path)
+        self.saved_model_file, self._best = str(path), None
         self.start_epoch = int(state["epoch"]) + 1
         self.cur_step = int(state["cur_step"])
         self.best_valid_score = float(state["best_valid_score"])

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treadle.errors import LossError
 from treadle.parallel import Processes
 
 
@@ -41,7 +42,7 @@ class EpochLosses:
             # The most common case; what is below is a good part of a small step.
             known.add_(parts[0].detach().view(1))
             return
-        losses = torch.stack([part.detach().reshape(()) for part in parts])
+        losses = torch.stack([_number(part) for part in parts])
         if self._only_finite:
             losses = torch.where(torch.isfinite(losses), losses, 0)
         if known is None or len(known) < len(parts):
@@ -74,3 +75,9 @@ class EpochLosses:
                 self._sums[name] = total.to(self._device, copy=True)
         for name in set(self._sums) - set(state):
             self._sums[name].zero_()
+
+
+def _number(part: Tensor) -> Tensor:
+    if part.numel() != 1:
+        raise LossError(f"the loss of a batch has the shape {tuple(part.shape)}; reduce it with .mean() or .sum()")
+    return part.detach().reshape(())

@@ -55,14 +55,13 @@ def metric_plan(config: Config, dataset: Dataset, counts: Tensor | None) -> Metr
         ConfigError: A metric cannot be calculated, or a k is above the number of items.
         UnknownMetricError: `valid_metric` is not calculated.
     """
-    ratio = config["tail_ratio"]
     plan = MetricPlan(
         config["metrics"],
         config["topk"],
         num_items=0 if dataset.iid_field is None else dataset.item_num,
         item_counts=counts,
-        tail_ratio=0.1 if ratio is None else ratio,
-        gauc_weight=config["gauc_weight"] or "impressions",
+        tail_ratio=config["tail_ratio"],
+        gauc_weight=config["gauc_weight"],
         decimals=int(config["metric_decimal_place"]),
     )
     plan.check_valid_metric(config["valid_metric"])

@@ -85,9 +85,13 @@ class Fitting:
             self._evaluate(epoch)
 
     def finish(self) -> None:
-        """Save the last epoch, if there was no evaluation to say which is the best."""
-        if self._unsaved_epoch is not None:
+        """Keep the last model, if there was no evaluation to say which is the best."""
+        if self._unsaved_epoch is None:
+            return
+        if self._saved:
             self._save(self._unsaved_epoch)
+        else:
+            self._trainer._remember_best()
 
     def _report_loss(self, epoch: int, losses: Losses | None, seconds: float) -> None:
         trainer, core = self._trainer, self.core
@@ -102,10 +106,10 @@ class Fitting:
         core.print(trainer._generate_train_loss_output(epoch, 0.0, seconds, known))
 
     def _save_without_evaluation(self, epoch: int) -> None:
-        """Keep the newest model: at once if somebody else saves it, else now and then, and at the end."""
+        """Save the newest model: at once if somebody else saves it, else now and then; the last is kept at the end."""
+        self._unsaved_epoch = epoch
         if not self._saved:
             return
-        self._unsaved_epoch = epoch
         assert self.core is not None
         now = time.monotonic()
         due = self._saves_always or bool(self.core.processes.share(now - self._saved_time >= SAVE_SECONDS))
@@ -117,6 +121,7 @@ class Fitting:
         self._unsaved_epoch = None
         save = self._trainer._save_checkpoint
         save(epoch, **accepted(save, verbose=True))
+        self._trainer._best = None
 
     def _evaluate(self, epoch: int) -> None:
         trainer, core = self._trainer, self.core

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
-from treadle.errors import ConfigError, NonFiniteError
+from treadle.errors import ConfigError, DataError, NonFiniteError
 from treadle.leaving import PreemptedExit
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
@@ -116,6 +116,7 @@ class Trainer(Keeping):
             callback_fn=callback_fn,
         )
         self._get_ready(train_data, valid_data if fitting.evaluates else None)
+        earlier = self.saved_model_file
         options = self._core_options(saved=saved, verbose=verbose, show_progress=show_progress)
         epochs = self._epochs_in_all()
         if self.start_epoch >= epochs and not self._folder_holds_run(options):
@@ -125,6 +126,7 @@ class Trainer(Keeping):
             core = fitting.core = self._make_core(train_data, options, fitting.epoch_end)
             self._run(core, epochs, fitting.finish)
         self._files.wait()
+        self._name_best(earlier)
         if not fitting.evaluates:
             return NO_VALIDATION, None
         return self.best_valid_score, self.best_valid_result
@@ -154,10 +156,13 @@ class Trainer(Keeping):
 
     def _get_ready(self, train_data: Any, valid_data: Any) -> None:
         """Find out before the first epoch what would fail after it."""
+        if train_data is None or isinstance(train_data, Dataset):
+            got = type(train_data).__name__
+            raise DataError(f"fit got a {got} to train on; pass the first loader that data_preparation returns")
         self.config.check_unread_keys()
         self._require_names()
         self._evaluations.clear()
-        self._best = self._recommender = None
+        self._recommender = None
         self._train_data = train_data
         self.eval_collector.data_collect(train_data)
         if isinstance(train_data, AbstractDataLoader):

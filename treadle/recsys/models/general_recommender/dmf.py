@@ -86,6 +86,14 @@ class DMF(GeneralRecommender):
         users, items = self.towers()
         return self._finished(users, self.user_fc_layers), self._finished(items, self.item_fc_layers)
 
+    def user_vectors(self) -> Tensor:
+        """Return the last layer of each user id."""
+        return self.embeddings()[0]
+
+    def item_vectors(self) -> Tensor:
+        """Return the last layer of each item id."""
+        return self.embeddings()[1]
+
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of scores and ratings, these divided by the highest."""
         score = at_least_float32(self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]))

@@ -48,3 +48,7 @@ class EASE(FittedRecommender):
     def scores(self, users: Tensor) -> Tensor:
         """Return the sums of weights."""
         return similarity_scores(self.histories, users, self.result("item_similarity"))
+
+    def item_similarities(self, items: Tensor) -> Tensor:
+        """Return what each of some items adds to the score of every item, `[items, n_items]`."""
+        return self.result("item_similarity")[items]

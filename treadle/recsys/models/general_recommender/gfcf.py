@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
 from treadle.recsys.models.eigenvectors import leading_eigenvectors
@@ -53,8 +54,15 @@ class GFCF(FittedRecommender):
 
     def scores(self, users: Tensor) -> Tensor:
         """Return the filtered histories."""
-        history = self.histories.rows(users, distinct=False)
+        return self._filtered(self.histories.rows(users, distinct=False))
+
+    def _filtered(self, history: Tensor) -> Tensor:
+        """Return what both filters make of how often each item was used, `[rows, n_items]`."""
         roots = self.graph.split(self.graph.degrees)[1].clamp(min=1).sqrt()
         vectors = self.result("vectors")
         low = ((history / roots) @ vectors) @ vectors.T * roots
         return self._smoothed(history.T).T + self.alpha * low
+
+    def item_similarities(self, items: Tensor) -> Tensor:
+        """Return the scores for somebody who has used only one of some items, `[items, n_items]`."""
+        return self._filtered(functional.one_hot(items, self.n_items).to(self.vectors.dtype))

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from treadle.errors import ConfigError
 from treadle.recsys.evaluation.top_items import top_items
 from treadle.recsys.models.fitted_recommender import FittedRecommender
 from treadle.recsys.models.histories import Histories, rows_of_csr
@@ -76,12 +78,27 @@ class ItemKNN(FittedRecommender):
         there = similarities > 0
         return own[there], neighbours[there], similarities[there]
 
+    def _similarity(self) -> Tensor:
+        """Return the similarities of items as a matrix, in which the column of an item has its neighbours."""
+        starts, others, values = (self.result(name) for name in ("starts", "others", "similarities"))
+        return csr_matrix(starts, others, values, (self.n_items, self.n_items))
+
     def scores(self, users: Tensor) -> Tensor:
         """Return the sums of similarities."""
-        starts, others, values = (self.result(name) for name in ("starts", "others", "similarities"))
         if not self.by_user:
-            similarity = csr_matrix(starts, others, values, (self.n_items, self.n_items))
-            return similarity_scores(self.histories, users, similarity)
+            return similarity_scores(self.histories, users, self._similarity())
+        starts, others, values = (self.result(name) for name in ("starts", "others", "similarities"))
         bounds, places = rows_of_csr(starts[:-1], starts.diff(), users)
         near = csr_matrix(bounds, others[places], values[places], (len(users), self.n_users))
         return torch.mm(near, self.histories.whole()).to_dense()
+
+    def item_similarities(self, items: Tensor) -> Tensor:
+        """Return how similar every item is to each of some items, 0 if it is none of its neighbours.
+
+        Raises:
+            ConfigError: The neighbours are those of users.
+        """
+        if self.by_user:
+            raise ConfigError("ItemKNN with knn_method='user' knows how similar users are; for items, set it to 'item'")
+        columns = functional.one_hot(items, self.n_items).to(self.similarities.dtype)
+        return torch.mm(self._similarity(), columns.T).T

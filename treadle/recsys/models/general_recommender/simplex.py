@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -63,16 +64,24 @@ class SimpleX(GeneralRecommender):
         together: Tensor = (items * weights.unsqueeze(-1)).sum(dim=1)
         return together
 
-    def user_vectors(self, user: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def represented(self, user: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the vectors of users, not yet scaled to a length of 1, and the embeddings of them and their items."""
         history: Tensor = self.known.history[user]
         users, items = self.user_emb(user), self.item_emb(history)
         common: Tensor = self.UI_map(self._aggregated(users, items, history != 0))
         return self.gamma * users + (1 - self.gamma) * common, users, items
 
+    def user_vectors(self) -> Tensor:
+        """Return the vector of each user id; its cosine to that of an item is the score."""
+        return self.represented(torch.arange(self.n_users, device=self.user_emb.weight.device))[0]
+
+    def item_vectors(self) -> Tensor:
+        """Return the vector of each item id."""
+        return self.item_emb.weight
+
     def forward(self, user: Tensor, pos_item: Tensor, neg_item: Tensor) -> Tensor:
         """Return the contrastive loss, and the penalty on the embeddings."""
-        vectors, users, items = self.user_vectors(user)
+        vectors, users, items = self.represented(user)
         vectors = self.dropout(vectors)
         positives, negatives = self.item_emb(pos_item), self.item_emb(neg_item)
         pulled = functional.relu(1 - cosine(vectors, positives)).mean()
@@ -86,11 +95,11 @@ class SimpleX(GeneralRecommender):
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the cosine of each row, `[rows]`."""
-        return cosine(self.user_vectors(interaction[self.USER_ID])[0], self.item_emb(interaction[self.ITEM_ID]))
+        return cosine(self.represented(interaction[self.USER_ID])[0], self.item_emb(interaction[self.ITEM_ID]))
 
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the cosines of all items, `[rows * n_items]`."""
-        users = functional.normalize(self.user_vectors(interaction[self.USER_ID])[0], dim=-1)
+        users = functional.normalize(self.represented(interaction[self.USER_ID])[0], dim=-1)
         return all_dots(users, functional.normalize(self.item_emb.weight, dim=-1))
 
 
