@@ -45,11 +45,18 @@ class DecisionTreeTrainer(Trainer):
         self._params.setdefault("seed", int(config["seed"]))
         self._num_rounds = self._count("num_boost_round")
         self._stopping_rounds = self._count("early_stopping_rounds", optional=True)
-        self.verbose_eval = self._count("verbose_eval", optional=True) or self._num_rounds
+        self.verbose_eval = self._rounds_between_lines()
         self._restart_rounds = _count("restart_rounds", config["restart_rounds"], optional=True)
 
     def _count(self, name: str, *, optional: bool = False) -> Any:
         return _count(f"{self.prefix}_{name}", self.config[f"{self.prefix}_{name}"], optional=optional)
+
+    def _rounds_between_lines(self) -> int:
+        # The libraries, and so RecBole, take truth values as well: every round, or the last one alone.
+        given = self.config[f"{self.prefix}_verbose_eval"]
+        if given is None or isinstance(given, bool):
+            return 1 if given else self._num_rounds
+        return int(self._count("verbose_eval"))
 
     def _boosting(self, **arguments: Any) -> Boosting:
         """Return the library at work, with the arguments that every library has."""
