@@ -128,6 +128,20 @@ def test_all_trainers_are_served() -> None:
     assert (Trainer, KGTrainer, Same) == (recsys.Trainer, recsys.KGTrainer, recsys.Trainer)
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_trees_are_treadles_own_whether_or_not_the_package_is_installed(tmp_path: Path, installed: bool) -> None:
+    package = write_package(tmp_path) if installed else None
+    with compat.recbole_names(package):
+        from recbole.model.exlib_recommender import LightGBM
+        from recbole.model.exlib_recommender.lightgbm import LightGBM as Same
+    assert LightGBM is Same is get_model("LightGBM")
+    if installed:
+        assert compat.get_model("LightGBM", package=package) is LightGBM
+    # The class has Treadle's settings, before and after.
+    assert "default_settings" not in vars(LightGBM)
+    assert Config(LightGBM, "toy")["lgb_early_stopping_rounds"] == 50
+
+
 def test_what_old_files_expect_of_numpy_and_scipy_is_theirs_alone(tmp_path: Path) -> None:
     text = "import numpy as np\nimport scipy.sparse as sp\nclass Mine:\n    def calculate_loss(self): ..."
     (tmp_path / "mine.py").write_text(text)
@@ -139,6 +153,42 @@ def test_what_old_files_expect_of_numpy_and_scipy_is_theirs_alone(tmp_path: Path
     assert matrix.toarray().tolist() == [[0.0, 0.0], [2.0, 0.0]]
     assert not hasattr(np, "float_") or np.lib.NumpyVersion(np.__version__) < "2.0.0"
     assert type(matrix) is not scipy.sparse.dok_matrix
+
+
+LOADS = """
+import torch
+from recbole.model.general_recommender import BPR
+
+
+class Begun(BPR):
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        self.load_state_dict(torch.load(config["begin_from"], map_location="cpu")["state_dict"])
+"""
+
+
+@pytest.mark.parametrize("written_by", ["Treadle", "torch"])
+def test_a_model_may_begin_from_a_file_that_it_opens_itself(tmp_path: Path, written_by: str) -> None:
+    (tmp_path / "begun.py").write_text(LOADS)
+    first, _ = trained(tmp_path, "BPR", embedding_size=8)
+    file = first.saved_model_file
+    if written_by == "torch":
+        # As RecBole has it: an object of a class beside the weights.
+        file = str(tmp_path / "theirs.pth")
+        torch.save({"config": Path("any"), "state_dict": first.model.state_dict()}, file)
+    model = compat.load_model(tmp_path / "begun.py")
+    config = Config(model, "toy", config_dict=settings(tmp_path, begin_from=file, embedding_size=8))
+    begun = model(config, create_dataset(config, inter=interactions()))
+    assert begun.item_embedding.weight.equal(first.model.item_embedding.weight)
+    # Elsewhere torch is torch's own.
+    module = sys.modules[model.__module__]
+    assert module.torch.ones is torch.ones
+    assert module.torch.load is not torch.load
+
+
+def test_a_model_that_opens_no_file_has_torch_itself(tmp_path: Path) -> None:
+    model = compat.load_model(write(tmp_path, "my_sequence.py"), "MySequence")
+    assert sys.modules[model.__module__].torch is torch
 
 
 def test_a_model_may_look_through_all_histories(tmp_path: Path) -> None:
@@ -168,7 +218,7 @@ def test_a_model_of_the_package_is_made_of_the_packages_own_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(write_package(tmp_path)))
-    assert compat.recbole_models() == ["Needy", "Tiny"]
+    assert compat.recbole_models() == ["LightGBM", "Needy", "Tiny"]
     trainer, result = trained(tmp_path, "recbole:Tiny")
     assert trainer.model.of_the_package
     assert trainer.model.users.embedding_dim == 3

@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import MODELS, ROOT
+from treadle.recsys.compat.names import MODELS, ROOT, TREES
 from treadle.recsys.compat.package import MISSING, find_package, models_in
 from treadle.recsys.compat.serving import serve_from_now_on, serving, unserved_names
 from treadle.recsys.compat.settings import dataset_class_of, file_settings, input_type_of, package_settings
@@ -74,7 +74,7 @@ def recbole_models(package: Place = None) -> list[str]:
 def get_model(name: str, *, package: Place = None) -> Any:
     """Return a model class of RecBole's package, its source as it is, ready for Treadle's data and trainers.
 
-    Its settings are those that come with it in RecBole's package.
+    Its settings are those that come with it in RecBole's package. `LightGBM` and `XGBoost` are Treadle's own.
 
     Args:
         name: Its name; `recbole.model.general_recommender:ENMF` and `recbole:ENMF` name it, too.
@@ -92,7 +92,7 @@ def get_model(name: str, *, package: Place = None) -> Any:
         raise ConfigError(f"RecBole's package has no model {name!r}{near}")
     with serving(folder), _explained(f"RecBole's {short}"):
         model = resolve_name(f"{known[short]}:{short}")
-    if "default_settings" not in vars(model):
+    if "default_settings" not in vars(model) and not known[short].startswith(f"{TREES}."):
         model.default_settings = package_settings(folder, short, model.type)
         model.located_at = PREFIX + short
         model.input_type = input_type_of(model)
