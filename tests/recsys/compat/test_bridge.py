@@ -226,6 +226,18 @@ def test_a_model_of_the_package_is_made_of_the_packages_own_parts(
     assert 0 <= result["ndcg@5"] <= 1
 
 
+def test_a_model_of_a_file_has_the_settings_of_the_model_of_the_package_that_it_is_made_from(tmp_path: Path) -> None:
+    package = write_package(tmp_path)
+    text = "from recbole.model.general_recommender.tiny import Tiny\nclass Mine(Tiny): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    model = compat.load_model(tmp_path / "mine.py", package=package)
+    trainer, _ = trained(tmp_path, model)
+    assert trainer.model.users.embedding_dim == 3
+    # The model of the package must not be taken for the one that is made from it.
+    with pytest.raises(ConfigError, match="there is no model 'Mine'"):
+        load_data_and_model(trainer.saved_model_file)
+
+
 def test_a_saved_model_of_the_package_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(write_package(tmp_path)))
     header = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")

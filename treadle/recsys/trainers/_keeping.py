@@ -97,7 +97,7 @@ class Keeping(Evaluating):
         state = {
             "format": FORMAT,
             "model": self.config.model,
-            "located_at": getattr(self.config.model_class, "located_at", None),
+            "located_at": vars(self.config.model_class).get("located_at"),
             "dataset": self.config.dataset,
             "config": storable(self.config.plain()),
             "epoch": epoch,
