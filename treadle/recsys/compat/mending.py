@@ -76,8 +76,8 @@ def _with_updates(sparse: ModuleType) -> ModuleType:
     return Mended(sparse, {"dok_matrix": dok_matrix})
 
 
-def load_weights(file: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what is in a file of weights that a model begins from, in the place of `torch.load`.
+def load_weights(file: str | os.PathLike[str], *ignored: Any, **also_ignored: Any) -> Any:
+    """Return what is in a file of weights that a model begins from; in the place of torch's `load`.
 
     Models of RecBole's open such files themselves, and expect a dict with `state_dict`. Torch's own function refuses
     those that Treadle's trainers write, which are no pickles, and those of RecBole's, which hold an object. Here both
@@ -86,6 +86,4 @@ def load_weights(file: Any, *args: Any, **kwargs: Any) -> Any:
     Raises:
         CheckpointError: The file is not there, damaged, or neither.
     """
-    if not isinstance(file, (str, os.PathLike)):
-        return torch.load(file, *args, **kwargs)
     return read_torch_file(file) if zipfile.is_zipfile(file) else read_file(file)
