@@ -91,6 +91,5 @@ def _write_page(made: "Benchmark") -> None:
         return
     from treadle.report.page import NAME, write_report
 
-    title = f"{made.protocol.dataset}: {len(made.leaderboard().lines)} models"
-    page = write_report(runs, made.folder / NAME, together=made.folder, title=title)
+    page = write_report(runs, made.folder / NAME, together=made.folder, title=made.leaderboard().title())
     typer.echo(f"the page is {page}")
