@@ -6,6 +6,7 @@ from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.recsys.boosting import Boosting, LabelledRows, Rounds, rows_of
+from treadle.recsys.models.settings import whole, whole_or_none
 from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore
 from treadle.recsys.trainers._tree_core import TreeCore
 from treadle.recsys.trainers.trainer import Trainer
@@ -39,20 +40,17 @@ class DecisionTreeTrainer(Trainer):
         self.epochs = self.eval_step = 1
         self._params = dict(config[f"{self.prefix}_params"] or {})
         self._params.setdefault("seed", int(config["seed"]))
-        self._num_rounds = self._count("num_boost_round")
-        self._stopping_rounds = self._count("early_stopping_rounds", optional=True)
+        self._num_rounds = whole(config, f"{self.prefix}_num_boost_round")
+        self._stopping_rounds = whole_or_none(config, f"{self.prefix}_early_stopping_rounds")
         self.verbose_eval = self._rounds_between_lines()
-        self._restart_rounds = _count("restart_rounds", config["restart_rounds"], optional=True)
-
-    def _count(self, name: str, *, optional: bool = False) -> Any:
-        return _count(f"{self.prefix}_{name}", self.config[f"{self.prefix}_{name}"], optional=optional)
+        self._restart_rounds = whole_or_none(config, "restart_rounds")
 
     def _rounds_between_lines(self) -> int:
         # The libraries, and so RecBole, take truth values as well: every round, or the last one alone.
-        given = self.config[f"{self.prefix}_verbose_eval"]
-        if given is None or isinstance(given, bool):
-            return 1 if given else self._num_rounds
-        return int(self._count("verbose_eval"))
+        name = f"{self.prefix}_verbose_eval"
+        if self.config[name] is True:
+            return 1
+        return whole(self.config, name) if self.config[name] else self._num_rounds
 
     def _boosting(self, **arguments: Any) -> Boosting:
         """Return the library at work, with the arguments that every library has."""
@@ -125,11 +123,3 @@ class DecisionTreeTrainer(Trainer):
 
     def _execution(self) -> str:
         return "eager"
-
-
-def _count(name: str, value: Any, *, optional: bool) -> int | None:
-    if value is None and optional:
-        return None
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{name}={value!r} must be a whole number from 1{', or nothing' if optional else ''}")
-    return value
