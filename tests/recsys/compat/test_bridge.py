@@ -274,6 +274,15 @@ def test_a_name_that_is_not_served_is_named(tmp_path: Path) -> None:
         compat.load_model(tmp_path / "mine.py")
 
 
+def test_of_several_names_that_are_not_served_the_one_of_the_file_is_named(tmp_path: Path) -> None:
+    # The modules are there already when the second file asks for the name in the first of them.
+    (tmp_path / "all.py").write_text("import recbole.utils, recbole.sampler\nfrom recbole.sampler import Nothing\n")
+    (tmp_path / "mine.py").write_text("from recbole.utils import WandbLogger\n")
+    for name, wanted in (("all.py", "sampler.Nothing"), ("mine.py", "utils.WandbLogger")):
+        with pytest.raises(ConfigError, match=rf"{name} imports recbole\.{wanted}, which Treadle does not serve"):
+            compat.load_model(tmp_path / name)
+
+
 def test_a_module_that_is_not_served_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import recbole.properties.tables\n")
     with pytest.raises(ConfigError, match=r"mine\.py imports recbole\.properties, which Treadle does not serve"):

@@ -22,6 +22,8 @@ from treadle.recsys.compat.package import models_in
 
 _kept: dict[Path | None, dict[str, ModuleType]] = {}
 """The modules of each package that were served before: a class is the same each time it is asked for."""
+_unserved: list[str] = []
+"""What was asked of served modules, and is not there, in the order in which it was asked."""
 
 
 class Served(ModuleType):
@@ -30,14 +32,13 @@ class Served(ModuleType):
     def __init__(self, name: str, names: Names) -> None:
         super().__init__(name, f"What Treadle serves as {name}.")
         self.__dict__["_names"] = names
-        self.__dict__["_unserved"] = []
         self.__dict__["__all__"] = sorted(names)
 
     def __getattr__(self, name: str) -> Any:
         where = self.__dict__["_names"].get(name)
         if where is None:
             if not name.startswith("_"):
-                self.__dict__["_unserved"].append(name)
+                _unserved.append(f"{self.__name__}.{name}")
             raise AttributeError(f"{self.__name__} serves no {name!r}")
         value = resolve_name(f"{where}:{name}")
         self.__dict__[name] = value
@@ -181,9 +182,8 @@ def serve_from_now_on(package: Path | None) -> None:
 
 
 def unserved_names() -> list[str]:
-    """Return what was asked of served modules, and is not there, as `recbole.utils.Name`."""
-    served = [module for name, module in list(sys.modules.items()) if name.startswith(ROOT)]
-    return [f"{one.__name__}.{name}" for one in served if isinstance(one, Served) for name in vars(one)["_unserved"]]
+    """Return what was asked of served modules, and is not there, as `recbole.utils.Name`; the last one last."""
+    return list(_unserved)
 
 
 def _taken_out() -> dict[str, ModuleType]:
