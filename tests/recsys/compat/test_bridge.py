@@ -18,6 +18,7 @@ from treadle.recsys import Config, compat, create_dataset, data_preparation, get
 from treadle.recsys.compat.datasets import ListedDataset
 from treadle.recsys.compat.names import MODEL_SIDE, SYSTEM
 from treadle.recsys.compat.package import VARIABLE
+from treadle.recsys.dataset_sequential import DIENDataset, SequentialDataset
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.quick_start import load_data_and_model
 
@@ -103,6 +104,20 @@ def test_models_that_recbole_gives_users_get_users(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text.replace("MyGeneral", "MultiVAE"))
     model = compat.load_model(tmp_path / "mine.py")
     assert Config(model, "toy")["MODEL_INPUT_TYPE"] is InputType.USERWISE
+
+
+@pytest.mark.parametrize(("name", "dataset"), [("GRU4Rec", SequentialDataset), ("DIEN", DIENDataset)])
+def test_a_namesake_of_a_model_of_treadles_has_the_rows_that_recbole_gives_it(
+    tmp_path: Path, name: str, dataset: type
+) -> None:
+    text = write(tmp_path, "my_sequence.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace("MySequence", name))
+    model = compat.load_model(tmp_path / "mine.py", name)
+    config = Config(model, "toy", config_dict=settings(tmp_path, loss_type="CE", MAX_ITEM_LIST_LENGTH=6))
+    train, *_ = data_preparation(config, create_dataset(config, inter=interactions()))
+    assert type(train.dataset) is dataset
+    # One target a row, where Treadle's own GRU4Rec is trained at all positions.
+    assert train.batch_at(0, 0)["item_id"].dim() == 1
 
 
 def test_several_negatives_come_in_the_layout_that_recbole_has(tmp_path: Path) -> None:

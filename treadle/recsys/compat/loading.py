@@ -103,8 +103,13 @@ def _make_ready(model: Any, name: str, package: Path) -> None:
         return
     model.default_settings = package_settings(package, name, model.type)
     model.located_at = PREFIX + name
+    _set_data(model)
+
+
+def _set_data(model: Any) -> None:
+    """Let a model class say what batches, and which data set, RecBole gives to models of its name."""
     model.input_type = input_type_of(model)
-    own = dataset_class_of(name)
+    own = dataset_class_of(model.__name__)
     if own is not None:
         model.dataset_class = own
 
@@ -137,7 +142,7 @@ def load_model(file: str | os.PathLike[str], name: str | None = None, *, package
             _make_ready(ancestor, ancestor.__name__, folder)
     if "default_settings" not in vars(model):
         model.default_settings = file_settings(model, getattr(model, "type", None))
-        model.input_type = input_type_of(model)
+        _set_data(model)
     return model
 
 
