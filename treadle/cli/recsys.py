@@ -146,15 +146,11 @@ def _model_class(name: str | None) -> Any:
     if name is None or not ("." in name or ":" in name):
         return name
     from treadle.recsys import compat
+    from treadle.recsys.model_registry import locate_model
 
     # The process is this command's: what a file imports from recbole while it runs is served, too.
     compat.install_names()
-    found = compat.resolve(name)
-    if found is not None:
-        return found
-    from treadle.config.locating import locate
-
-    return locate(name)
+    return locate_model(name)
 
 
 def _described(config: "Config", trainer: Any, data: Any) -> str:

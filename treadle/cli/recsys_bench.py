@@ -88,7 +88,6 @@ def _show_page(made: "Benchmark") -> None:
     """Write the page of a benchmark, and say where it is."""
     from treadle.report.page import NAME
 
-    title = f"{made.protocol.dataset}: {len(made.leaderboard().lines)} models"
-    page = write_page(made.run_folders(), made.folder / NAME, together=made.folder, title=title)
+    page = write_page(made.run_folders(), made.folder / NAME, together=made.folder, title=made.leaderboard().title())
     if page is not None:
         typer.echo(f"the page is {page}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from treadle.config.locating import locate
 from treadle.errors import ConfigError, did_you_mean
 
 Model = TypeVar("Model", bound=type)
@@ -56,14 +57,32 @@ def get_model(name: Any) -> Any:
         return name
     models = _known()
     if name not in models:
-        for resolver in _resolvers if isinstance(name, str) else ():
-            found = resolver(name)
-            if found is not None:
-                return found
+        found = _resolved(name) if isinstance(name, str) else None
+        if found is not None:
+            return found
         same = [known for known in models if known.lower() == str(name).lower()]
         near = f"; did you mean {same[0]!r}?" if same else did_you_mean(str(name), models)
         raise ConfigError(f"there is no model {name!r}{near or f'; there are {sorted(models)}'}")
     return models[name]
+
+
+def locate_model(name: str) -> Any:
+    """Return the model class that a text of the command line stands for.
+
+    Args:
+        name: The name of a model, the full name of a class, or what a resolver knows, such as `my_model.py:MyModel`.
+
+    Raises:
+        ConfigError: There is no such class.
+    """
+    found = _resolved(name)
+    if found is not None:
+        return found
+    return locate(name) if "." in name else get_model(name)
+
+
+def _resolved(name: str) -> Any:
+    return next((found for resolver in _resolvers if (found := resolver(name)) is not None), None)
 
 
 def model_names() -> list[str]:

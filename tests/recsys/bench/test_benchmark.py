@@ -9,9 +9,11 @@ import yaml
 
 from tests.recsys.bench.contestants import Tired
 from tests.recsys.bench.tiny import HERE, benchmark, protocol
+from tests.recsys.compat.written_for_recbole import write_package
 from treadle.errors import ConfigError
 from treadle.recsys import Config, run_recbole
 from treadle.recsys.bench import Benchmark, Record
+from treadle.recsys.compat.package import VARIABLE
 
 
 def test_each_model_is_trained_as_it_would_be_alone(tmp_path: Path) -> None:
@@ -122,6 +124,17 @@ def test_other_settings_are_refused_for_other_seeds_too(tmp_path: Path) -> None:
     benchmark(tmp_path, ["BPR"]).run()
     with pytest.raises(ConfigError, match=r"BPR-2020 was begun with learning_rate=0.001, and now BPR has 0.1"):
         benchmark(tmp_path, ["BPR"], seeds=[7], **{"BPR.learning_rate": 0.1}).run()
+
+
+def test_a_model_of_recboles_package_is_in_the_table_beside_its_namesake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(write_package(tmp_path)))
+    (tmp_path / "own.py").write_text("from recbole.model.general_recommender import Tiny\nclass BPR(Tiny): ...\n")
+    table = benchmark(tmp_path, [f"{tmp_path / 'own.py'}:BPR", "recbole:Tiny"], epochs=1).run()
+    assert not table.failed
+    assert {line.model for line in table.lines} == {"BPR", "recbole-Tiny"}
+    assert (tmp_path / "bench" / "settings" / "recbole-Tiny.yaml").is_file()
 
 
 @pytest.mark.slow

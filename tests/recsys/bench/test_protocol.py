@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.recsys.bench.tiny import HERE, protocol
+from tests.recsys.compat.written_for_recbole import write_package
 from treadle.errors import ConfigError
+from treadle.recsys.compat.package import VARIABLE
 
 
 def test_what_is_measured_is_the_same_for_every_model(tmp_path: Path) -> None:
@@ -45,6 +47,17 @@ def test_a_class_is_named_in_full(tmp_path: Path) -> None:
     made = protocol(tmp_path, [f"{HERE}.Otherwise"])
     assert made.models == ["Otherwise"]
     assert made.config("Otherwise").model_class.__module__ == HERE
+
+
+def test_models_of_recboles_package_and_of_files_stand_beside_treadles_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = write_package(tmp_path)
+    (tmp_path / "own.py").write_text("from recbole.model.general_recommender import Tiny\nclass Own(Tiny): ...\n")
+    monkeypatch.setenv(VARIABLE, str(package))
+    made = protocol(tmp_path, ["BPR", "recbole:Tiny", f"{tmp_path / 'own.py'}:Own"], **{"recbole-Tiny.tiny_size": 5})
+    assert made.models == ["BPR", "recbole-Tiny", "Own"]
+    assert [made.config(name)["tiny_size"] for name in made.models] == [None, 5, 3]
 
 
 @pytest.mark.parametrize(

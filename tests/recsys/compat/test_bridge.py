@@ -18,6 +18,7 @@ from treadle.recsys import Config, compat, create_dataset, data_preparation, get
 from treadle.recsys.compat.datasets import ListedDataset
 from treadle.recsys.compat.names import MODEL_SIDE, SYSTEM
 from treadle.recsys.compat.package import VARIABLE
+from treadle.recsys.dataset_sequential import DIENDataset, SequentialDataset
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.quick_start import load_data_and_model
 
@@ -105,6 +106,20 @@ def test_models_that_recbole_gives_users_get_users(tmp_path: Path) -> None:
     assert Config(model, "toy")["MODEL_INPUT_TYPE"] is InputType.USERWISE
 
 
+@pytest.mark.parametrize(("name", "dataset"), [("GRU4Rec", SequentialDataset), ("DIEN", DIENDataset)])
+def test_a_namesake_of_a_model_of_treadles_has_the_rows_that_recbole_gives_it(
+    tmp_path: Path, name: str, dataset: type
+) -> None:
+    text = write(tmp_path, "my_sequence.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace("MySequence", name))
+    model = compat.load_model(tmp_path / "mine.py", name)
+    config = Config(model, "toy", config_dict=settings(tmp_path, loss_type="CE", MAX_ITEM_LIST_LENGTH=6))
+    train, *_ = data_preparation(config, create_dataset(config, inter=interactions()))
+    assert type(train.dataset) is dataset
+    # One target a row, where Treadle's own GRU4Rec is trained at all positions.
+    assert train.batch_at(0, 0)["item_id"].dim() == 1
+
+
 def test_several_negatives_come_in_the_layout_that_recbole_has(tmp_path: Path) -> None:
     model = compat.load_model(write(tmp_path, "my_general.py"))
     config = Config(model, "toy", config_dict={"train_neg_sample_args": {"sample_num": 3}})
@@ -128,6 +143,20 @@ def test_all_trainers_are_served() -> None:
     assert (Trainer, KGTrainer, Same) == (recsys.Trainer, recsys.KGTrainer, recsys.Trainer)
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_trees_are_treadles_own_whether_or_not_the_package_is_installed(tmp_path: Path, installed: bool) -> None:
+    package = write_package(tmp_path) if installed else None
+    with compat.recbole_names(package):
+        from recbole.model.exlib_recommender import LightGBM
+        from recbole.model.exlib_recommender.lightgbm import LightGBM as Same
+    assert LightGBM is Same is get_model("LightGBM")
+    if installed:
+        assert compat.get_model("LightGBM", package=package) is LightGBM
+    # The class has Treadle's settings, before and after.
+    assert "default_settings" not in vars(LightGBM)
+    assert Config(LightGBM, "toy")["lgb_early_stopping_rounds"] == 50
+
+
 def test_what_old_files_expect_of_numpy_and_scipy_is_theirs_alone(tmp_path: Path) -> None:
     text = "import numpy as np\nimport scipy.sparse as sp\nclass Mine:\n    def calculate_loss(self): ..."
     (tmp_path / "mine.py").write_text(text)
@@ -139,6 +168,42 @@ def test_what_old_files_expect_of_numpy_and_scipy_is_theirs_alone(tmp_path: Path
     assert matrix.toarray().tolist() == [[0.0, 0.0], [2.0, 0.0]]
     assert not hasattr(np, "float_") or np.lib.NumpyVersion(np.__version__) < "2.0.0"
     assert type(matrix) is not scipy.sparse.dok_matrix
+
+
+LOADS = """
+import torch
+from recbole.model.general_recommender import BPR
+
+
+class Begun(BPR):
+    def __init__(self, config, dataset):
+        super().__init__(config, dataset)
+        self.load_state_dict(torch.load(config["begin_from"], map_location="cpu")["state_dict"])
+"""
+
+
+@pytest.mark.parametrize("written_by", ["Treadle", "torch"])
+def test_a_model_may_begin_from_a_file_that_it_opens_itself(tmp_path: Path, written_by: str) -> None:
+    (tmp_path / "begun.py").write_text(LOADS)
+    first, _ = trained(tmp_path, "BPR", embedding_size=8)
+    file = first.saved_model_file
+    if written_by == "torch":
+        # As RecBole has it: an object of a class beside the weights.
+        file = str(tmp_path / "theirs.pth")
+        torch.save({"config": Path("any"), "state_dict": first.model.state_dict()}, file)
+    model = compat.load_model(tmp_path / "begun.py")
+    config = Config(model, "toy", config_dict=settings(tmp_path, begin_from=file, embedding_size=8))
+    begun = model(config, create_dataset(config, inter=interactions()))
+    assert begun.item_embedding.weight.equal(first.model.item_embedding.weight)
+    # Elsewhere torch is torch's own.
+    module = sys.modules[model.__module__]
+    assert module.torch.ones is torch.ones
+    assert module.torch.load is not torch.load
+
+
+def test_a_model_that_opens_no_file_has_torch_itself(tmp_path: Path) -> None:
+    model = compat.load_model(write(tmp_path, "my_sequence.py"), "MySequence")
+    assert sys.modules[model.__module__].torch is torch
 
 
 def test_a_model_may_look_through_all_histories(tmp_path: Path) -> None:
@@ -168,12 +233,24 @@ def test_a_model_of_the_package_is_made_of_the_packages_own_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(write_package(tmp_path)))
-    assert compat.recbole_models() == ["Needy", "Tiny"]
+    assert compat.recbole_models() == ["LightGBM", "Needy", "Tiny"]
     trainer, result = trained(tmp_path, "recbole:Tiny")
     assert trainer.model.of_the_package
     assert trainer.model.users.embedding_dim == 3
     assert trainer.config["tiny_size"] == 3
     assert 0 <= result["ndcg@5"] <= 1
+
+
+def test_a_model_of_a_file_has_the_settings_of_the_model_of_the_package_that_it_is_made_from(tmp_path: Path) -> None:
+    package = write_package(tmp_path)
+    text = "from recbole.model.general_recommender.tiny import Tiny\nclass Mine(Tiny): ...\n"
+    (tmp_path / "mine.py").write_text(text)
+    model = compat.load_model(tmp_path / "mine.py", package=package)
+    trainer, _ = trained(tmp_path, model)
+    assert trainer.model.users.embedding_dim == 3
+    # The model of the package must not be taken for the one that is made from it.
+    with pytest.raises(ConfigError, match="there is no model 'Mine'"):
+        load_data_and_model(trainer.saved_model_file)
 
 
 def test_a_saved_model_of_the_package_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +287,15 @@ def test_a_name_that_is_not_served_is_named(tmp_path: Path) -> None:
         ConfigError, match=r"mine\.py imports recbole\.utils\.WandbLogger, which Treadle does not serve"
     ):
         compat.load_model(tmp_path / "mine.py")
+
+
+def test_of_several_names_that_are_not_served_the_one_of_the_file_is_named(tmp_path: Path) -> None:
+    # The modules are there already when the second file asks for the name in the first of them.
+    (tmp_path / "all.py").write_text("import recbole.utils, recbole.sampler\nfrom recbole.sampler import Nothing\n")
+    (tmp_path / "mine.py").write_text("from recbole.utils import WandbLogger\n")
+    for name, wanted in (("all.py", "sampler.Nothing"), ("mine.py", "utils.WandbLogger")):
+        with pytest.raises(ConfigError, match=rf"{name} imports recbole\.{wanted}, which Treadle does not serve"):
+            compat.load_model(tmp_path / name)
 
 
 def test_a_module_that_is_not_served_is_named(tmp_path: Path) -> None:

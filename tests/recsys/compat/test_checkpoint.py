@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.recsys.trainer.runs import interactions, settings
+from tests.recsys.trainer.runs import graph, interactions, settings
 from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
-from treadle.recsys import Config, ModelType, compat, create_dataset, get_model
+from treadle.recsys import Config, compat, create_dataset, get_model
 
 
 class Marker:
@@ -101,12 +101,12 @@ def test_weights_of_another_model_are_refused(tmp_path: Path, config_class: Any)
         compat.import_checkpoint(path, nn.Linear(3, 2))
 
 
-def test_weights_of_a_knowledge_graph_are_refused(tmp_path: Path, config_class: Any) -> None:
-    model = nn.Linear(2, 2)
-    model.type = ModelType.KNOWLEDGE  # type: ignore[assignment]
-    path = saved(tmp_path / "CKE.pth", config_class, model.state_dict())
-    with pytest.raises(CheckpointError, match="RecBole numbers items and entities in another order than Treadle"):
-        compat.import_checkpoint(path, model)
+def test_a_model_with_a_knowledge_graph_gets_the_weights(tmp_path: Path, config_class: Any) -> None:
+    config = Config("CKE", "toy", config_dict=settings(tmp_path, embedding_size=4, kg_embedding_size=4))
+    dataset = create_dataset(config, inter=interactions(), **graph())
+    theirs, ours = (get_model("CKE")(config, dataset) for _ in range(2))
+    compat.import_checkpoint(saved(tmp_path / "CKE.pth", config_class, theirs.state_dict()), ours)
+    assert ours.entity_embedding.weight.equal(theirs.entity_embedding.weight)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])

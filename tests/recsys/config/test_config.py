@@ -237,6 +237,8 @@ def test_the_kind_of_model_and_the_data_set_bring_settings_of_their_own() -> Non
     assert context["eval_args"]["group_by"] == "none"
     assert context["train_neg_sample_args"]["distribution"] == "none"
     assert list(context["load_col"]) == ["inter", "user", "item"]
+    trees = Config("LightGBM", "ml-100k")
+    assert (trees["threshold"], trees["load_col"]) == (context["threshold"], context["load_col"])
     assert Config(General, "ml-100k")["normalize_all"] is True
     assert Config(Sequential, "toy", config_dict={"loss_type": "CE"})["repeatable"] is True
 

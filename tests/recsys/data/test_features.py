@@ -69,7 +69,7 @@ def test_fields_called_another_name_for_an_id_share_its_numbers(tmp_path: Path) 
             "alias_of_item_id and alias_of_user_id both have the field 'item_id'; it can be in one only",
         ),
         ({"threshold": {"rating": 3, "timestamp": 1}}, "must name one field, such as {'rating': 4}"),
-        ({"threshold": {"ratng": 3}}, "threshold names the field 'ratng', which toy.inter does not have; did you mean"),
+        ({"threshold": {"ratng": 3}}, "the field 'ratng', which is not loaded from toy.inter; did you mean"),
         ({"threshold": {"item_id": 3}}, "threshold names the field 'item_id', which holds no numbers"),
         ({"normalize_field": ["item_id"]}, "normalize_field names 'item_id', which is no loaded field of numbers"),
         (

@@ -111,6 +111,8 @@ def test_two_towers_embed_users_and_items_apart(made: Any) -> None:
     assert torch.equal(item_tokens, sparse[:, [2, 3]])  # item_id, kinds
     assert torch.equal(user_numbers, dense[:, :1])
     assert torch.equal(item_numbers, dense[:, 1:])
+    assert [getattr(model, f"user_{kind}_field_num") for kind in ("token", "token_seq", "float")] == [2, 0, 1]
+    assert [getattr(model, f"item_{kind}_field_num") for kind in ("token", "token_seq", "float")] == [1, 1, 1]
     single, _ = made()
     with pytest.raises(ConfigError, match="double_tower must be True"):
         single.double_tower_embed_input_fields(rows)

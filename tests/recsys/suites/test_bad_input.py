@@ -50,7 +50,7 @@ BAD: dict[str, tuple[dict[str, Any], type[TreadleError], str]] = {
     "a missing column of labels": (
         {"threshold": {"stars": 3}},
         ConfigError,
-        "threshold names the field 'stars', which toy.inter does not have; loaded are ['user_id', 'item_id']",
+        "the field 'stars', which is not loaded from toy.inter; loaded are ['user_id', 'item_id'], see load_col",
     ),
     "an empty split": (
         {"eval_args": {"split": {"TS": [0.99999, 0.000005, 0.000005]}, "order": "TO", "group_by": "none"}, **ALL},

@@ -13,6 +13,7 @@ import torch
 
 from tests.recsys.suites import on_processes
 from tests.recsys.suites.every_model import MODELS
+from tests.recsys.trainer import trees
 from tests.recsys.trainer.runs import interactions, make
 from treadle.checkpoint import write_file
 from treadle.parallel import Processes
@@ -129,7 +130,11 @@ def resumed(folder: Path, name: str) -> dict[str, Any]:
     return {"same": same, "files": len(list((folder / "saved").glob("*.pth")))}
 
 
-PROGRAMS: dict[str, Callable[[Path, str], dict[str, Any]]] = {**dict.fromkeys(SCENARIOS, outcome), "resumed": resumed}
+PROGRAMS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
+    **dict.fromkeys(SCENARIOS, outcome),
+    "resumed": resumed,
+    **dict.fromkeys(trees.LIBRARIES, trees.outcome),
+}
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from treadle.cli import app
 from treadle.recsys import Config, load_data_and_model
 from treadle.recsys.bench import benchmark
 from treadle.recsys.bench.entry import train_entry
-from treadle.recsys.bench.protocol import model_class
+from treadle.recsys.model_registry import locate_model
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
 COMMANDS = ["", "train", "recommend", "similar", "export", "tune", "bench"]
@@ -222,8 +222,8 @@ def test_a_page_that_cannot_be_written_costs_no_comparison(project: Path, monkey
 def _here(given: dict[str, Any], folder: Path) -> str:
     """Train what another process would be asked to, in this one."""
     asked = json.loads(json.dumps(given))
-    config = Config(model_class(asked["model"]), asked["dataset"], asked["files"], asked["settings"])
-    train_entry(config, Path(asked["folder"]))
+    config = Config(locate_model(asked["model"]), asked["dataset"], asked["files"], asked["settings"])
+    train_entry(asked["name"], config, Path(asked["folder"]))
     return ""
 
 

@@ -41,6 +41,15 @@ def test_clusters_are_found_every_few_epochs_once_they_count(
     assert [len(losses) for losses in told] == [2] * warm_up_step + [3] * (6 - warm_up_step)
 
 
+def test_a_model_that_cannot_do_without_clusters_has_them_from_the_first_epoch(tmp_path: Path) -> None:
+    run, epochs, told = watched(tmp_path, m_step=2, warm_up_step=3, epochs=4, train_batch_size=512)
+    # What a model that was written for RecBole has: nothing that says otherwise.
+    run.model.needs_clusters_in_warm_up = True
+    run.fit(saved=False)
+    assert epochs == [0, 2]
+    assert [len(losses) for losses in told] == [2, 2, 2, 3]
+
+
 def test_in_the_warm_up_the_loss_of_the_clusters_moves_nothing(tmp_path: Path) -> None:
     runs = []
     for proto_reg in (0.0, 1.0):

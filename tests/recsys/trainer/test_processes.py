@@ -12,6 +12,7 @@ from tests.forking.starting import run
 from tests.interrupting import assert_same_bits
 from tests.recsys.suites import on_processes
 from tests.recsys.suites.every_model import MODELS
+from tests.recsys.trainer import trees
 from tests.recsys.trainer.several_processes import BATCH, SCENARIOS, outcome
 from treadle.checkpoint import read_file
 
@@ -76,6 +77,21 @@ def test_two_processes_end_in_the_weights_and_metrics_of_one(together: Path, tmp
 def test_two_processes_write_one_file_and_go_on_from_it_exactly(together: Path) -> None:
     for rank in range(2):
         assert read(together, "resumed", rank) == {"same": True, "files": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", trees.LIBRARIES)
+def test_two_processes_have_the_trees_of_one(together: Path, tmp_path: Path, name: str) -> None:
+    alone = trees.outcome(tmp_path, name)
+    assert alone["boosters"] == 1
+    for rank in range(2):
+        found = read(together, name, rank)
+        assert found["text"].equal(alone["text"])
+        assert found["resumed"].equal(alone["resumed"])
+        for part in ("valid", "test"):
+            assert found[part] == pytest.approx(alone[part], abs=EXACT)
+        assert found["score"] == pytest.approx(alone["score"], abs=EXACT)
+        assert (found["rounds"], found["boosters"]) == (alone["rounds"], 1)
 
 
 # Every model --------------------------------------------------------------------------------------------------

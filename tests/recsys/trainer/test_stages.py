@@ -13,7 +13,7 @@ from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run
 from treadle.callback import TrainerCallback
 from treadle.errors import CheckpointError, ConfigError
-from treadle.recsys import ModelType, PretrainTrainer, S3RecTrainer, get_trainer
+from treadle.recsys import ModelType, PretrainTrainer, RaCTTrainer, S3RecTrainer, get_trainer
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.pretraining import pretraining_columns
 from treadle.recsys.trainers.model_file import read_model_file
@@ -244,3 +244,34 @@ def test_a_trainer_of_ones_own_says_when_the_first_stage_is_made(tmp_path: Path)
     assert score > 0
     assert len(second.trainer.train_loss_dict) == 3
     assert set(second.model.asked) == {"whole"}
+
+
+class RaCT(Halves):
+    """The stages of RecBole's model of this name, with another loss."""
+
+
+@pytest.mark.parametrize("stage", ["actor_pretrain", "critic_pretrain", "finetune"])
+def test_each_of_the_three_stages_of_ract_is_a_run(tmp_path: Path, stage: str) -> None:
+    given: dict[str, Any] = {"embedding_size": 8, "pretrain_epochs": 2, "save_step": 1, "epochs": 3}
+    run = runs.make(tmp_path, RaCT, train_stage=stage, **given)
+    assert type(run.trainer) is RaCTTrainer
+    _, result = run.fit()
+    evaluated = stage == "finetune"
+    assert len(run.trainer.train_loss_dict) == (3 if evaluated else 2)
+    assert (result is not None) is evaluated
+    assert (tmp_path / "saved" / "RaCT-toy-2.pth").exists() is not evaluated
+    assert set(run.model.asked) == {stage}
+
+
+def test_a_run_of_one_stage_of_ract_is_not_gone_on_with_by_another(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"pretrain_epochs": 1, "save_step": 1, "run_dir": str(tmp_path / "run")}
+    runs.make(tmp_path, RaCT, train_stage="actor_pretrain", **given).fit()
+    with pytest.raises(
+        CheckpointError, match=r"stage='actor_pretrain', and is to go on with .*stage='critic_pretrain'"
+    ):
+        runs.make(tmp_path, RaCT, train_stage="critic_pretrain", **given).fit()
+
+
+def test_a_stage_that_ract_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train_stage='actor' does not exist for RaCT; there are"):
+        runs.make(tmp_path, RaCT, train_stage="actor", pretrain_epochs=1, save_step=1)

@@ -218,6 +218,15 @@ def test_boosting_goes_on_from_a_file_of_the_library(name: str, tmp_path: Path) 
     np.testing.assert_array_equal(predictions(second), predictions(whole))
 
 
+@pytest.mark.parametrize(("given", "told"), [(3, [3, 6, 8]), (True, list(range(1, 9))), (False, [8]), (None, [8])])
+def test_a_line_is_printed_every_few_rounds_and_after_the_last(
+    given: Any, told: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "XGBoost", xgb_verbose_eval=given).fit(verbose=True)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    assert [int(line.split()[1]) for line in lines] == told
+
+
 def test_trees_rank_items_too(tmp_path: Path) -> None:
     given = {
         "checkpoint_dir": str(tmp_path),
@@ -268,6 +277,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(
         ("LightGBM", {"lgb_params": {"num_trees": 5}}, "lgb_params has 'num_trees'; set lgb_num_boost_round instead"),
         ("XGBoost", {"xgb_params": {"n_estimators": 5}}, "'n_estimators'; set xgb_num_boost_round instead"),
         ("LightGBM", {"lgb_params": {"num_class": 3}}, "num_class=3; a recommender has one score a row"),
+        ("LightGBM", {"lgb_params": {"num_classes": 3}}, "num_class=3; a recommender has one score a row"),
         ("LightGBM", {"lgb_params": {"objective": "nonsense"}}, "LightGBM does not take these parameters or rows"),
         ("XGBoost", {"xgb_params": {"objective": "nonsense"}}, "XGBoost does not take these parameters"),
         ("LightGBM", {"lgb_num_boost_round": 0}, "lgb_num_boost_round=0 must be a whole number from 1$"),

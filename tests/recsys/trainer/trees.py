@@ -9,6 +9,7 @@ import numpy as np
 from tests.interrupting import CutAt, CutError
 from tests.recsys.trainer.runs import Run
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer
+from treadle.recsys.boosting.rounds import as_tensor
 
 ROWS = 400
 LIBRARIES = ("LightGBM", "XGBoost")
@@ -66,3 +67,21 @@ def cut_and_resumed(folder: Path, name: str, step: int, **given: Any) -> Run:
     resumed = make(folder, name, **given)
     resumed.fit()
     return resumed
+
+
+def outcome(folder: Path, name: str) -> dict[str, Any]:
+    """Return what a training ends in that stops early, and one that was cut on the way there and started again."""
+    prefix = "lgb" if name == "LightGBM" else "xgb"
+    early = {f"{prefix}_num_boost_round": 60, f"{prefix}_early_stopping_rounds": 3}
+    whole = make(folder / "whole", name, **early)
+    score, result = whole.fit()
+    resumed = cut_and_resumed(folder / "cut", name, 5, **early)
+    return {
+        "text": as_tensor(whole.model.grown().text),
+        "resumed": as_tensor(resumed.model.grown().text),
+        "rounds": whole.trainer.rounds.done,
+        "score": score,
+        "valid": result.exact,
+        "test": whole.trainer.evaluate(whole.test).exact,
+        "boosters": len(list((folder / "whole" / "saved").glob(f"*{whole.trainer.rounds.boosting.suffix}"))),
+    }

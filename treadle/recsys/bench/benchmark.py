@@ -141,10 +141,11 @@ class Benchmark:
         run.mkdir(parents=True, exist_ok=True)
         replace_text(run / "settings.json", json.dumps(storable(config.plain()), default=str))
         if not self.isolated:
-            return train_entry(config, run)
+            return train_entry(model, config, run)
         (run / "bench.json").unlink(missing_ok=True)
         died = run_alone(
             {
+                "name": model,
                 "model": self.protocol.named[model],
                 "dataset": self.protocol.dataset,
                 "files": self.protocol.files,

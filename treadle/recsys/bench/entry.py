@@ -10,27 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from treadle.recsys.bench.measuring import EpochSeconds, PeakMemory, parameters_of, print_of_rows
-from treadle.recsys.bench.protocol import model_class
 from treadle.recsys.bench.records import FAILED, Record
+from treadle.recsys.compat import install_names
 from treadle.recsys.config import Config
 from treadle.recsys.group_panels import write_group_panels
+from treadle.recsys.model_registry import locate_model
 from treadle.recsys.quick_start import build, fit_and_test
 from treadle.recsys.trainers.model_file import storable
 
 logger = logging.getLogger(__name__)
 
 
-def train_entry(config: Config, folder: Path) -> Record:
+def train_entry(name: str, config: Config, folder: Path) -> Record:
     """Train and test what the settings say, go on with it if it was begun, and keep what it cost and brought.
 
     Args:
+        name: What the model is called in the table.
         config: The settings.
         folder: The folder of the run.
 
     Returns:
         What is known of it; an error of the training is part of that.
     """
-    record = Record(config.model, int(config["seed"]), settings=storable(config.plain()))
+    record = Record(name, int(config["seed"]), settings=storable(config.plain()))
     try:
         _train(config, folder, record)
     except Exception as error:
@@ -65,8 +67,10 @@ def main(file: str) -> None:
     """Train the entry that a file of JSON describes; leave in good order when the process that asked for it is gone."""
     _watch_parent()
     given: dict[str, Any] = json.loads(Path(file).read_text(encoding="utf-8"))
-    config = Config(model_class(given["model"]), given["dataset"], given["files"], given["settings"])
-    train_entry(config, Path(given["folder"]))
+    # The process is this training's: what a file imports from recbole while it runs is served, too.
+    install_names()
+    config = Config(locate_model(given["model"]), given["dataset"], given["files"], given["settings"])
+    train_entry(given["name"], config, Path(given["folder"]))
 
 
 def _watch_parent() -> None:

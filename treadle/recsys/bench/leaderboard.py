@@ -71,6 +71,10 @@ class Leaderboard:
         lines = [Line(model, tuple(one for one in done if one.model == model)) for model in models]
         self.lines = sorted(lines, key=lambda line: _rank(line.value(self._metric), bigger))
 
+    def title(self) -> str:
+        """Return what the table is of."""
+        return f"{self.dataset}: {len(self.lines)} model{'' if len(self.lines) == 1 else 's'}"
+
     @property
     def metrics(self) -> list[str]:
         """The metrics of the table: the deciding one first."""
@@ -118,7 +122,7 @@ class Leaderboard:
     def markdown(self) -> str:
         """Return the table as Markdown."""
         columns = [name or "#" for name in self.columns()]
-        lines = [f"# {self.dataset}: {len(self.lines)} models", ""]
+        lines = [f"# {self.title()}", ""]
         lines += [f"| {' | '.join(columns)} |", f"|{'|'.join('---' for _ in columns)}|"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows()]
         lines += ["", *(f"- {note}" for note in self.notes()), "", "## Protocol", ""]

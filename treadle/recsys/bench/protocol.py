@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treadle.config.locating import locate
 from treadle.errors import ConfigError
+from treadle.recsys.compat.names import ROOT
 from treadle.recsys.config import Config
 from treadle.recsys.enums import ModelType
-from treadle.recsys.model_registry import get_model
+from treadle.recsys.model_registry import locate_model
 
 SHARED = ("eval_args", "metrics", "topk", "valid_metric", "repeatable", "cold_users")
 """Settings that decide what is measured, and on what: the same for every model."""
@@ -25,13 +25,15 @@ class Protocol:
     same for every seed.
 
     Args:
-        models: Names of models, or full names of classes.
+        models: Names of models, full names of classes, or texts such as `recbole:ENMF` and `my_model.py:MyModel`.
         dataset: The name of the data set.
         config_file_list: YAML files with settings.
         config_dict: Settings by name; `BPR.embedding_size` is one of the model BPR alone.
 
     Attributes:
-        models: The names of the models.
+        models: What the models are called in the table: as their classes are, and a model of RecBole's package
+            `recbole-ENMF`, so that it can stand beside Treadle's own.
+        named: For each of these the text that it was named by.
         shared: What they share.
 
     Raises:
@@ -46,10 +48,11 @@ class Protocol:
         config_dict: Mapping[str, Any] | None = None,
     ) -> None:
         self.dataset, self.files = dataset, [os.fspath(file) for file in config_file_list]
-        self._classes = {name.rpartition(".")[2]: model_class(name) for name in models}
+        classes = [locate_model(name) for name in models]
+        self.models = [_shown(name, found) for name, found in zip(models, classes, strict=True)]
+        self._classes = dict(zip(self.models, classes, strict=True))
         if not models or len(self._classes) < len(models):
             raise ConfigError(f"models={list(models)} must name at least one model, and each once")
-        self.models = list(self._classes)
         self.named = dict(zip(self.models, models, strict=True))
         self._common, self._own = self._divided(config_dict or {})
         self.shared = self._settle()
@@ -106,6 +109,6 @@ class Protocol:
         return int(self.shared["split_seed"])
 
 
-def model_class(name: str) -> Any:
-    """Return the class of a model by its name, or by the full name of the class."""
-    return locate(name) if "." in name else get_model(name)
+def _shown(name: str, model: type) -> str:
+    """Return what a model is called in the table, and in the names of its files."""
+    return f"{ROOT}-{model.__name__}" if name.startswith((f"{ROOT}:", f"{ROOT}.")) else model.__name__

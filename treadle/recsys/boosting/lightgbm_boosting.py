@@ -191,8 +191,9 @@ def check_params(name: str, params: Mapping[str, Any], reserved: Mapping[str, st
     for key in params:
         if key in reserved:
             raise ConfigError(f"{name} has {key!r}; set {reserved[key]} instead")
-    if int(params.get("num_class", params.get("num_classes", 1))) > 1:
-        raise ConfigError(f"{name} has num_class={params.get('num_class')}; a recommender has one score a row")
+    classes = _given(params, ("num_class", "num_classes"), 1)
+    if int(classes) > 1:
+        raise ConfigError(f"{name} has num_class={classes}; a recommender has one score a row")
 
 
 def _given(params: Mapping[str, Any], names: Sequence[str], default: Any) -> Any:

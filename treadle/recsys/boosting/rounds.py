@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treadle.parallel import Processes
 from treadle.recsys.boosting.boosting import Boosting, Evaluation
 
 
@@ -16,8 +17,12 @@ class Rounds:
     saved goes on exactly. Where it does, `restart_rounds` has the library begin anew every so many rounds, from what
     it has and with other seeds: a run that is resumed does the rounds since then again, and ends with the same booster.
 
+    Of several processes the first one boosts, on all rows, and tells the others; a library spreads its work over
+    threads by itself.
+
     Args:
         boosting: The library at work.
+        processes: Those that train together.
         restart_rounds: How many rounds lie between two restarts; None for no restarts.
 
     Attributes:
@@ -26,8 +31,8 @@ class Rounds:
         evaluations: What was said of each round.
     """
 
-    def __init__(self, boosting: Boosting, restart_rounds: int | None = None) -> None:
-        self.boosting = boosting
+    def __init__(self, boosting: Boosting, processes: Processes, restart_rounds: int | None = None) -> None:
+        self.boosting, self._processes = boosting, processes
         self._every = restart_rounds if boosting.samples else None
         self.done, self.is_over = 0, False
         self.evaluations: list[list[Evaluation]] = []
@@ -41,13 +46,19 @@ class Rounds:
 
     def add(self) -> list[Evaluation]:
         """Add a round, and return what the library says of it."""
+        told = self._processes.share(self._next() if self._processes.is_main else None)
+        found: list[Evaluation] = told[0]
+        self.evaluations.append(found)
+        self.done += 1
+        self.is_over = told[1] or self.done >= self.boosting.rounds
+        return found
+
+    def _next(self) -> tuple[list[Evaluation], bool]:
+        """Add a round; return what the library says of it, and whether that ends the run."""
         if not self._ready:
             self._go_on()
         found = self._add(self.done)
-        self.evaluations.append(found)
-        self.done += 1
-        self.is_over = self.boosting.is_over(self.done - 1, found) or self.done >= self.boosting.rounds
-        return found
+        return found, self.boosting.is_over(self.done, found)
 
     def _add(self, number: int) -> list[Evaluation]:
         if self._every is not None and number % self._every == 0 and number > self._start[0]:
@@ -65,11 +76,15 @@ class Rounds:
             self.boosting.is_over(place, found)
         self._ready = True
 
-    def text(self) -> bytes:
-        """Return the booster in the library's own format, all of its rounds."""
+    def result(self) -> tuple[bytes, int | None]:
+        """Return the booster in the library's own format, all of its rounds, and how many of them are the best one."""
+        result: tuple[bytes, int | None] = self._processes.share(self._result() if self._processes.is_main else None)
+        return result
+
+    def _result(self) -> tuple[bytes, int | None]:
         if not self._ready:
             self._go_on()
-        return self.boosting.text()
+        return self.boosting.text(), self.boosting.best_round()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rounds: the booster that they go on from, and what was said of each."""

@@ -35,8 +35,8 @@ class XGBoostBoosting(Boosting):
         self._library = xgboost()
         super().__init__(params, **rest)
         self._offset = 0 if self.start is None else SavedXGBoost(self.start).rounds()
-        self._train = self._data(self.train)
-        self._valid = None if self.valid is None else self._data(self.valid)
+        self._train: Any = None
+        self._valid: Any = None
         self._stopper: Any = None
         self._log: dict[str, dict[str, list[float]]] = {}
 
@@ -49,6 +49,9 @@ class XGBoostBoosting(Boosting):
 
     def begin(self, text: bytes | None, restart: int) -> None:
         """Get ready for the next round."""
+        if self._train is None:
+            self._train = self._data(self.train)
+            self._valid = None if self.valid is None else self._data(self.valid)
         params = {**self.params, **self.seeds(("seed",), restart)}
         cached = [self._train] if self._valid is None else [self._train, self._valid]
         text = self.start if text is None else text

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from treadle._saving import load_plain_state_dict
 from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
-from treadle.recsys.enums import ModelType
 from treadle.recsys.trainers.other_parameters import OtherParameters
 
 
@@ -42,13 +41,8 @@ class ImportedCheckpoint:
         """Give a model these weights.
 
         Raises:
-            CheckpointError: They do not fit it, or it has a knowledge graph, whose items RecBole numbers otherwise.
+            CheckpointError: They do not fit it.
         """
-        if getattr(model, "type", None) is ModelType.KNOWLEDGE:
-            raise CheckpointError(
-                f"{self.path} is of a model with a knowledge graph, and RecBole numbers items and entities in another "
-                "order than Treadle: its rows would go to other items. Reorder state_dict by the tokens, and load that"
-            )
         load_plain_state_dict(model, dict(self.state_dict), where=self.path)
         if self.other_parameter and hasattr(model, "load_other_parameter"):
             device = next((one.device for one in model.parameters()), None)
@@ -59,9 +53,9 @@ class ImportedCheckpoint:
 def import_checkpoint(path: str | os.PathLike[str], model: nn.Module | None = None) -> ImportedCheckpoint:
     """Return what is in a checkpoint of RecBole, and give its weights to a model if there is one.
 
-    The file is read as data: nothing in it is run, and RecBole need not be installed. Ids of users and items are those
-    of RecBole's data set; Treadle gives the same files the same ids, under the same settings of loading and filtering.
-    Data sets with a knowledge graph are the exception, and their models are refused.
+    The file is read as data: nothing in it is run, and RecBole need not be installed. Ids of users, items, entities and
+    relations are those of RecBole's data set; Treadle gives the same files the same ids, under the same settings of
+    loading and filtering.
 
     Args:
         path: The file that RecBole's trainer saved.

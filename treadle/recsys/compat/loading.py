@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import MODELS, ROOT
+from treadle.recsys.compat.names import MODELS, ROOT, TREES
 from treadle.recsys.compat.package import MISSING, find_package, models_in
 from treadle.recsys.compat.serving import serve_from_now_on, serving, unserved_names
 from treadle.recsys.compat.settings import dataset_class_of, file_settings, input_type_of, package_settings
@@ -74,7 +74,7 @@ def recbole_models(package: Place = None) -> list[str]:
 def get_model(name: str, *, package: Place = None) -> Any:
     """Return a model class of RecBole's package, its source as it is, ready for Treadle's data and trainers.
 
-    Its settings are those that come with it in RecBole's package.
+    Its settings are those that come with it in RecBole's package. `LightGBM` and `XGBoost` are Treadle's own.
 
     Args:
         name: Its name; `recbole.model.general_recommender:ENMF` and `recbole:ENMF` name it, too.
@@ -92,14 +92,26 @@ def get_model(name: str, *, package: Place = None) -> Any:
         raise ConfigError(f"RecBole's package has no model {name!r}{near}")
     with serving(folder), _explained(f"RecBole's {short}"):
         model = resolve_name(f"{known[short]}:{short}")
-    if "default_settings" not in vars(model):
-        model.default_settings = package_settings(folder, short, model.type)
-        model.located_at = PREFIX + short
-        model.input_type = input_type_of(model)
-        own = dataset_class_of(short)
-        if own is not None:
-            model.dataset_class = own
+    if not known[short].startswith(f"{TREES}."):
+        _make_ready(model, short, folder)
     return model
+
+
+def _make_ready(model: Any, name: str, package: Path) -> None:
+    """Let a model class of the package say what Treadle asks of it: its settings, its batches, where it is."""
+    if "default_settings" in vars(model):
+        return
+    model.default_settings = package_settings(package, name, model.type)
+    model.located_at = PREFIX + name
+    _set_data(model)
+
+
+def _set_data(model: Any) -> None:
+    """Let a model class say what batches, and which data set, RecBole gives to models of its name."""
+    model.input_type = input_type_of(model)
+    own = dataset_class_of(model.__name__)
+    if own is not None:
+        model.dataset_class = own
 
 
 def load_model(file: str | os.PathLike[str], name: str | None = None, *, package: Place = None) -> Any:
@@ -119,12 +131,18 @@ def load_model(file: str | os.PathLike[str], name: str | None = None, *, package
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"there is no file {os.fspath(file)} to load a model from")
-    with serving(find_package(package)), _beside(path.parent), _explained(os.fspath(file)):
+    folder = find_package(package)
+    with serving(folder), _beside(path.parent), _explained(os.fspath(file)):
         module = _run(path)
     model: Any = _chosen(module, name, os.fspath(file))
+    known = {} if folder is None else models_in(folder)
+    for ancestor in model.__mro__[1:]:
+        # A model that is made from one of the package has the settings that come with that one.
+        if folder is not None and known.get(ancestor.__name__) == ancestor.__module__:
+            _make_ready(ancestor, ancestor.__name__, folder)
     if "default_settings" not in vars(model):
         model.default_settings = file_settings(model, getattr(model, "type", None))
-        model.input_type = input_type_of(model)
+        _set_data(model)
     return model
 
 

@@ -1,14 +1,21 @@
-"""Names of NumPy and SciPy that files of RecBole's time use, and that today's versions do not have.
+"""Names of NumPy, SciPy and torch that files of RecBole's time use, and that mean something else today, or nothing.
 
 A file that is loaded by the bridge sees them through a stand-in for the module in its own name space. The packages
 themselves stay as they are.
 """
 
+import os
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
+
+from treadle.checkpoint import read_file
+from treadle.checkpoint.pickled import read_torch_file
 
 OLD_TYPES: Mapping[str, Any] = {
     "bool": np.bool_,
@@ -36,7 +43,7 @@ class Mended(ModuleType):
 
 
 def mend(module: ModuleType) -> None:
-    """Let a module that was just run find what it expects of NumPy and SciPy."""
+    """Let a module that was just run find what it expects of NumPy, SciPy and torch."""
     for name, value in list(vars(module).items()):
         if isinstance(value, Mended) or not isinstance(value, ModuleType):
             continue
@@ -44,6 +51,9 @@ def mend(module: ModuleType) -> None:
             vars(module)[name] = _with_types(value)
         elif value.__name__ == "scipy.sparse":
             vars(module)[name] = _with_updates(value)
+        elif value is torch and f"{name}.load(" in Path(str(module.__file__)).read_text(encoding="utf-8"):
+            # Only where it is called: every other name of torch is then looked up by way of the stand-in.
+            vars(module)[name] = Mended(torch, {"load": load_weights})
 
 
 def _with_types(numpy: ModuleType) -> ModuleType:
@@ -64,3 +74,16 @@ def _with_updates(sparse: ModuleType) -> ModuleType:
             self._dict.update(data)
 
     return Mended(sparse, {"dok_matrix": dok_matrix})
+
+
+def load_weights(file: str | os.PathLike[str], *ignored: Any, **also_ignored: Any) -> Any:
+    """Return what is in a file of weights that a model begins from; in the place of torch's `load`.
+
+    Models of RecBole's open such files themselves, and expect a dict with `state_dict`. Torch's own function refuses
+    those that Treadle's trainers write, which are no pickles, and those of RecBole's, which hold an object. Here both
+    are read as data; tensors are on the host, whatever `map_location` says.
+
+    Raises:
+        CheckpointError: The file is not there, damaged, or neither.
+    """
+    return read_torch_file(file) if zipfile.is_zipfile(file) else read_file(file)

@@ -12,6 +12,8 @@ FAMILIES = (
 )
 """The packages of models, below `recbole.model`."""
 MODELS = f"{ROOT}.model"
+TREES = f"{MODELS}.exlib_recommender"
+"""The family whose models are boosters of other libraries; Treadle's are served even where RecBole is installed."""
 TRAINERS = (f"{ROOT}.trainer", f"{ROOT}.trainer.trainer")
 """The modules that have all trainers."""
 

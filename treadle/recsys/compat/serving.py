@@ -2,7 +2,8 @@
 
 The system's side (settings, data, trainers, evaluation) is always Treadle's. The models' side (`recbole.model`) is
 RecBole's own where its package is installed, so that its models are made of its own layers and losses; where it is
-not, Treadle's classes of the same names are served.
+not, Treadle's classes of the same names are served. LightGBM and XGBoost are Treadle's in either case: RecBole's
+classes hold nothing but the library's booster, which its trainers put into them.
 """
 
 import sys
@@ -16,11 +17,13 @@ from types import ModuleType
 from typing import Any
 
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, ROOT, SYSTEM, TRAINERS, Names
+from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, ROOT, SYSTEM, TRAINERS, TREES, Names
 from treadle.recsys.compat.package import models_in
 
 _kept: dict[Path | None, dict[str, ModuleType]] = {}
 """The modules of each package that were served before: a class is the same each time it is asked for."""
+_unserved: list[str] = []
+"""What was asked of served modules, and is not there, in the order in which it was asked."""
 
 
 class Served(ModuleType):
@@ -29,14 +32,13 @@ class Served(ModuleType):
     def __init__(self, name: str, names: Names) -> None:
         super().__init__(name, f"What Treadle serves as {name}.")
         self.__dict__["_names"] = names
-        self.__dict__["_unserved"] = []
         self.__dict__["__all__"] = sorted(names)
 
     def __getattr__(self, name: str) -> Any:
         where = self.__dict__["_names"].get(name)
         if where is None:
             if not name.startswith("_"):
-                self.__dict__["_unserved"].append(name)
+                _unserved.append(f"{self.__name__}.{name}")
             raise AttributeError(f"{self.__name__} serves no {name!r}")
         value = resolve_name(f"{where}:{name}")
         self.__dict__[name] = value
@@ -94,7 +96,7 @@ class Finder(MetaPathFinder):
             return _served(fullname, {**_trainers(fullname), **SYSTEM[fullname]}, package=True)
         if fullname == MODELS or fullname in [f"{MODELS}.{family}" for family in FAMILIES]:
             return _served(fullname, self._family(fullname), package=True, folder=self._folder(fullname))
-        if self._package is not None:
+        if self._package is not None and not fullname.startswith(f"{TREES}."):
             return self._own(fullname)
         if fullname in MODEL_SIDE:
             return _served(fullname, MODEL_SIDE[fullname])
@@ -107,7 +109,7 @@ class Finder(MetaPathFinder):
         """Return the models of a family; all are there, and each is loaded when it is asked for."""
         if fullname == MODELS:
             return {}
-        if self._package is None:
+        if self._package is None or fullname == TREES:
             return _built_in_models(fullname.rsplit(".", 1)[1])
         known = models_in(self._package)
         return {name: module for name, module in known.items() if module.startswith(f"{fullname}.")}
@@ -141,8 +143,6 @@ def _trainers(fullname: str) -> Names:
 
 
 def _built_in_models(family: str) -> Names:
-    if family == "exlib_recommender":
-        return {}
     ours = f"treadle.recsys.models.{family}"
     return dict.fromkeys(resolve_name(f"{ours}:__all__"), ours)
 
@@ -182,9 +182,8 @@ def serve_from_now_on(package: Path | None) -> None:
 
 
 def unserved_names() -> list[str]:
-    """Return what was asked of served modules, and is not there, as `recbole.utils.Name`."""
-    served = [module for name, module in list(sys.modules.items()) if name.startswith(ROOT)]
-    return [f"{one.__name__}.{name}" for one in served if isinstance(one, Served) for name in vars(one)["_unserved"]]
+    """Return what was asked of served modules, and is not there, as `recbole.utils.Name`; the last one last."""
+    return list(_unserved)
 
 
 def _taken_out() -> dict[str, ModuleType]:

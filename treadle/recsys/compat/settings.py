@@ -17,14 +17,12 @@ BRIDGED: dict[str, Any] = {
     "train_all_positions": False,
     "mask_negatives": True,
 }
-"""What RecBole's models expect, whatever they are."""
+"""What RecBole's models expect, whatever they are, and whatever Treadle's of the same name have."""
 SAMPLED: dict[str, Any] = {"train_neg_sample_args": {"layout": "flat"}}
 """What its models of negatives expect; those of labels have none."""
 CLICKS: dict[str, Any] = {"eval_args": {"mode": "uni100"}, "metrics": ["AUC", "LogLoss"], "valid_metric": "AUC"}
 OF_MODELS: dict[str, dict[str, Any]] = {"DIN": CLICKS, "DIEN": CLICKS}
 """What RecBole sets for single models in another place than in their own files."""
-
-
 USERWISE = frozenset({"CDAE", "DiffRec", "ENMF", "LDiffRec", "MacridVAE", "MultiDAE", "MultiVAE", "RaCT", "RecVAE"})
 """The models that RecBole gives batches of users, by their names, whatever their `input_type` says."""
 
@@ -44,7 +42,7 @@ def file_settings(model: type, kind: ModelType | None) -> dict[str, Any]:
 def _layered(kind: ModelType | None, *layers: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     sampled = {} if kind in (ModelType.CONTEXT, ModelType.DECISIONTREE) else SAMPLED
-    for layer in (BRIDGED, sampled, *layers):
+    for layer in (sampled, *layers, BRIDGED):
         merge(settings, layer)
     return settings
 
@@ -55,5 +53,5 @@ def input_type_of(model: type) -> Any:
 
 
 def dataset_class_of(model: str) -> Any:
-    """Return the class of data set that a model of RecBole's package has beside those of its kind; None for most."""
+    """Return the class of data set that RecBole gives a model of this name; None where it is that of its kind."""
     return {"DIEN": DIENDataset, "FEARec": ListedDataset}.get(model)

@@ -228,7 +228,8 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
     """A model of rows of fields with a label: an embedding for each field, and a linear part.
 
     Number fields are embedded if `numerical_features` names them. With `double_tower`, the fields of users come before
-    those of items, and other fields are left out.
+    those of items, and other fields are left out; how many of each type are embedded is in `user_token_field_num`,
+    `user_token_seq_field_num`, `user_float_field_num`, and the same of items.
 
     Attributes:
         LABEL: The column with the label.
@@ -256,4 +257,16 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
         else:
             names = None
         self.build_field_embeddings(config, dataset, self.embedding_size, names)
+        if self.double_tower:
+            self._count_fields()
         self.first_order_linear = FMFirstOrderLinear(config, dataset)
+
+    def _count_fields(self) -> None:
+        kinds = {
+            "token": self.token_field_names,
+            "token_seq": self.token_seq_field_names,
+            "float": self.float_field_names + self.float_seq_field_names,
+        }
+        for owner, owned in (("user", self.user_field_names), ("item", self.item_field_names)):
+            for kind, names in kinds.items():
+                setattr(self, f"{owner}_{kind}_field_num", sum(name in owned for name in names))

@@ -46,6 +46,18 @@ def whole(config: "Config", name: str, least: int = 1) -> int:
     return value
 
 
+def whole_or_none(config: "Config", name: str) -> int | None:
+    """Return a setting that has to be a whole number from 1, or nothing.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    value = config[name]
+    if value is not None and (type(value) is not int or value < 1):
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1, or nothing")
+    return value
+
+
 def number(config: "Config", name: str, least: float = 0.0) -> float:
     """Return a setting that has to be a number.
 

@@ -54,8 +54,8 @@ def set_label(table: Table, threshold: Mapping[str, Any], label: str) -> None:
         raise ConfigError(f"threshold={dict(threshold)} must name one field, such as {{'rating': 4}}")
     ((name, value),) = threshold.items()
     if name not in table:
-        near = did_you_mean(name, table.columns) or f"; loaded are {list(table.columns)}"
-        raise ConfigError(f"threshold names the field {name!r}, which {table.name} does not have{near}")
+        near = did_you_mean(name, table.columns) or f"; loaded are {list(table.columns)}, see load_col"
+        raise ConfigError(f"threshold names the field {name!r}, which is not loaded from {table.name}{near}")
     if table[name].kind is not FeatureType.FLOAT:
         raise ConfigError(f"threshold names the field {name!r}, which holds no numbers")
     table.columns[label] = Column(FeatureType.FLOAT, (table[name].values >= float(value)).astype(np.float64))

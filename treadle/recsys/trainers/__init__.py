@@ -8,6 +8,7 @@ from treadle.recsys.trainers.lightgbm_trainer import LightGBMTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.ncl_trainer import NCLTrainer
 from treadle.recsys.trainers.pretrain_trainer import PretrainTrainer
+from treadle.recsys.trainers.ract_trainer import RaCTTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.registry import get_trainer, register_trainer
 from treadle.recsys.trainers.results import calculate_valid_score, early_stopping
@@ -25,6 +26,7 @@ __all__ = [
     "MKRTrainer",
     "NCLTrainer",
     "PretrainTrainer",
+    "RaCTTrainer",
     "RecVAETrainer",
     "S3RecTrainer",
     "TraditionalTrainer",

@@ -98,7 +98,7 @@ class Keeping(Evaluating):
         state = {
             "format": FORMAT,
             "model": self.config.model,
-            "located_at": getattr(self.config.model_class, "located_at", None),
+            "located_at": vars(self.config.model_class).get("located_at"),
             "dataset": self.config.dataset,
             "fingerprints": getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}),
             "config": storable(self.config.plain()),

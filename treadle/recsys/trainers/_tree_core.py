@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from treadle.data import Batch
+from treadle.data import Batch, Stream
 from treadle.phase import Phase
 from treadle.recsys.trainers._core import RecsysCore
 
@@ -25,7 +25,8 @@ class TreeCore(RecsysCore):
     ) -> None:
         """Make a stream of the numbers of the rounds: the library holds the rows itself."""
         rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
-        self.streams = {BOOSTING: self._stream(rounds, name=BOOSTING)}
+        # Not divided among processes: each counts every round.
+        self.streams = {BOOSTING: Stream(rounds, device=self.device, limit=self.max_batches_per_epoch, name=BOOSTING)}
         self._train_dataloader = self.streams[BOOSTING]
         self._data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
         self._eval_dataloader = None
@@ -47,7 +48,8 @@ class TreeCore(RecsysCore):
         """Add a round, and put what the library says of it among the metrics."""
         self._phase, self._updated = phase, True
         rounds = self._face.rounds
-        self._window_samples = len(rounds.boosting.train)
+        # Each process counts its share of the rows, as in every other training.
+        self._window_samples = len(rounds.boosting.train) // self.processes.size
         found = rounds.add()
         values = {f"valid/{one.metric}": one.value for one in found}
         self.storage.put_scalars(values, smoothing_hint=False, cur_iter=self.progress.step + 1)

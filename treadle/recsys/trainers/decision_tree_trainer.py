@@ -6,6 +6,7 @@ from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.recsys.boosting import Boosting, LabelledRows, Rounds, rows_of
+from treadle.recsys.models.settings import whole, whole_or_none
 from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore
 from treadle.recsys.trainers._tree_core import TreeCore
 from treadle.recsys.trainers.trainer import Trainer
@@ -17,7 +18,8 @@ class DecisionTreeTrainer(Trainer):
     The library is given all rows at once, tokens as categories, and evaluates its own metrics on the validation part
     after each round; they are among the metrics of the run as `valid/...`. The trees up to the best round are then
     evaluated as every model is. The run is saved by rounds. A booster is kept in the library's own format: in
-    checkpoints, in the file of the model, and by itself beside that file.
+    checkpoints, in the file of the model, and by itself beside that file. Of several processes the first one boosts,
+    and all of them evaluate.
 
     A subclass says with `_boosting` which library, and with `prefix` what its settings begin with.
 
@@ -26,7 +28,7 @@ class DecisionTreeTrainer(Trainer):
         verbose_eval: How many rounds lie between two lines on the console.
 
     Raises:
-        ConfigError: A setting cannot be meant, or there are several processes.
+        ConfigError: A setting cannot be meant.
     """
 
     prefix: str
@@ -36,20 +38,19 @@ class DecisionTreeTrainer(Trainer):
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
         self.epochs = self.eval_step = 1
-        if self._processes.distributed:
-            raise ConfigError(
-                f"{type(model).__name__} is trained by one process, and there are {self._processes.size}; the library "
-                "has threads of its own"
-            )
         self._params = dict(config[f"{self.prefix}_params"] or {})
         self._params.setdefault("seed", int(config["seed"]))
-        self._num_rounds = self._count("num_boost_round")
-        self._stopping_rounds = self._count("early_stopping_rounds", optional=True)
-        self.verbose_eval = self._count("verbose_eval", optional=True) or self._num_rounds
-        self._restart_rounds = _count("restart_rounds", config["restart_rounds"], optional=True)
+        self._num_rounds = whole(config, f"{self.prefix}_num_boost_round")
+        self._stopping_rounds = whole_or_none(config, f"{self.prefix}_early_stopping_rounds")
+        self.verbose_eval = self._rounds_between_lines()
+        self._restart_rounds = whole_or_none(config, "restart_rounds")
 
-    def _count(self, name: str, *, optional: bool = False) -> Any:
-        return _count(f"{self.prefix}_{name}", self.config[f"{self.prefix}_{name}"], optional=optional)
+    def _rounds_between_lines(self) -> int:
+        # The libraries, and so RecBole, take truth values as well: every round, or the last one alone.
+        name = f"{self.prefix}_verbose_eval"
+        if self.config[name] is True:
+            return 1
+        return whole(self.config, name) if self.config[name] else self._num_rounds
 
     def _boosting(self, **arguments: Any) -> Boosting:
         """Return the library at work, with the arguments that every library has."""
@@ -69,7 +70,7 @@ class DecisionTreeTrainer(Trainer):
             valid=self._rows_to_watch(valid_data),
             start=self._first_booster(),
         )
-        self.rounds = Rounds(boosting, self._restart_rounds)
+        self.rounds = Rounds(boosting, self._processes, self._restart_rounds)
         self._tracked["boosting"] = self.rounds
 
     def _rows_to_watch(self, valid_data: Any) -> LabelledRows | None:
@@ -100,7 +101,7 @@ class DecisionTreeTrainer(Trainer):
 
     def _finish_boosting(self) -> None:
         """Give the model the trees up to the best round."""
-        text, best = self.rounds.text(), self.rounds.boosting.best_round()
+        text, best = self.rounds.result()
         self.model.take(text)
         if best is not None and best < self.model.grown().rounds():
             self.model.take(self.model.grown().first_rounds(best))
@@ -109,7 +110,8 @@ class DecisionTreeTrainer(Trainer):
         """Write the model to a file, and its booster to one in the library's own format beside it."""
         path = Path(str(kwargs.get("saved_model_file", self.saved_model_file)))
         super()._save_checkpoint(epoch, verbose, **kwargs)
-        self.model.save_booster(path.with_suffix(self.rounds.boosting.suffix))
+        if self._processes.is_main:
+            self.model.save_booster(path.with_suffix(self.rounds.boosting.suffix))
 
     def _generate_train_loss_output(self, epoch_idx: int, s_time: float, e_time: float, losses: Losses) -> str:
         """Return what is printed after the boosting run."""
@@ -121,11 +123,3 @@ class DecisionTreeTrainer(Trainer):
 
     def _execution(self) -> str:
         return "eager"
-
-
-def _count(name: str, value: Any, *, optional: bool) -> int | None:
-    if value is None and optional:
-        return None
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{name}={value!r} must be a whole number from 1{', or nothing' if optional else ''}")
-    return value

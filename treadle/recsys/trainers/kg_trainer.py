@@ -9,6 +9,7 @@ from torch import nn
 from treadle.errors import ConfigError
 from treadle.recsys.enums import KGDataLoaderState
 from treadle.recsys.loading import KnowledgeBasedDataLoader
+from treadle.recsys.models.settings import whole_or_none
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.trainer import Trainer
 
@@ -29,8 +30,8 @@ class KGTrainer(Trainer):
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
-        self.train_rec_step = _epochs(config, "train_rec_step")
-        self.train_kg_step = _epochs(config, "train_kg_step")
+        self.train_rec_step = whole_or_none(config, "train_rec_step")
+        self.train_kg_step = whole_or_none(config, "train_kg_step")
 
     def _passes(self) -> Iterable[Pass]:
         rec, graph = self.train_rec_step, self.train_kg_step
@@ -80,10 +81,3 @@ def part_of(data: Any, state: KGDataLoaderState) -> Any:
             "data_preparation makes for a model with a knowledge graph"
         )
     return data
-
-
-def _epochs(config: Any, name: str) -> int | None:
-    value = config[name]
-    if value is not None and (type(value) is not int or value < 1):
-        raise ConfigError(f"{name}={value!r} must be a whole number from 1, or nothing for joint batches")
-    return value

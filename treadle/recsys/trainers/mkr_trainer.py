@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from treadle.errors import ConfigError
+from treadle.recsys.models.settings import whole
 from treadle.recsys.trainers.kg_trainer import kg_pass, rec_pass
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.trainer import Trainer
@@ -25,9 +25,7 @@ class MKRTrainer(Trainer):
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
-        self.kge_interval = config["kge_interval"]
-        if type(self.kge_interval) is not int or self.kge_interval < 1:
-            raise ConfigError(f"kge_interval={self.kge_interval!r} must be a whole number from 1")
+        self.kge_interval = whole(config, "kge_interval")
         rate = config["kge_learning_rate"]
         self.optimizer_kge = self.optimizer if rate is None else self._build_optimizer(learning_rate=rate)
 

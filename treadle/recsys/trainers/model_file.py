@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: It is not there, damaged, or something else.
     """
+    if zipfile.is_zipfile(path):
+        raise CheckpointError(
+            f"{os.fspath(path)} was written by torch.save, as RecBole's checkpoints are, and could run code when it is "
+            "loaded; treadle.recsys.compat.import_checkpoint reads its weights without running anything"
+        )
     state = read_file(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{os.fspath(path)} is no model of a recommender; its trainer writes such files")

@@ -12,8 +12,9 @@ class NCLTrainer(Trainer):
     """Trains a model that divides what it embeds into clusters, by turns: clusters, then the weights for given ones.
 
     Every `m_step` epochs begin with `model.e_step()`. In the first `warm_up_step` epochs the last part of the loss,
-    that of the clusters, is left out, and so are clusters that nothing would look at. What `e_step` finds belongs to
-    the model's state: buffers, so that a run which is resumed goes on with the clusters that it had.
+    that of the clusters, is left out. A model whose loss can be calculated without clusters says so with
+    `needs_clusters_in_warm_up = False`: clusters that no later epoch would use are then not looked for. What `e_step`
+    finds belongs to the model's state: buffers, so that a run which is resumed goes on with the clusters that it had.
 
     Attributes:
         num_m_step: How many epochs lie between two clusterings.
@@ -36,20 +37,21 @@ class NCLTrainer(Trainer):
                 loss=lambda interaction: model.calculate_loss(interaction)[:-1],
                 optimizer=optimizer,
                 is_due=lambda epoch: epoch < warm,
-                before=self._maximise,
+                before=self._find_clusters,
             ),
             Pass(
                 name="train",
                 loss=model.calculate_loss,
                 optimizer=optimizer,
                 is_due=lambda epoch: epoch >= warm,
-                before=self._maximise,
+                before=self._find_clusters,
             ),
         ]
 
-    def _maximise(self, epoch: int) -> None:
-        """Find the clusters, if it is time, and if an epoch that looks at them comes before the next time."""
-        if epoch % self.num_m_step == 0 and epoch + self.num_m_step > self.warm_up_step:
+    def _find_clusters(self, epoch: int) -> None:
+        """Find the clusters, if it is time, and if an epoch that needs them comes before the next time."""
+        first = 0 if getattr(self.model, "needs_clusters_in_warm_up", True) else self.warm_up_step
+        if epoch % self.num_m_step == 0 and epoch + self.num_m_step > first:
             self._say("Running E-step")
             self.model.e_step()
             self._processes.share_buffers(self.model)

@@ -95,8 +95,8 @@ class PretrainTrainer(Trainer):
         """Return what the first stage goes through: the training data, unless a subclass makes other data of it."""
         return data
 
-    def _pretrain_rows(self) -> dict[str, Any]:
-        """Return the settings by which `_pretrain_data` chooses its rows: a run goes on with the same ones only."""
+    def _pretrain_identity(self) -> dict[str, Any]:
+        """Return what else makes the first stage what it is, such as its rows: a run goes on with the same only."""
         return {}
 
     def _is_evaluated(self, epoch: int) -> bool:
@@ -123,11 +123,11 @@ class Stage:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the stages, where the second begins, and what the rows of the first are."""
+        """Return the stages, where the second begins, and what else makes the first what it is."""
         trainer = self._trainer
         epochs = trainer.pretrain_epochs if trainer.train_stage == BOTH else None
-        rows = {} if trainer.train_stage == FINETUNE else trainer._pretrain_rows()
-        return {"train_stage": trainer.train_stage, "pretrain_epochs": epochs, **rows}
+        further = {} if trainer.train_stage == FINETUNE else trainer._pretrain_identity()
+        return {"train_stage": trainer.train_stage, "pretrain_epochs": epochs, **further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make sure that the stages are the same.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from treadle.errors import ConfigError
+from treadle.recsys.models.settings import whole
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.trainer import Trainer
 
@@ -17,12 +17,14 @@ class RecVAETrainer(Trainer):
     Attributes:
         optimizer_encoder, optimizer_decoder: The two optimizers.
         n_enc_epochs, n_dec_epochs: How many passes each has.
+
+    Raises:
+        ConfigError: One of these is no whole number from 1.
     """
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
-        self.n_enc_epochs = _passes(config, "n_enc_epochs")
-        self.n_dec_epochs = _passes(config, "n_dec_epochs")
+        self.n_enc_epochs, self.n_dec_epochs = whole(config, "n_enc_epochs"), whole(config, "n_dec_epochs")
         self.optimizer_encoder = self._build_optimizer(params=self.model.encoder.parameters())
         self.optimizer_decoder = self._build_optimizer(params=self.model.decoder.parameters())
         self.optimizer = self.optimizer_decoder
@@ -47,10 +49,3 @@ class RecVAETrainer(Trainer):
                 times=self.n_dec_epochs,
             ),
         ]
-
-
-def _passes(config: Any, name: str) -> int:
-    value = config[name]
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{name}={value!r} must be a whole number from 1")
-    return value

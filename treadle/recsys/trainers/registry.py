@@ -12,6 +12,7 @@ from treadle.recsys.trainers.kgat_trainer import KGATTrainer
 from treadle.recsys.trainers.lightgbm_trainer import LightGBMTrainer
 from treadle.recsys.trainers.mkr_trainer import MKRTrainer
 from treadle.recsys.trainers.ncl_trainer import NCLTrainer
+from treadle.recsys.trainers.ract_trainer import RaCTTrainer
 from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
 from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
@@ -20,7 +21,7 @@ from treadle.recsys.trainers.xgboost_trainer import XGBoostTrainer
 
 Kind = TypeVar("Kind", bound=type)
 SUFFIX = "Trainer"
-NAMED = (RecVAETrainer, KGATTrainer, MKRTrainer, NCLTrainer, S3RecTrainer, LightGBMTrainer, XGBoostTrainer)
+NAMED = (RecVAETrainer, RaCTTrainer, KGATTrainer, MKRTrainer, NCLTrainer, S3RecTrainer, LightGBMTrainer, XGBoostTrainer)
 _trainers: dict[str, type] = {one.__name__: one for one in NAMED}
 _by_type: dict[ModelType, type] = {
     ModelType.TRADITIONAL: TraditionalTrainer,

@@ -5,7 +5,7 @@ from typing import Any
 from treadle._saving import load_plain_state_dict
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys.loading import AbstractDataLoader, SequenceTrainDataLoader
-from treadle.recsys.models.settings import choice, whole
+from treadle.recsys.models.settings import choice, whole_or_none
 from treadle.recsys.pretraining import HideItemsAndSegments
 from treadle.recsys.trainers.model_file import read_model_file
 from treadle.recsys.trainers.pretrain_trainer import FINETUNE, STAGES, PretrainTrainer
@@ -25,7 +25,7 @@ class S3RecTrainer(PretrainTrainer):
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
         self.train_stage = choice(config, "train_stage", STAGES)
-        self._batch_size = None if config["pretrain_batch_size"] is None else whole(config, "pretrain_batch_size")
+        self._batch_size = whole_or_none(config, "pretrain_batch_size")
         self._prefixes = bool(config["pretrain_prefixes"])
         path = config["pre_model_path"]
         if self.train_stage == FINETUNE:
@@ -49,7 +49,7 @@ class S3RecTrainer(PretrainTrainer):
             )
         load_plain_state_dict(self.model, state["state_dict"], where=str(path))
 
-    def _pretrain_rows(self) -> dict[str, Any]:
+    def _pretrain_identity(self) -> dict[str, Any]:
         return {"pretrain_prefixes": self._prefixes}
 
     def _pretrain_data(self, data: Any) -> Any:

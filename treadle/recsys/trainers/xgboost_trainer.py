@@ -3,6 +3,7 @@
 from typing import Any
 
 from treadle.recsys.boosting import Boosting, XGBoostBoosting
+from treadle.recsys.models.settings import whole_or_none
 from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
 
 
@@ -13,7 +14,7 @@ class XGBoostTrainer(DecisionTreeTrainer):
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
-        threads = self._count("nthread", optional=True)
+        threads = whole_or_none(config, "xgb_nthread")
         if threads is not None:
             self._params["nthread"] = threads
 

@@ -38,6 +38,8 @@ class NCL(LightGCN):
         ConfigError: There are more clusters than users or items.
     """
 
+    needs_clusters_in_warm_up = False
+    """Whether the loss fails before clusters are found: the trainer then looks for them in the warm-up, too."""
     user_centroids: Tensor
     item_centroids: Tensor
     user_2cluster: Tensor
