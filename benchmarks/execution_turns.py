@@ -85,7 +85,7 @@ def eager_turns(material: Material) -> list[Turn]:
         load_treadle().train(material.job(batches, default_adamw), clock)
 
     return [
-        Turn(PLAIN_LOOP, DEVICE, partial(by_hand, default_adamw), steps),
+        Turn(PLAIN_LOOP, DEVICE, partial(by_hand, default_adamw), steps, every=EVERY_PEER),
         Turn(FUSED_LOOP, DEVICE, partial(by_hand, fused_adamw), steps),
         Turn(f"{FUSED_LOOP}, again", DEVICE, partial(by_hand, fused_adamw), steps, baseline=FUSED_LOOP),
         Turn("treadle eager", DEVICE, treadle, steps, baseline=FUSED_LOOP, bar=EAGER_BAR),

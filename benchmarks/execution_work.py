@@ -91,8 +91,8 @@ def make_cnn(pool: Callable[[int], nn.Module] = nn.MaxPool2d) -> nn.Module:
     )
 
 
-MLP = Work("MLP", (64,), 32, make_mlp, eager_steps=40, graph_steps=1000)
-CNN = Work("CNN", (1, 28, 28), 128, make_cnn, eager_steps=40, graph_steps=300)
+MLP = Work("MLP", (64,), 32, make_mlp, eager_steps=150, graph_steps=1000)
+CNN = Work("CNN", (1, 28, 28), 128, make_cnn, eager_steps=150, graph_steps=300)
 AVERAGE_CNN = replace(CNN, name="CNN, average pooling", make_model=partial(make_cnn, nn.AvgPool2d))
 SMOKE = (
     replace(MLP, batch_size=4, eager_steps=3, graph_steps=6),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
+from treadle.execution import Compile
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,10 @@ class Graph:
         self._budget = budget
         self._known: dict[Any, bool] = {}
         # Static shapes: a resumed run must compile what the uninterrupted one has compiled.
-        self._compiled = torch.compile(model, dynamic=False, backend=backend, mode=mode, fullgraph=fullgraph)
+        how: dict[str, Any] = {"dynamic": False, "backend": backend, "mode": mode, "fullgraph": fullgraph}
+        if backend == "inductor":
+            how = Compile(mode=mode, fullgraph=fullgraph).arguments(model)
+        self._compiled = torch.compile(model, **how)
 
     @property
     def num_shapes(self) -> int:

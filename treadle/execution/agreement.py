@@ -1,7 +1,7 @@
 """Whether a replay does what the step does, found out by doing both from one state."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -23,13 +23,15 @@ class Snapshot:
 
     Args:
         tensors: The tensors themselves, by name.
+        generators: Generators beside torch's own.
     """
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Tensor], generators: Iterable[torch.Generator] = ()) -> None:
         self._live = tensors
         self.copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         self._random = RandomState()
         self._generators = self._random.state_dict()
+        self._others = [(generator, generator.get_state()) for generator in generators]
 
     def now(self) -> dict[str, Tensor]:
         """Return copies of the tensors as they are now."""
@@ -41,6 +43,8 @@ class Snapshot:
         for name, tensor in self._live.items():
             tensor.copy_(self.copies[name])
         self._random.load_state_dict(self._generators)
+        for generator, state in self._others:
+            generator.set_state(state)
 
 
 def tensors_in(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

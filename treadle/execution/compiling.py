@@ -1,6 +1,6 @@
 """Steps whose loss is compiled."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -63,42 +63,27 @@ class Compile:
             parts.append(f"modules {self.modules if isinstance(self.modules, str) else ', '.join(self.modules)}")
         return ", ".join(parts)
 
-    def apply(self, function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-        """Return `function`, compiled for a device and for the shapes it is called with and no others."""
-        compiled: Callable[..., Any] = torch.compile(function, **self.arguments(device))
+    def apply(self, function: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
+        """Return `function`, compiled for the device of a model and for the shapes it is called with and no others."""
+        compiled: Callable[..., Any] = torch.compile(function, **self.arguments(model))
         return compiled
 
-    def arguments(self, device: torch.device) -> dict[str, Any]:
-        """Return the arguments of `torch.compile` for a device."""
+    def arguments(self, model: nn.Module) -> dict[str, Any]:
+        """Return the arguments of `torch.compile` for where the weights of a model are."""
         common = {"fullgraph": self.fullgraph, "dynamic": False}
-        if device.type != "cpu":
+        if any(weight.device.type != "cpu" for weight in model.parameters()):
             return {**common, "mode": self.mode, "options": self.options}
-        return {**common, "backend": cpu_backend(self.mode, self.options)}
+        from treadle.execution.cpu_compiler import CpuCompiler
+
+        options = self.options if self.mode is None else _modes_of_torch()[self.mode]
+        return {**common, "backend": CpuCompiler(options or {})}
 
 
-def cpu_backend(mode: str | None = None, options: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """Return what compiles for CPUs.
-
-    Raises:
-        ConfigError: Both a mode and options are given, or the mode does not exist.
-    """
+def _modes_of_torch() -> dict[str, dict[str, Any]]:
+    """Return the options that each mode of this version of torch stands for."""
     from torch._inductor import list_mode_options
 
-    from treadle.execution.cpu_compiler import CpuCompiler
-
-    if mode is None:
-        return CpuCompiler(options or {})
-    modes = list_mode_options(dynamic=False)
-    if options or mode not in modes:
-        why = "takes no options beside it" if mode in modes else f"does not exist{did_you_mean(mode, list(modes))}"
-        raise ConfigError(f"compile: the mode {mode!r} {why}")
-    return CpuCompiler(modes[mode])
-
-
-def _modes_of_torch() -> Iterable[str]:
-    from torch._inductor import list_mode_options
-
-    return list_mode_options()
+    return list_mode_options(dynamic=False)
 
 
 class CompiledVerbs:
@@ -117,11 +102,10 @@ class CompiledVerbs:
         self.model = model
         self._verbs: dict[Any, Callable[..., Any]] = {}
         self._whole = how.modules is None
-        self._device = next((one.device for one in model.parameters()), torch.device("cpu"))
         if how.modules is not None:
             for module in matching(model, how.modules):
                 if module._compiled_call_impl is None:
-                    _compile_in_place(module, how, self._device)
+                    _compile_in_place(module, how)
 
     def of(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         """Return what to call instead of `verb`."""
@@ -130,11 +114,11 @@ class CompiledVerbs:
         # A bound method is a new object each time it is looked up.
         key = getattr(verb, "__func__", verb)
         if key not in self._verbs:
-            self._verbs[key] = self._how.apply(verb, self._device)
+            self._verbs[key] = self._how.apply(verb, self.model)
         return self._verbs[key]
 
 
-def _compile_in_place(module: nn.Module, how: Compile, device: torch.device) -> None:
+def _compile_in_place(module: nn.Module, how: Compile) -> None:
     """Have a module compiled where it is called.
 
     The compiler passes over what torch itself wrote, and with it over a container such as `nn.Sequential` that has
@@ -142,14 +126,14 @@ def _compile_in_place(module: nn.Module, how: Compile, device: torch.device) -> 
     but a few versions.
     """
     if not type(module).forward.__module__.startswith("torch."):
-        module.compile(**how.arguments(device))
+        module.compile(**how.arguments(module))
         return
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     call.__code__ = call.__code__.replace(co_name=f"call_{type(module).__name__}")
-    module._compiled_call_impl = how.apply(call, device)
+    module._compiled_call_impl = how.apply(call, module)
 
 
 def matching(model: nn.Module, patterns: str | Sequence[str]) -> list[nn.Module]:

@@ -15,9 +15,6 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from treadle.execution import window_pooling
 
-aten = torch.ops.aten
-COMPARISONS = frozenset({aten.le.Scalar, aten.lt.Scalar, aten.ge.Scalar, aten.gt.Scalar})
-
 
 @dataclass(frozen=True)
 class CpuCompiler:
@@ -37,7 +34,7 @@ class CpuCompiler:
 
 
 class RecomputedMasks(CustomGraphPass):
-    """Has what a comparison says computed again in the backward pass, not kept from the forward pass.
+    """Has booleans computed again in the backward pass, not kept from the forward pass.
 
     An activation such as ReLU has to know which elements it let through. The compiler keeps that as booleans, the
     smallest thing there is to keep, and code for CPUs writes them one at a time: this took more than half of a step
@@ -45,11 +42,19 @@ class RecomputedMasks(CustomGraphPass):
     """
 
     def __call__(self, graph: torch.fx.Graph) -> None:
-        """Mark the comparisons with a number in the graph of both passes."""
+        """Mark what gives booleans in the graph of both passes."""
         for node in graph.nodes:
-            if node.target in COMPARISONS and "recompute" not in node.meta:
+            if _is_mask(node) and "recompute" not in node.meta:
                 node.meta |= {"recompute": CheckpointPolicy.MUST_RECOMPUTE, "ac_graph_id": 0}
 
     def uuid(self) -> Any:
         """Return what tells code that was compiled with this, and with these windows, from other code in caches."""
         return get_hash_for_files((__file__, window_pooling.__file__))
+
+
+def _is_mask(node: torch.fx.Node) -> bool:
+    """Whether a node of a graph gives booleans, the same each time."""
+    value, operation = node.meta.get("val"), node.target
+    if not isinstance(operation, torch._ops.OpOverload) or not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype is torch.bool and torch.Tag.nondeterministic_seeded not in operation.tags

@@ -190,7 +190,7 @@ class GraphExecution:
         """Record the update of `window`; everything is afterwards as it was."""
         trainer = self._trainer
         refuse_optimizer(phase.optimizer, moves=self._moves(phase))
-        before = Snapshot(self._tensors())
+        before = Snapshot(self._tensors(), find_generators(trainer.model, trainer))
         inputs = inputs_for(window)
         rates = Rates(phase.optimizer, trainer.device) if self._moves(phase) else None
         arguments = arguments_of(phase.optimizer, rates=rates is None)
