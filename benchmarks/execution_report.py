@@ -38,9 +38,9 @@ Work: the CNN, batch 128, AdamW with torch's defaults, shuffled, all 10,000 test
 right. Time: wall clock of the whole call that builds loaders and trainer, trains and evaluates; for Treadle moving the
 data to the device, capturing and checking the capture are in it. Images are normalised beforehand, in host memory."""
 CPU_NOTES = """\
-Steps: as on the GPU, one thread, the second of two epochs, in turn; ratio to Treadle eager of the same round. The CNN's
-max-pooling is what the compiler of this torch makes slow on a CPU; the same network with average pooling stands beside
-it. Reading: one epoch of shuffled batches of a `TensorDataset`. Time: CPU time of the process, threads included."""
+Steps: as on the GPU, one thread, the second of two epochs, in turn; ratio to Treadle eager of the same round. Compiled
+by hand is `torch.compile` as it comes; Treadle compiles masks and max pooling in another way for a CPU. Reading: one
+epoch of shuffled batches of a `TensorDataset`. Time: CPU time of the process, threads included."""
 
 
 def as_markdown(name: str, data: Data) -> str:

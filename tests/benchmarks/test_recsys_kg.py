@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 
 from benchmarks import recsys_kg
-from benchmarks.recsys_kg import CASES, RECBOLE, SEEDS
+from benchmarks.recsys_kg import BY_RECBOLE, CASES, METRICS, SEEDS
 
 
 def answer(task: dict[str, Any]) -> dict[str, Any]:
     """Return made-up results: KGCN on music is too low, everything else is good."""
     if task["model"] == "KGAT":
-        return {"seconds": 2.0 + task["seed"] % 10, **dict.fromkeys(RECBOLE, 0.2)}
+        return {"seconds": 2.0 + task["seed"] % 10, **dict.fromkeys(METRICS, 0.2)}
+    if task["model"] == BY_RECBOLE:
+        return {"result": dict.fromkeys(METRICS, 0.1)}
     low = (task["model"], task["dataset"]) == ("KGCN", "kg-lastfm-music")
     return {"auc": 0.5 if low else 0.9, "valid": 0.9, "epochs": 7, "seconds": 1.0, "logloss": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def with_recbole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recsys_kg, "RECBOLE", Path(__file__))
 
 
 def test_only_what_is_missing_is_run_and_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +32,7 @@ def test_only_what_is_missing_is_run_and_added(tmp_path: Path, monkeypatch: pyte
     recsys_kg.run_all(path, "MKR, kg-lastfm")
     assert [task["seed"] for task in asked] == list(SEEDS)
     results = recsys_kg.run_all(path, "")
-    assert len(asked) == len(results) == len(SEEDS) * (len(CASES) + 1)
+    assert len(asked) == len(results) == len(SEEDS) * (len(CASES) + 2)
     assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] == results
     recsys_kg.run_all(path, "")
     assert len(asked) == len(results)
@@ -38,6 +45,7 @@ def test_a_bar_that_is_missed_is_written_as_missed() -> None:
     assert "| 0.5000 | 0.785 | missed |" in rows["KGCN, kg-lastfm-music"]
     assert "| 0.9000 | 0.785 | reached |" in rows["MKR, kg-lastfm-music"]
     # The median of 2.0, 3.0 and 4.0 seconds.
-    assert "| 3.00 | 14.83 (4.9x) |" in rows["CPU s of an epoch"]
+    assert "| 3.00 | | 14.83 (4.9x) |" in rows["CPU s of an epoch"]
+    assert "| 0.2000, 0.2000, 0.2000 | 0.2000 | 0.1000, 0.1000, 0.1000 | 0.1000 |" in rows["ndcg@10, validation"]
     partial = recsys_kg.table_of_clicks(results[:1])
     assert "| 0.9000 | 0.785 | reached so far |" in partial
