@@ -9,6 +9,7 @@ from torch._dynamo.utils import counters
 
 from treadle.execution import Compile
 from treadle.execution.compiling import CompiledVerbs
+from treadle.execution.cpu_compiler import CpuCompiler
 
 MANY = 12
 """More than the compiler keeps versions of one function."""
@@ -30,7 +31,7 @@ class Own(nn.Module):
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the compiler counts, with a backend that takes no time."""
-    monkeypatch.setattr("treadle.execution.cpu_compiler.compile_fx", lambda graph, inputs, **settings: graph)
+    monkeypatch.setattr(CpuCompiler, "__call__", lambda compiler, graph, inputs: graph)
     torch._dynamo.reset()
     counters.clear()
     return counters["stats"]

@@ -1,16 +1,11 @@
-"""torch's compiler, with what its code for CPUs is slow at said in another way.
-
-Importing this imports the compiler, which takes a while: it is done where something is compiled.
-"""
+"""torch's compiler, with what its code for CPUs is slow at said in another way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._inductor.decomposition import select_decomp_table
 from torch.utils.checkpoint import CheckpointPolicy
 
 from treadle.execution import window_pooling
@@ -28,6 +23,10 @@ class CpuCompiler:
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return a graph, compiled for such inputs."""
+        # The compiler takes a while to load.
+        from torch._inductor.compile_fx import compile_fx
+        from torch._inductor.decomposition import select_decomp_table
+
         patches = {"joint_custom_pre_pass": RecomputedMasks(), **self.settings}
         table = {**select_decomp_table(), **window_pooling.decompositions()}
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)  # type: ignore[return-value]

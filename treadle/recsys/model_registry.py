@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from treadle.config.locating import locate
 from treadle.errors import ConfigError, did_you_mean
 
 Model = TypeVar("Model", bound=type)
@@ -78,7 +77,12 @@ def locate_model(name: str) -> Any:
     found = _resolved(name)
     if found is not None:
         return found
-    return locate(name) if "." in name else get_model(name)
+    if "." not in name:
+        return get_model(name)
+    # Reading Python files as configs needs omegaconf, which a name of a model does not.
+    from treadle.config.locating import locate
+
+    return locate(name)
 
 
 def _resolved(name: str) -> Any:

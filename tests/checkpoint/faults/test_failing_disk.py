@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_that_cannot_be_removed_is_named(run: Path, make_di
 @pytest.mark.parametrize(
     ("operation", "pattern", "message"),
     [
-        ("mkdir", "checkpoints", r"the run folder .* cannot be made: .*No space"),
+        ("mkdir", "checkpoints", r"the run folder .* cannot be written: .*No space"),
         ("write_text", "config.yaml", r"cannot write .*config\.yaml: .*No space"),
         ("write_text", "run/*/manifest.json", r"cannot write .*run/manifest\.json: .*No space"),
     ],
