@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 
 from benchmarks import execution_cpu, execution_small, fashion, gpt2
-from benchmarks.execution_report import TITLES, as_markdown
+from benchmarks.execution_report import TITLES, as_markdown, readme_table
 from benchmarks.execution_session import Findings, Options
 from benchmarks.provenance import provenance
+from benchmarks.readme import fill
 from benchmarks.results import write_section
 from treadle.data.locating import VARIABLE
 
@@ -143,6 +144,8 @@ def write_results(files: Sequence[Path]) -> None:
         if data["smoke"]:
             sys.exit(f"{file} is of a smoke test; its figures mean nothing")
         write_section(f"execution-{name}", as_markdown(name, data))
+        if name == "small":
+            fill("execution", readme_table(data))
         print(f"RESULTS.md: section execution-{name} written from {file.name}")
 
 

@@ -91,6 +91,17 @@ def small_tables(data: Data) -> list[str]:
     return parts
 
 
+def readme_table(data: Data) -> str:
+    """Return the microseconds of a step of everybody who trains on ready batches on the device, as a Markdown table."""
+    works = data["turns"]
+    lines = [f"| contender | {' | '.join(f'{work}, µs' for work in works)} |", f"|---|{'--:|' * len(works)}"]
+    for label, turn in next(iter(works.values())).items():
+        times = [times_of(data["rounds"][work], label) for work in works]
+        if turn["inputs"] == DEVICE and all(times) and not turn["name"].endswith("again"):
+            lines.append(f"| {turn['name']} | {' | '.join(f'{median(one):,.0f}' for one in times)} |")
+    return "\n".join(lines)
+
+
 def times_of(rounds: Sequence[dict[str, float]], label: str) -> list[float]:
     """Return the times of a contender."""
     return [one[label] for one in rounds if label in one]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import execution, execution_graphs, gpt2, results
+from benchmarks import execution, execution_graphs, gpt2, readme, results
 from benchmarks.execution_report import as_markdown
 from benchmarks.execution_session import Findings, Options, alone
 from benchmarks.execution_work import MLP, Clock, Material, fused_adamw, train_by_hand
@@ -248,10 +248,16 @@ def test_the_share_of_arithmetic_is_that_of_the_formula() -> None:
 def test_results_are_written_from_what_was_brought_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "RESULTS.md"
     monkeypatch.setattr(execution, "write_section", lambda name, text: results.write_section(name, text, target))
+    page = tmp_path / "README.md"
+    page.write_text("<!-- begin: execution -->\n<!-- end: execution -->\n")
+    monkeypatch.setattr(execution, "fill", lambda name, text: readme.fill(name, text, page))
     source = tmp_path / "small.json"
     source.write_text(json.dumps(small_data()))
     execution.main(["--write-results", str(source)])
     assert "<!-- begin: execution-small -->\n## Execution: small models on a GPU" in target.read_text()
+    assert (
+        "| contender | MLP, µs |\n|---|--:|\n| hand-captured graph | 80 |\n| treadle graph | 86 |" in page.read_text()
+    )
 
 
 @pytest.mark.parametrize(
