@@ -28,6 +28,8 @@ from benchmarks.results import write_section
 ROOT = Path(__file__).parents[1]
 ANSWER = "ANSWER "
 SEEDS = (2020, 2021, 2022)
+KGAT_SEEDS = (*SEEDS, 2023, 2024)
+"""More of them: KGAT is compared with another program, and seeds differ more than the two."""
 RECBOLE = ROOT / ".venv-recbole" / "bin" / "python"
 """The interpreter that has RecBole; without it only Treadle's KGAT is run."""
 BY_RECBOLE = "KGAT by RecBole"
@@ -107,8 +109,7 @@ NOTES = [
     "0.729, 0.743, 0.746, 0.746, 0.745 and 0.746 on the test part, and the same within 0.001 on the validation part,",
     "where 0.4 and 0.5 are the best.",
     "",
-    "KGAT with norms in the place of squares in its penalty, as RecBole has it, comes to 0.1036 / 0.1063 / 0.1925 for",
-    "seed 2020. Seeds differ by more than the two programs do.",
+    "KGAT: the means are 1.8% and 0.4% above RecBole's and 0.3% below; its own scatter over seeds is ten times that.",
 ]
 
 
@@ -194,9 +195,10 @@ def tasks(chosen: str) -> list[dict[str, Any]]:
     """Return what is to be run, of the cases whose name holds a text."""
     kgat = {"dataset": "ml-100k", "model": "KGAT", "settings": {}}
     cases = [{"dataset": one.dataset, "model": one.model, "settings": one.settings} for one in CASES]
-    others = [{**kgat, "model": BY_RECBOLE}] if RECBOLE.exists() else []
-    named = [case for case in [*cases, kgat, *others] if chosen in f"{case['model']}, {case['dataset']}"]
-    return [{**case, "seed": seed} for case in named for seed in SEEDS]
+    compared = [kgat, *([{**kgat, "model": BY_RECBOLE}] if RECBOLE.exists() else [])]
+    seeded = [{**case, "seed": seed} for case in cases for seed in SEEDS]
+    seeded += [{**case, "seed": seed} for case in compared for seed in KGAT_SEEDS]
+    return [task for task in seeded if chosen in f"{task['model']}, {task['dataset']}"]
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
@@ -296,7 +298,7 @@ def section(results: list[dict[str, Any]]) -> str:
         [
             "## Models with a knowledge graph, on the CPU",
             "",
-            provenance("recsys_kg", packages, seeds=", ".join(map(str, SEEDS)), threads=1),
+            provenance("recsys_kg", packages, seeds="2020 to 2022, of KGAT to 2024", threads=1),
             "",
             "Clicks: the rows and negatives of the files, divided 6:2:2 at random by the seed, which also gives",
             "weights and drawn neighbours; the test part is measured at the best epoch of the validation part, and",
