@@ -82,6 +82,8 @@ def _in_a_child(task: dict[str, Any], seconds: float) -> dict[str, Any]:
         if not receiver.poll(seconds):
             return {"reason": f"not finished after {seconds:g} seconds"}
         answer: dict[str, Any] = receiver.recv()
+        # Killed while it still holds a GPU that others share, it would take their work down with it.
+        child.join(timeout=20)
         return answer
     except EOFError:
         return {"reason": "the process ended without an answer"}
