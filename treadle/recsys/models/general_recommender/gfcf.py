@@ -7,9 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
+from treadle.recsys.models.constants import Constants
+from treadle.recsys.models.edges import Edges
 from treadle.recsys.models.eigenvectors import leading_eigenvectors
 from treadle.recsys.models.fitted_recommender import FittedRecommender
-from treadle.recsys.models.graph import Graph
+from treadle.recsys.models.graph import multiply
+from treadle.recsys.models.histories import unique_pairs
 from treadle.recsys.models.settings import number, whole
 
 if TYPE_CHECKING:
@@ -34,23 +37,17 @@ class GFCF(FittedRecommender):
         super().__init__(config, dataset)
         self.alpha, self.rank = number(config, "alpha"), whole(config, "rank")
         self.seed = int(config["seed"])
-        self.graph = Graph.of(dataset)
+        self.ratings = _Ratings(dataset)
         self.keep("vectors")
-
-    def _smoothed(self, features: Tensor) -> Tensor:
-        """Return `R'R` times features of items, `[n_items, n]`."""
-        nodes = torch.cat([features.new_zeros(self.n_users, features.shape[1]), features])
-        return self.graph.split(self.graph(self.graph(nodes)))[1]
 
     @torch.no_grad()
     def fit(self, dataset: "Dataset") -> None:
         """Find the singular vectors."""
         device = self.refresh_histories(dataset).items.device
-        self.graph = Graph.of(dataset).to(device)
-        used = int((self.graph.split(self.graph.degrees)[1] > 0).sum())
-        rank = min(self.rank, used)
+        self.ratings = _Ratings(dataset).to(device)
+        rank = min(self.rank, self.ratings.n_used)
         seed = fold_seed(self.seed, "singular vectors")
-        _, self.vectors = leading_eigenvectors(self._smoothed, self.n_items, rank, seed=seed, device=device)
+        _, self.vectors = leading_eigenvectors(self.ratings, self.n_items, rank, seed=seed, device=device)
 
     def scores(self, users: Tensor) -> Tensor:
         """Return the filtered histories."""
@@ -58,11 +55,42 @@ class GFCF(FittedRecommender):
 
     def _filtered(self, history: Tensor) -> Tensor:
         """Return what both filters make of how often each item was used, `[rows, n_items]`."""
-        roots = self.graph.split(self.graph.degrees)[1].clamp(min=1).sqrt()
-        vectors = self.result("vectors")
+        roots, vectors = self.ratings.item_roots, self.result("vectors")
         low = ((history / roots) @ vectors) @ vectors.T * roots
-        return self._smoothed(history.T).T + self.alpha * low
+        smooth: Tensor = self.ratings(history.T.contiguous()).T
+        return smooth + self.alpha * low
 
     def item_similarities(self, items: Tensor) -> Tensor:
         """Return the scores for somebody who has used only one of some items, `[items, n_items]`."""
         return self._filtered(functional.one_hot(items, self.n_items).to(self.vectors.dtype))
+
+
+class _Ratings(Constants):
+    """Who used what, each entry divided by the roots of both degrees: R.
+
+    Attributes:
+        n_used: How many items somebody used.
+        weights: The entries, by user.
+        weights_by_item: The entries, by item.
+        item_roots: The root of how many users each item has, 1 for items of nobody.
+    """
+
+    weights: Tensor
+    weights_by_item: Tensor
+    item_roots: Tensor
+
+    def __init__(self, dataset: "Dataset") -> None:
+        users, items, _ = unique_pairs(dataset)
+        user_roots, item_roots = (
+            torch.bincount(ids, minlength=count).clamp(min=1).sqrt()
+            for ids, count in ((users, dataset.user_num), (items, dataset.item_num))
+        )
+        weights = 1 / (user_roots[users] * item_roots[items])
+        edges = Edges(users, items, dataset.user_num, dataset.item_num)
+        super().__init__(weights=weights, weights_by_item=weights[edges.back.place], item_roots=item_roots)
+        self.edges = edges
+        self.n_used = int((edges.back.starts.diff() > 0).sum())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return `R'R` times features of items, `[n_items, n]`."""
+        return multiply(self.edges.back, multiply(self.edges.there, features, self.weights), self.weights_by_item)
