@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.execution.quick_compiler import quick_compiler
 from tests.execution.recording import TapeRecorder
 from tests.guards.no_sync import DEVICES
 from tests.interrupting import assert_same_bits, check, make_trainer, momentum, samples, simply, state_of
@@ -270,7 +271,9 @@ def test_without_gradients_nothing_is_computed_again() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 def test_a_compiled_model_can_compute_blocks_again(device: str) -> None:
-    saving = train(["blocks.*"], build=Quiet, epochs=1, optimizer=momentum, compile=True, device=device)
+    with quick_compiler() as counts:
+        saving = train(["blocks.*"], build=Quiet, epochs=1, optimizer=momentum, compile=True, device=device)
+        assert counts["unique_graphs"] > 0
     keeping = train(None, build=Quiet, epochs=1, optimizer=momentum, device=device)
     for one, other in zip(saving.model.parameters(), keeping.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -1,17 +1,16 @@
 """Whole runs with compiled steps: the numbers of ordinary ones, and the same bits after a resume."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn, optim
-from torch._dynamo.backends.debugging import aot_eager
-from torch._dynamo.utils import counters
 
+from tests.execution.quick_compiler import quick_compiler
 from tests.execution.taped import data
 from treadle import Compile, Trainer
-from treadle.execution.cpu_compiler import CpuCompiler
 from treadle.phase import Phase
 
 pytestmark = [
@@ -44,12 +43,10 @@ def assert_close(one: Trainer, other: Trainer, tolerance: float) -> None:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The compiler with a backend that generates no code; what it counts."""
-    monkeypatch.setattr(CpuCompiler, "__call__", lambda compiler, graph, inputs: aot_eager(graph, inputs))
-    torch._dynamo.reset()
-    counters.clear()
-    return counters["stats"]
+def quick() -> Iterator[Any]:
+    """The compiler that generates no code; what it counts."""
+    with quick_compiler() as counts:
+        yield counts
 
 
 CASES: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.forking.starting import run
-from tests.nas.programs.searching import ON_TWO, WAYS
+from tests.nas.programs.searching import WAYS
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 600
@@ -46,7 +46,7 @@ def test_darts_10_two_ranks_hold_the_same_supernet_and_export_the_same(folder: P
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("bf16", "spos", *ON_TWO)])
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("bf16", "compiled", "spos")])
 def test_two_ranks_find_what_one_process_finds(folder: Path, way: str) -> None:
     one, two = load_file(folder / f"{way}.1.0.safetensors"), load_file(folder / f"{way}.2.0.safetensors")
     for name, value in one.items():
