@@ -162,8 +162,11 @@ class Config:
         if self.model_class is None:
             raise ConfigError(_missing("model", "model", self.external_config_dict))
 
-    def check_unread_keys(self) -> list[str]:
+    def check_unread_keys(self, origins: Mapping[str, str] | None = None) -> list[str]:
         """Complain about settings that were given and that nothing has read; call it when all parts are built.
+
+        Args:
+            origins: Where settings come from, for messages, if the config does not know better.
 
         Returns:
             Those that nothing read and that are like no setting that there is; each is logged as a warning.
@@ -174,13 +177,14 @@ class Config:
         known = set(self.internal_config_dict) | set(DERIVED) | {"model", "dataset"}
         unread = [name for name in self.external_config_dict if name not in self._read and name not in known]
         elsewhere = all_known_names()
+        places = {**self._origins, **(origins or {})}
         for name in unread:
             near = did_you_mean(name, sorted((known | self._read) - {name}))
             if near and name not in elsewhere:
                 raise ConfigError(
-                    f"{name}={self.external_config_dict[name]!r} in {self._origins[name]}: nothing reads it{near}"
+                    f"{name}={self.external_config_dict[name]!r} in {places[name]}: nothing reads it{near}"
                 )
-            logger.warning("%s in %s: nothing in %s reads it%s", name, self._origins[name], self.model, near)
+            logger.warning("%s in %s: nothing in %s reads it%s", name, places[name], self.model, near)
         return unread
 
     def plain(self) -> dict[str, Any]:
