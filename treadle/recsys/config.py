@@ -73,7 +73,7 @@ class Config:
         argv: Sequence[str] | None = None,
     ) -> None:
         self._read: set[str] = set()
-        given, self._origins = _collect(config_file_list or (), config_dict or {}, argv or ())
+        given, self._origins = _collect(config_file_list or (), _checked_dict(config_dict), argv or ())
         chosen = model if model is not None else given.get("model")
         self.model_class: Any = None if chosen is None else get_model(chosen)
         self.model = str(getattr(self.model_class, "__name__", "none"))
@@ -223,6 +223,18 @@ def _collect(
         merge(given, readable)
         origins |= dict.fromkeys(layer, where)
     return given, origins
+
+
+def _checked_dict(given: Any) -> Mapping[str, Any]:
+    """Return the settings of a dict, having made sure that it is one, of names."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"config_dict={given!r} must be a dict of settings by name, such as {{'epochs': 5}}")
+    wrong = [name for name in given if not isinstance(name, str)]
+    if wrong:
+        raise ConfigError(f"config_dict has the key {wrong[0]!r}; a setting is named by text, such as 'epochs'")
+    return given
 
 
 def _holds_parts(name: str, value: Any) -> bool:
