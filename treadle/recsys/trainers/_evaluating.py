@@ -206,7 +206,7 @@ class Evaluating(AbstractTrainer):
 
     # The model to look at -----------------------------------------------------------------------------------
 
-    def _load_best(self, model_file: Any, dataset: Any) -> None:
+    def _load_best(self, model_file: Any, dataset: Any = None) -> None:
         """Take the weights of a file, which must be of this data, or of the best model of the training."""
         if model_file is None and self._best is not None:
             weights, others = self._best
