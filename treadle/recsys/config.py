@@ -12,7 +12,7 @@ from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config_defaults import MERGED, all_known_names, default_settings, framework_defaults, merge
 from treadle.recsys.config_defaults import read_settings_file as read_file
 from treadle.recsys.config_evaluation import check_model_type, settle_evaluation, settle_training
-from treadle.recsys.config_values import check_least, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config_values import check_least, log_level, parse_arguments, parse_literal, typed_value
 from treadle.recsys.enums import ModelType
 from treadle.recsys.model_registry import get_model
 
@@ -111,6 +111,7 @@ class Config:
         if isinstance(settings["additional_feat_suffix"], str):
             settings["additional_feat_suffix"] = [settings["additional_feat_suffix"]]
         check_least(settings)
+        log_level(settings["state"])
         settle_training(settings, self.model_class, self.external_config_dict)
         settle_evaluation(settings)
         check_model_type(settings)

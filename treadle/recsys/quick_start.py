@@ -15,6 +15,7 @@ from treadle._saving import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
+from treadle.recsys.config_values import log_level
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.model_registry import get_model
@@ -46,11 +47,7 @@ def init_seed(seed: int, reproducibility: bool) -> None:
 
 def init_logger(config: Config) -> None:
     """Show on the console what is logged, from the level that `state` names on; whoever has set logging up keeps it."""
-    level = str(config["state"] or "info").upper()
-    known = logging.getLevelNamesMapping()
-    if level not in known:
-        raise ConfigError(f"state={config['state']!r} is no level of logging; use one of {sorted(known)}")
-    logging.basicConfig(level=known[level], format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=log_level(config["state"]), format="%(asctime)s %(levelname)s %(message)s")
 
 
 def build(config: Config, dataset: Dataset | None = None) -> tuple[Any, Dataset, Any, Any, Any]:
