@@ -140,6 +140,25 @@ def test_a_run_that_dies_writes_what_there_was_and_closes(tmp_path: Path) -> Non
     assert noting.notes[-1] == "closed"
 
 
+def test_a_writer_that_a_run_dies_of_is_not_asked_again_and_others_write_what_there_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Duck):
+        def write(self) -> None:
+            super().write()
+            raise RuntimeError("of a full disk")
+
+    broken, noting = Broken(), Noting()
+    trainer = make(broken, noting)
+    for attempt in (1, 2):
+        with pytest.raises(RuntimeError, match="of a full disk"):
+            train(trainer)
+        assert broken.written == attempt
+    assert len(noting.notes) == 4
+    assert noting.notes[1::2] == ["closed", "closed"]
+    assert not caplog.text
+
+
 def test_an_evaluation_by_itself_writes_nothing_and_leaves_the_files_alone(tmp_path: Path) -> None:
     train(make(JSONWriter(tmp_path / "metrics.json")))
     before = (tmp_path / "metrics.json").read_bytes()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.writers.conftest import resumed
+from treadle.errors import ConfigError
 from treadle.events import EventStorage
 from treadle.writers import WandbWriter
 
@@ -133,6 +134,22 @@ def test_a_new_run_is_a_run_of_its_own(tmp_path: Path) -> None:
             writer.write()
             writer.close()
     assert len(set(run_ids(tmp_path))) == 2
+
+
+def test_without_an_account_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    def refusing(**settings: Any) -> None:
+        raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "init", refusing)
+    writer = WandbWriter("tests", dir=tmp_path)
+    with EventStorage(), pytest.raises(ConfigError) as error:
+        writer.write()
+    assert str(error.value) == (
+        "WandbWriter cannot begin a run of Weights & Biases: No API key configured. Use `wandb login` to log in. To "
+        f"keep the metrics in {tmp_path}, without an account, set WANDB_MODE=offline, or pass mode='offline'"
+    )
 
 
 def test_nothing_is_begun_before_the_first_write(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config_defaults import MERGED, all_known_names, default_settings, framework_defaults, merge
 from treadle.recsys.config_defaults import read_settings_file as read_file
 from treadle.recsys.config_evaluation import check_model_type, settle_evaluation, settle_training
-from treadle.recsys.config_values import check_least, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config_values import check_least, log_level, parse_arguments, parse_literal, typed_value
 from treadle.recsys.enums import ModelType
 from treadle.recsys.model_registry import get_model
 
@@ -73,7 +73,7 @@ class Config:
         argv: Sequence[str] | None = None,
     ) -> None:
         self._read: set[str] = set()
-        given, self._origins = _collect(config_file_list or (), config_dict or {}, argv or ())
+        given, self._origins = _collect(config_file_list or (), _checked_dict(config_dict), argv or ())
         chosen = model if model is not None else given.get("model")
         self.model_class: Any = None if chosen is None else get_model(chosen)
         self.model = str(getattr(self.model_class, "__name__", "none"))
@@ -111,6 +111,7 @@ class Config:
         if isinstance(settings["additional_feat_suffix"], str):
             settings["additional_feat_suffix"] = [settings["additional_feat_suffix"]]
         check_least(settings)
+        log_level(settings["state"])
         settle_training(settings, self.model_class, self.external_config_dict)
         settle_evaluation(settings)
         check_model_type(settings)
@@ -162,8 +163,11 @@ class Config:
         if self.model_class is None:
             raise ConfigError(_missing("model", "model", self.external_config_dict))
 
-    def check_unread_keys(self) -> list[str]:
+    def check_unread_keys(self, origins: Mapping[str, str] | None = None) -> list[str]:
         """Complain about settings that were given and that nothing has read; call it when all parts are built.
+
+        Args:
+            origins: Where settings come from, for messages, if the config does not know better.
 
         Returns:
             Those that nothing read and that are like no setting that there is; each is logged as a warning.
@@ -174,13 +178,14 @@ class Config:
         known = set(self.internal_config_dict) | set(DERIVED) | {"model", "dataset"}
         unread = [name for name in self.external_config_dict if name not in self._read and name not in known]
         elsewhere = all_known_names()
+        places = {**self._origins, **(origins or {})}
         for name in unread:
             near = did_you_mean(name, sorted((known | self._read) - {name}))
             if near and name not in elsewhere:
                 raise ConfigError(
-                    f"{name}={self.external_config_dict[name]!r} in {self._origins[name]}: nothing reads it{near}"
+                    f"{name}={self.external_config_dict[name]!r} in {places[name]}: nothing reads it{near}"
                 )
-            logger.warning("%s in %s: nothing in %s reads it%s", name, self._origins[name], self.model, near)
+            logger.warning("%s in %s: nothing in %s reads it%s", name, places[name], self.model, near)
         return unread
 
     def plain(self) -> dict[str, Any]:
@@ -219,6 +224,18 @@ def _collect(
         merge(given, readable)
         origins |= dict.fromkeys(layer, where)
     return given, origins
+
+
+def _checked_dict(given: Any) -> Mapping[str, Any]:
+    """Return the settings of a dict, having made sure that it is one, of names."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"config_dict={given!r} must be a dict of settings by name, such as {{'epochs': 5}}")
+    wrong = [name for name in given if not isinstance(name, str)]
+    if wrong:
+        raise ConfigError(f"config_dict has the key {wrong[0]!r}; a setting is named by text, such as 'epochs'")
+    return given
 
 
 def _holds_parts(name: str, value: Any) -> bool:

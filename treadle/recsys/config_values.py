@@ -1,13 +1,14 @@
 """The value of a setting: what text stands for, and whether it can be meant."""
 
 import ast
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, did_you_mean
 
 WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
 LEAST = {"epochs": 0, "train_batch_size": 1, "eval_batch_size": 1, "MAX_ITEM_LIST_LENGTH": 1}
@@ -83,6 +84,20 @@ def check_least(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is None or value < least:
             raise ConfigError(f"{name}={value!r} must be at least {least}")
+
+
+def log_level(state: Any) -> int:
+    """Return the level of logging that the setting `state` names, in capitals or not; INFO if it is not set.
+
+    Raises:
+        ConfigError: There is no such level.
+    """
+    known = logging.getLevelNamesMapping()
+    level = str(state or "info").upper()
+    if level not in known:
+        near = did_you_mean(level, known) or f"; use one of {sorted(known)}"
+        raise ConfigError(f"state={state!r} is no level of logging{near}")
+    return known[level]
 
 
 def _is_number(value: Any) -> bool:

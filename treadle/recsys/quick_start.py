@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from treadle._saving import load_plain_state_dict
-from treadle.errors import ConfigError, DataError
+from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
+from treadle.recsys.config_values import log_level
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.model_registry import get_model
 from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.trainers import get_trainer
-from treadle.recsys.trainers.model_file import read_model_file
+from treadle.recsys.trainers.model_file import check_tokens, read_model_file
 from treadle.recsys.trainers.other_parameters import OtherParameters
 
 logger = logging.getLogger(__name__)
@@ -46,11 +47,7 @@ def init_seed(seed: int, reproducibility: bool) -> None:
 
 def init_logger(config: Config) -> None:
     """Show on the console what is logged, from the level that `state` names on; whoever has set logging up keeps it."""
-    level = str(config["state"] or "info").upper()
-    known = logging.getLevelNamesMapping()
-    if level not in known:
-        raise ConfigError(f"state={config['state']!r} is no level of logging; use one of {sorted(known)}")
-    logging.basicConfig(level=known[level], format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=log_level(config["state"]), format="%(asctime)s %(levelname)s %(message)s")
 
 
 def build(config: Config, dataset: Dataset | None = None) -> tuple[Any, Dataset, Any, Any, Any]:
@@ -215,23 +212,13 @@ def load_data_and_model(
     config = Config(chosen, state["dataset"], config_dict=settings)
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
-    _check_tokens(state, data, path)
+    check_tokens(state, data, path)
     train_data, valid_data, test_data = data_preparation(config, data)
     made = chosen(config, train_data.dataset).to(config["device"])
     load_plain_state_dict(made, state["state_dict"], where=str(path))
     OtherParameters(made, config["device"]).load_state_dict(state["other_parameter"])
     made.eval()
     return config, made, data, train_data, valid_data, test_data
-
-
-def _check_tokens(state: Mapping[str, Any], data: Dataset, path: Path) -> None:
-    """Make sure that an id stands for the same user or item as when the model was trained."""
-    for field, fingerprint in data.fingerprints.items():
-        if state.get("fingerprints", {}).get(field, fingerprint) != fingerprint:
-            raise DataError(
-                f"{path} was trained with other tokens of {field} than {data.dataset_name!r} has now, or in another "
-                "order; bring the data back as it was, or train again"
-            )
 
 
 def _model_of(state: Mapping[str, Any]) -> Any:

@@ -212,11 +212,15 @@ class Recommender:
         else:
             found = getattr(getattr(model, f"{of}_embedding", None), "weight", None)
         if not isinstance(found, Tensor) or found.dim() != 2 or len(found) < number:
-            raise ConfigError(
-                f"{type(model).__name__} has no vectors of {of}s; give it a method {of}_vectors() that returns one for "
-                "each id"
-            )
+            raise ConfigError(f"{type(model).__name__} has no vectors of {of}s{self._why_not(of)}")
         return found[:number].detach()
+
+    def _why_not(self, of: str) -> str:
+        """Return, in words, why the model has no vectors, or what would give it some."""
+        reason = getattr(self.model, "no_vectors", "")
+        if not reason and hasattr(self.model, "item_similarities"):
+            reason = "it goes by similarities of whole items, which similar_items shows"
+        return f": {reason}" if reason else f"; give it a method {of}_vectors() that returns one for each id"
 
     def export_embeddings(self, path: str | os.PathLike[str], of: str = "item") -> Path:
         """Write the vectors of items, or users, with their tokens, to a `.csv`, `.tsv` or `.parquet` file.

@@ -16,7 +16,7 @@ from treadle.errors import ConfigError, TreadleError
 from treadle.html_table import html_table
 from treadle.optional import importing
 from treadle.recsys.config import Config
-from treadle.recsys.config_defaults import SAMPLE, packaged
+from treadle.recsys.config_defaults import SAMPLE, all_known_names, packaged
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.preparation import create_dataset
 from treadle.recsys.quick_start import build
@@ -135,10 +135,12 @@ class Search:
 
         Raises:
             CheckpointError: Another process searches in the folder.
+            ConfigError: A setting, or a name of the space, is nearly one that there is; no trial was made.
             TreadleError: No trial came to an end.
         """
         if trials < 1:
             raise ConfigError(f"trials={trials}: make at least one")
+        self._check_names()
         holder = Occupation(self.folder)
         done = False
         try:
@@ -158,6 +160,23 @@ class Search:
             self._make_trial(study, number, tell)
             self._keep_only_the_best(study)
         return self._result(study)
+
+    def _check_names(self) -> None:
+        """Complain once of a misspelt setting, which would fail every trial.
+
+        What a model and its trainer read shows only when they are built, so this is done only for names that no file
+        of Treadle's has.
+        """
+        searched = dict.fromkeys((one.name for one in self.space), "the search space")
+        if all_known_names().issuperset([*self._config({}).external_config_dict, *searched]):
+            return
+        try:
+            config = self._config({one.name: one.suggest(_First()) for one in self.space})
+            build(config, self._dataset(config))
+        except TreadleError:
+            # These values do not go together; others may, and each trial says what is wrong with its own.
+            return
+        config.check_unread_keys(searched)
 
     def _study(self) -> Any:
         optuna = self._optuna
@@ -299,6 +318,18 @@ class _Replay:
         return self._params[name]
 
     suggest_categorical = suggest_int = suggest_float = _known
+
+
+class _First:
+    """Stands for a trial that takes the first choice, or the lowest number, of everything."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        return choices[0]
+
+    def suggest_int(self, name: str, low: Any, high: Any, **options: Any) -> Any:
+        return low
+
+    suggest_float = suggest_int
 
 
 def _number(trial: Any) -> int:

@@ -34,9 +34,11 @@ class WritersCallback(TrainerCallback):
                 raise ConfigError(f"{writer!r} is no writer; pass an object with a method write()")
         self._writers = writers
         self._storage: EventStorage | None = None
+        self._failed: list[Any] = []
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Take note of where the metrics are."""
+        self._failed = []
         self._storage = trainer.storage if trainer.processes.is_main else None
 
     def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
@@ -61,7 +63,7 @@ class WritersCallback(TrainerCallback):
         self._storage = None
 
     def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
-        """Write what there was before the run died."""
+        """Write what there was before the run died; a writer that it died of is left alone."""
         try:
             self._write()
         finally:
@@ -87,4 +89,13 @@ class WritersCallback(TrainerCallback):
         if self._storage is not None:
             with self._storage:
                 for writer in self._writers:
-                    writer.write()
+                    self._write_to(writer)
+
+    def _write_to(self, writer: Any) -> None:
+        if any(writer is one for one in self._failed):
+            return
+        try:
+            writer.write()
+        except Exception:
+            self._failed.append(writer)
+            raise

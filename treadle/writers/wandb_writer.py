@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from treadle.errors import ConfigError
 from treadle.events import get_event_storage
 from treadle.events.storage import EventStorage
 from treadle.optional import require
@@ -28,6 +29,7 @@ class WandbWriter(EventWriter):
 
     Raises:
         MissingDependencyError: wandb is not installed.
+        ConfigError: At the first write: nobody is logged in.
     """
 
     def __init__(
@@ -63,7 +65,13 @@ class WandbWriter(EventWriter):
         self._folder.mkdir(parents=True, exist_ok=True)
         chosen = {"dir": str(self._folder), **self._settings, "id": self._run_id or uuid4().hex[:8]}
         self._run_id = chosen["id"]
-        run = wandb.init(**{"resume": "allow", **chosen})
+        try:
+            run = wandb.init(**{"resume": "allow", **chosen})
+        except wandb.Error as error:
+            raise ConfigError(
+                f"{type(self).__name__} cannot begin a run of Weights & Biases: {error} To keep the metrics in "
+                f"{self._folder}, without an account, set WANDB_MODE=offline, or pass mode='offline'"
+            ) from None
         run.define_metric(ITERATION)
         run.define_metric("*", step_metric=ITERATION)
         return run

@@ -287,6 +287,21 @@ def test_a_setting_can_be_set_afterwards() -> None:
         config[3] = 1  # type: ignore[index]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["epochs", 5], "config_dict=['epochs', 5] must be a dict of settings by name, such as {'epochs': 5}"),
+        ([], "config_dict=[] must be a dict of settings by name, such as {'epochs': 5}"),
+        ({5: "epochs"}, "config_dict has the key 5; a setting is named by text, such as 'epochs'"),
+    ],
+    ids=["list", "empty list", "number"],
+)
+def test_settings_that_are_no_dict_of_names_are_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Config(General, "toy", config_dict=given)
+    assert str(error.value) == message
+
+
 def test_a_slip_in_a_known_name_is_an_error_once_everything_is_built() -> None:
     config = Config(General, "toy", config_dict={"learning_rat": 5.0})
     with pytest.raises(ConfigError) as error:

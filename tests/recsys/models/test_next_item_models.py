@@ -1,6 +1,7 @@
 """Models of the next item: their formulas by hand, padding that changes nothing, items to come that are not seen."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.nn import functional
 
 from tests.recsys.models.tiny_shop import LENGTH, RANKING, Built, build, fill
 from treadle.errors import ConfigError
+from treadle.recsys.models.sequential_recommender import SASRec
 
 
 @pytest.fixture(params=RANKING)
@@ -148,6 +150,39 @@ def test_positions_from_the_end_are_those_of_sequences_padded_in_front(
     expected = model.trm_encoder(embedded, mask)[-1][0, padding:]
     behind = built.row(*items)["item_id_list"]
     torch.testing.assert_close(model.encoded(behind, bidirectional=bidirectional)[0, : len(items)], expected)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("settings", [{}, {"norm_first": True, "positions_from_end": True}], ids=["behind", "first"])
+def test_the_short_cut_to_the_last_position_gives_what_all_positions_have_there(
+    tmp_path: Path, settings: dict[str, Any], layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(tmp_path, "SASRec", n_layers=layers, **settings)
+    fill(built.model)
+    model = built.model.double().eval()
+    items = torch.tensor([[3, 4, 5, 6, 7, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0], list(range(1, LENGTH + 1))])
+    lengths = torch.tensor([5, 1, LENGTH])
+    whole = model.position_outputs(items)[torch.arange(3), lengths - 1]
+    # All rows together, and two rows and one.
+    for numbers in (2**20, 2 * LENGTH * 20):
+        monkeypatch.setattr("treadle.recsys.models.transformer.CPU_NUMBERS", numbers)
+        torch.testing.assert_close(model(items, lengths), whole)
+    middle = lengths // 2
+    both = model.encoded(items, bidirectional=True)[torch.arange(3), middle]
+    torch.testing.assert_close(model.encoded_at(items, middle, bidirectional=True), both)
+
+
+class Doubled(SASRec):
+    """Has an output of its own at each position."""
+
+    def position_outputs(self, item_seq: Tensor) -> Tensor:
+        return 2 * super().position_outputs(item_seq)
+
+
+def test_a_subclass_that_encodes_positions_in_another_way_is_evaluated_so(tmp_path: Path) -> None:
+    plain, own = (build(tmp_path, kind, hidden_size=12, inner_size=20).model.eval() for kind in (SASRec, Doubled))
+    items, lengths = torch.tensor([[3, 4, 5, 0, 0, 0, 0, 0]]), torch.tensor([3])
+    torch.testing.assert_close(own(items, lengths), 2 * plain(items, lengths))
 
 
 def test_narm_weighs_states_by_what_the_last_one_asks_for(tmp_path: Path) -> None:

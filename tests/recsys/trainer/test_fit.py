@@ -366,3 +366,37 @@ def test_the_last_model_is_tested_if_nobody_evaluated_and_nothing_is_saved(tmp_p
     last = run.trainer.evaluate(run.test, load_best_model=False)
     torch.nn.init.zeros_(run.model.user_embedding.weight)
     assert run.trainer.evaluate(run.test).exact == last.exact
+
+
+WANTED = "return the score that decides and all metrics by name, such as (0.12, {'ndcg@10': 0.12})"
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned None"),
+        (0.5, "returned 0.5"),
+        ((None, {}), "returned None as its score, which is no number"),
+        ((0.5, None), "returned None as its metrics, which is no dict"),
+    ],
+    ids=["nothing", "score", "no score", "no metrics"],
+)
+def test_a_validation_of_ones_own_that_returns_no_score_and_metrics_is_refused(
+    tmp_path: Path, returned: Any, message: str
+) -> None:
+    class Own(Trainer):
+        def _valid_epoch(self, valid_data: Any, show_progress: bool = False) -> Any:
+            return returned
+
+    with pytest.raises(ConfigError) as error:
+        make(tmp_path, kind=Own, epochs=1).fit(saved=False)
+    assert str(error.value) == f"Own._valid_epoch {message}; {WANTED}"
+
+
+def test_an_evaluation_of_ones_own_that_returns_no_metrics_is_refused(tmp_path: Path) -> None:
+    class Own(Trainer):
+        def evaluate(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+    with pytest.raises(ConfigError, match="an evaluation returned None; evaluate must return its metrics by name"):
+        make(tmp_path, kind=Own, epochs=1).fit(saved=False)

@@ -123,8 +123,12 @@ def test_init_seed_seeds_every_generator() -> None:
 
 
 def test_a_level_of_logging_that_does_not_exist_is_refused(data: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="state='loud' is no level of logging"):
-        init_logger(Config("BPR", "toy", config_dict={**data, "state": "loud"}))
+    with pytest.raises(ConfigError, match="state='loud' is no level of logging; use one of"):
+        run_recbole("BPR", "toy", config_dict={**data, "state": "loud"})
+    config = Config("BPR", "toy", config_dict={**data, "state": "warning"})
+    config["state"] = "warnign"
+    with pytest.raises(ConfigError, match=r"state='warnign' is no level of logging; did you mean 'WARNING'\?"):
+        init_logger(config)
 
 
 # Several processes --------------------------------------------------------------------------------------------

@@ -207,13 +207,6 @@ def test_an_unknown_item_is_refused_with_the_nearest(trained: Run) -> None:
         trained.trainer.similar_items("i4", k=40)
 
 
-def test_a_model_without_vectors_says_what_it_needs(tmp_path: Path) -> None:
-    run = make(tmp_path, "Pop")
-    run.fit(saved=False)
-    with pytest.raises(ConfigError, match=r"Pop has no vectors of items; give it a method item_vectors\(\)"):
-        run.trainer.similar_items("i4")
-
-
 class OwnVectors(BPR):
     def item_vectors(self) -> torch.Tensor:
         return torch.eye(self.n_items)

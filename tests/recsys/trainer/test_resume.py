@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from tests.interrupting import CutAt, CutError, metric_lines
-from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, make
+from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.checkpoint import read_file
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, DataError
 from treadle.recsys import Trainer
+from treadle.recsys.trainers._core import RecsysCore
+from treadle.trainer import Trainer as CoreTrainer
 
 EVERY_STEP = {"save_every": "1 step"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -220,6 +222,54 @@ def test_resume_checkpoint_refuses_weights_of_another_size(tmp_path: Path) -> No
     wider = make(tmp_path, epochs=1, embedding_size=16)
     with pytest.raises(CheckpointError, match=r"(?s)does not fit the model: .*user_embedding"):
         wider.trainer.resume_checkpoint(run.trainer.saved_model_file)
+
+
+def renamed() -> dict[str, list[Any]]:
+    """Return as many rows, users and items as every other run of these tests has, but other items."""
+    table = interactions()
+    return {**table, "item_id": [f"new {item}" for item in table["item_id"]]}
+
+
+def told(where: Any) -> str:
+    return (
+        f"{where} was trained with other tokens of item_id than 'toy' has now, or in another order; bring the data "
+        "back as it was, or train again"
+    )
+
+
+def test_data_in_which_ids_mean_something_else_is_refused_whatever_a_run_goes_on_from(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = make(tmp_path, run_dir=str(folder), epochs=1)
+    run.fit()
+    with pytest.raises(DataError) as by_folder:
+        make(tmp_path, run_dir=str(folder), epochs=2, table=renamed()).fit()
+    assert str(by_folder.value) == told(folder)
+    other = make(tmp_path, epochs=2, table=renamed())
+    other.trainer.resume_checkpoint(run.trainer.saved_model_file)
+    for _ in range(2):
+        with pytest.raises(DataError) as by_file:
+            other.fit()
+        assert str(by_file.value) == told(run.trainer.saved_model_file)
+    with pytest.raises(DataError) as by_evaluation:
+        other.trainer.evaluate(other.test, model_file=run.trainer.saved_model_file)
+    assert str(by_evaluation.value) == told(run.trainer.saved_model_file)
+
+
+def test_checkpoints_from_before_there_were_fingerprints_are_gone_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "run")
+    with monkeypatch.context() as before:
+        before.setattr(Trainer, "_fingerprints", lambda self: {})
+        before.setattr(RecsysCore, "_facts", CoreTrainer._facts)
+        run = make(tmp_path, run_dir=folder, epochs=1)
+        run.fit()
+    from_folder = make(tmp_path, run_dir=folder, epochs=2)
+    from_folder.fit()
+    assert list(from_folder.trainer.train_loss_dict) == [0, 1]
+    from_file = make(tmp_path, epochs=2)
+    from_file.trainer.resume_checkpoint(shutil.copy(run.trainer.saved_model_file, tmp_path / "old.pth"))
+    from_file.fit()
 
 
 def test_what_a_user_tracks_is_saved_and_comes_back(tmp_path: Path) -> None:

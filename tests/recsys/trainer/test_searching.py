@@ -8,6 +8,7 @@ import pytest
 
 from tests.recsys.trainer.runs import interactions, settings
 from treadle.errors import ConfigError, TreadleError
+from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import build
 from treadle.recsys.search_space import parse_space, read_space, space_of
 from treadle.recsys.searching import Search
@@ -127,6 +128,42 @@ def test_a_trial_whose_settings_do_not_go_together_fails_and_the_search_goes_on(
 def test_a_search_in_which_nothing_works_says_why(tmp_path: Path) -> None:
     with pytest.raises(TreadleError, match=r"none of 2 trials came to its end: ConfigError: embedding_size=-1"):
         make(tmp_path, {"embedding_size": [-1]}).run(2)
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "message"),
+    [
+        (
+            {"learning_rat": ("log", 1e-3, 1e-1)},
+            {},
+            r"learning_rat=0\.001 in the search space: nothing reads it; did you mean 'learning_rate'\?",
+        ),
+        (
+            {"embedding_size": [4, 8]},
+            {"epohcs": 1},
+            r"epohcs=1 in config_dict: nothing reads it; did you mean 'epochs'\?",
+        ),
+    ],
+    ids=["space", "settings"],
+)
+def test_a_misspelt_setting_is_told_once_and_before_any_trial(
+    tmp_path: Path, space: Any, given: dict[str, Any], message: str
+) -> None:
+    told: list[str] = []
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path, space, **given).run(2, tell=told.append)
+    assert not told
+    assert not (tmp_path / "search").exists()
+
+
+def test_settings_of_ones_own_model_can_be_searched_over(tmp_path: Path) -> None:
+    class Tempered(BPR):
+        def __init__(self, config: Any, dataset: Any) -> None:
+            super().__init__(config, dataset)
+            assert config["temperatur"] > 0
+
+    found = make(tmp_path, {"temperatur": [1.0]}, model=Tempered, embedding_size=4, epochs=1).run(1)
+    assert [trial.state for trial in found.trials] == ["complete"]
 
 
 def test_settings_of_data_can_be_searched_over(tmp_path: Path) -> None:

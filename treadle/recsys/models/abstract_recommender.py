@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from treadle.recsys.interaction import Interaction
 
 Value = TypeVar("Value")
+USERS_AT_ONCE = 1024
+"""Of how many users the histories are rows at the same time, where all of them are encoded."""
 MASKED = -10000.0
 """What is added to the attention of positions that must not be looked at: finite in half precision, too."""
 
@@ -30,11 +32,13 @@ class AbstractRecommender(nn.Module):
 
     Attributes:
         other_parameter_name: Attributes beside parameters and buffers that belong to the state of the model.
+        no_vectors: Why the model has no vectors of users and items, if that is what it is.
     """
 
     type: ModelType  # type: ignore[assignment]  # RecBole's name, and also a cast of modules that nobody uses
     input_type: InputType
     other_parameter_name: Sequence[str] = ()
+    no_vectors = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,6 +141,11 @@ class AutoEncoderMixin:
     build_histroy_items = build_history_items  # RecBole's spelling, which models that move over use
     """The same, by RecBole's spelling."""
 
+    def of_all_users(self, encode: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what `encode` makes of the ids of users, `[users, size]`, for all of them, but some at a time."""
+        users = torch.arange(self.n_users, device=self.histories.items.device)
+        return torch.cat([encode(some) for some in torch.split(users, USERS_AT_ONCE)])
+
     def get_rating_matrix(self, user: Tensor) -> Tensor:
         """Return the history of each user as a row `[users, n_items]`, 0 for items that are not in it."""
         return self.histories.rows(user)
@@ -232,6 +241,7 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
     `user_token_seq_field_num`, `user_float_field_num`, and the same of items.
 
     Attributes:
+        USER_ID, ITEM_ID: The columns with users and items.
         LABEL: The column with the label.
         embedding_size: The length of an embedding.
         field_names: The fields that are embedded, of all types.
@@ -245,6 +255,7 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()
+        self.USER_ID, self.ITEM_ID = str(config["USER_ID_FIELD"]), str(config["ITEM_ID_FIELD"])
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = int(config["embedding_size"])
         self.numerical_features = list(config["numerical_features"] or ())
@@ -260,6 +271,14 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
         if self.double_tower:
             self._count_fields()
         self.first_order_linear = FMFirstOrderLinear(config, dataset)
+
+    def user_vectors(self) -> Tensor | None:
+        """Return the embedding of each user id; None if they are no field of the rows."""
+        return self.field_vectors(self.USER_ID)
+
+    def item_vectors(self) -> Tensor | None:
+        """Return the embedding of each item id, without those of its other fields; None if they are no field."""
+        return self.field_vectors(self.ITEM_ID)
 
     def _count_fields(self) -> None:
         kinds = {

@@ -35,6 +35,7 @@ class DecisionTreeRecommender(AbstractRecommender):
     type = ModelType.DECISIONTREE
     input_type = InputType.POINTWISE
     other_parameter_name = ("booster",)
+    no_vectors = "its trees divide rows by their values"
     saved_class: Any
     """What reads a booster of the library."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from treadle.checkpoint import Policy
+from treadle.checkpoint import CheckpointStore, Policy
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError, LossError
 from treadle.phase import LossVerb, Phase, held_by
@@ -19,7 +19,7 @@ from treadle.recsys.loading.sequences import POSITIVES
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
 from treadle.recsys.trainers.clipping import clip_limit, clips_unusually
 from treadle.recsys.trainers.epoch_losses import EpochLosses
-from treadle.recsys.trainers.model_file import storable
+from treadle.recsys.trainers.model_file import check_tokens, storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
@@ -185,6 +185,13 @@ class RecsysCore(Trainer):
         """Return what is trained and how, with all settings: enough to start the same run again."""
         config = self._face.config
         return {**super()._described(), "dataset": config.dataset, "settings": storable(config.plain())}
+
+    def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
+        return {**super()._facts(best=best, finished=finished), "fingerprints": self._face._fingerprints()}
+
+    def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
+        check_tokens(store.manifest(step), getattr(self._data, "dataset", None), self.run_dir)
+        super()._take_checkpoint(store, step)
 
     def _identity(self) -> dict[str, Any]:
         identity = super()._identity()

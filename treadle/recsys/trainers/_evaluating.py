@@ -20,7 +20,7 @@ from treadle.recsys.loading import FullSortEvalDataLoader
 from treadle.recsys.model_scores import ModelScores
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
 from treadle.recsys.trainers.evaluating import LoaderEvaluation, TrainingCounts, metric_plan
-from treadle.recsys.trainers.model_file import ModelFiles, read_model_file
+from treadle.recsys.trainers.model_file import ModelFiles, check_tokens, read_model_file
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.results import Metrics, calculate_valid_score
 from treadle.recsys.trainers.signatures import accepted, is_overridden
@@ -79,11 +79,12 @@ class Evaluating(AbstractTrainer):
 
         Raises:
             CheckpointError: The file of the model is not there, or is of another model.
+            DataError: It was trained with other users or items than the data has.
         """
         if not eval_data:
             return None
         if load_best_model:
-            self._load_best(model_file)
+            self._load_best(model_file, getattr(eval_data, "dataset", None))
         self.eval_result = self._evaluation_of(eval_data)
         return Metrics.of(self.eval_result.metrics, int(self.config["metric_decimal_place"]))
 
@@ -205,8 +206,8 @@ class Evaluating(AbstractTrainer):
 
     # The model to look at -----------------------------------------------------------------------------------
 
-    def _load_best(self, model_file: Any) -> None:
-        """Take the weights of a file, or of the best model of the training."""
+    def _load_best(self, model_file: Any, dataset: Any = None) -> None:
+        """Take the weights of a file, which must be of this data, or of the best model of the training."""
         if model_file is None and self._best is not None:
             weights, others = self._best
             load_plain_state_dict(self.model, weights, where="the best model")
@@ -221,6 +222,7 @@ class Evaluating(AbstractTrainer):
             if model_file is None:
                 error.add_note("pass load_best_model=False to evaluate the model as it is")
             raise
+        check_tokens(state, dataset, path)
         self._take_weights(state, path)
         self.logger.info("Loading model structure and parameters from %s", path)
 

@@ -15,6 +15,7 @@ from treadle.recsys.trainers.fitting import Standing
 from treadle.recsys.trainers.model_file import (
     FORMAT,
     SUFFIX,
+    check_tokens,
     kept_weights,
     new_name,
     read_model_file,
@@ -100,7 +101,7 @@ class Keeping(Evaluating):
             "model": self.config.model,
             "located_at": vars(self.config.model_class).get("located_at"),
             "dataset": self.config.dataset,
-            "fingerprints": getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}),
+            "fingerprints": self._fingerprints(),
             "config": storable(self.config.plain()),
             "epoch": epoch,
             "cur_step": self.cur_step,
@@ -117,6 +118,10 @@ class Keeping(Evaluating):
             state["run"] = {"processes": run["processes"], "tracked": kept}
             state["ranks"] = self._processes.gather_objects(self._core.local_state(run))
         return state
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Return what tells the users and items that are trained on from others, where the data says it."""
+        return dict(getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}))
 
     def _named_optimizers(self) -> dict[str, Optimizer]:
         found = optimizers_of(self)
@@ -140,7 +145,8 @@ class Keeping(Evaluating):
 
         Weights, optimizers, the best score and the epoch are taken from the file at once. If the folder of the run is
         beside it, `fit` goes on from the newest checkpoint in there: from the epoch, or the middle of the epoch, at
-        which the run ended. Without it, it goes on from the epoch of the file.
+        which the run ended. Without it, it goes on from the epoch of the file. Data whose users or items have other
+        tokens than those it was trained with is refused by `fit`.
 
         Raises:
             CheckpointError: The file is damaged, or of another model.
@@ -182,7 +188,10 @@ class Keeping(Evaluating):
     def _core_options(self, *, saved: bool, verbose: bool, show_progress: bool) -> CoreOptions:
         """Return where this `fit` is kept, and what it goes on from."""
         folder = self.config["run_dir"]
-        resumed, self._resumed_file = self._resumed_file, None
+        resumed = self._resumed_file
+        usable = None if resumed is None else self._usable(resumed)
+        # What was refused is refused again, if somebody tries again: the weights are of the file already.
+        self._resumed_file = None
         chosen = folder is not None
         if chosen:
             own = place_of(Path(str(folder)))
@@ -197,7 +206,7 @@ class Keeping(Evaluating):
         return CoreOptions(
             run_dir=path,
             resume=chosen,
-            resume_from=None if resumed is None else self._usable(resumed),
+            resume_from=usable,
             save_every=self.config["save_every"],
             verbose=verbose,
             show_progress=show_progress,
@@ -221,7 +230,9 @@ class Keeping(Evaluating):
         """Return a file if a run can go on from it exactly; otherwise it goes on with weights and optimizer alone."""
         if not path.exists():
             return None
-        run = read_model_file(path).get("run")
+        state = read_model_file(path)
+        check_tokens(state, getattr(self._train_data, "dataset", None), path)
+        run = state.get("run")
         if run is not None and run["processes"] == self._processes.size:
             return path
         why = "was saved outside a run" if run is None else f"was saved by {run['processes']} processes"

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import StopTrainingError
 from treadle.recsys.trainers._core import SAVE_SECONDS, Losses, RecsysCore
-from treadle.recsys.trainers.results import decoded_metrics, dict2str, early_stopping, encoded_metrics
+from treadle.recsys.trainers.results import (
+    checked_validation,
+    decoded_metrics,
+    dict2str,
+    early_stopping,
+    encoded_metrics,
+)
 from treadle.recsys.trainers.signatures import accepted, is_overridden
 
 if TYPE_CHECKING:
@@ -128,7 +134,8 @@ class Fitting:
         assert core is not None
         began = time.perf_counter()
         check = trainer._valid_epoch
-        score, result = check(self._valid_data, **accepted(check, show_progress=self._show_progress))
+        found = check(self._valid_data, **accepted(check, show_progress=self._show_progress))
+        score, result = checked_validation(found, f"{type(trainer).__name__}._valid_epoch")
         seconds = time.perf_counter() - began
         judgement = early_stopping(
             score, trainer.best_valid_score, trainer.cur_step, trainer.stopping_step, bool(trainer.valid_metric_bigger)

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from treadle.checkpoint import read_file, write_file
 from treadle.checkpoint.tree import split
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, DataError
 
 FORMAT = "treadle-recsys-1"
 SUFFIX = ".pth"
@@ -60,6 +61,26 @@ def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{os.fspath(path)} is no model of a recommender; its trainer writes such files")
     return state
+
+
+def check_tokens(saved: Mapping[str, Any], dataset: Any, where: Any) -> None:
+    """Make sure that an id stands for the same user or item as when a model was trained.
+
+    Args:
+        saved: What was saved with the model; what is older than `fingerprints` says nothing.
+        dataset: The data it is to be used with; what is no data set of this door is not looked at.
+        where: Where it was saved, for messages.
+
+    Raises:
+        DataError: Users or items have other tokens, or stand in another order.
+    """
+    known = saved.get("fingerprints", {})
+    for field, fingerprint in getattr(dataset, "fingerprints", {}).items():
+        if known.get(field, fingerprint) != fingerprint:
+            raise DataError(
+                f"{where} was trained with other tokens of {field} than {dataset.dataset_name!r} has now, or in "
+                "another order; bring the data back as it was, or train again"
+            )
 
 
 def storable(settings: dict[str, Any]) -> dict[str, Any]:

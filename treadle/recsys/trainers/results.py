@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from treadle.errors import UnknownMetricError, did_you_mean
+from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.html_table import html_table
 
 
@@ -38,14 +38,40 @@ def calculate_valid_score(valid_result: Mapping[str, float], valid_metric: str |
         valid_metric: The name of the metric; by default `recall@10`.
 
     Raises:
+        ConfigError: What was returned is no dict.
         UnknownMetricError: It was not calculated.
     """
     name = (valid_metric or "recall@10").lower()
     values = getattr(valid_result, "exact", valid_result)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"an evaluation returned {values!r}; evaluate must return its metrics by name, as a dict")
     if name not in values:
         near = did_you_mean(name, values) or f"; there are {list(values)}"
         raise UnknownMetricError(f"valid_metric={name!r} is not among what the evaluation returned{near}")
     return float(values[name])
+
+
+def checked_validation(found: Any, where: str) -> tuple[float, Mapping[str, Any]]:
+    """Return the score and the metrics of an evaluation, which a method of the user's may have made.
+
+    Args:
+        found: What the method returned.
+        where: Its name, for messages.
+
+    Raises:
+        ConfigError: It is no pair of a number and a dict.
+    """
+    wanted = "return the score that decides and all metrics by name, such as (0.12, {'ndcg@10': 0.12})"
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise ConfigError(f"{where} returned {found!r}; {wanted}")
+    score, result = found
+    try:
+        number = float(score)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where} returned {score!r} as its score, which is no number; {wanted}") from None
+    if not isinstance(result, Mapping):
+        raise ConfigError(f"{where} returned {result!r} as its metrics, which is no dict; {wanted}")
+    return number, result
 
 
 class Judgement(NamedTuple):

@@ -19,11 +19,18 @@ class LR(ClickRecommender):
     Richardson, Dominowska and Ragno, "Predicting clicks: estimating the click-through rate for new ads", 2007.
     """
 
+    no_vectors = "it has a single weight for each user and item"
+
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__(config, dataset)
         self.apply(xavier_normal_initialization)
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name.startswith("first_order_linear."))
+
+    def user_vectors(self) -> None:
+        """Return nothing: the embeddings that every model of fields has are no part of this one."""
+
+    item_vectors = user_vectors
 
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""

@@ -47,10 +47,22 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
 
     def forward(self, history: Tensor, user: Tensor) -> Tensor:
         """Return the output for all items before the last activation, `[users, n_items]`."""
-        hidden = self.h_item(self.dropout(history)) + self.h_user(user)
-        assert self.hid_activation is not None
-        output: Tensor = self.out_layer(self.hid_activation(hidden))
+        output: Tensor = self.out_layer(self.encode(history, user))
         return output
+
+    def encode(self, history: Tensor, user: Tensor) -> Tensor:
+        """Return the hidden layer, `[users, size]`."""
+        assert self.hid_activation is not None
+        hidden: Tensor = self.hid_activation(self.h_item(self.dropout(history)) + self.h_user(user))
+        return hidden
+
+    def user_vectors(self) -> Tensor:
+        """Return the hidden layer of each user id."""
+        return self.of_all_users(lambda user: self.encode(self.get_rating_matrix(user), user))
+
+    def item_vectors(self) -> Tensor:
+        """Return what the hidden layer is multiplied with for each item id."""
+        return self.out_layer.weight
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the error of the restored histories, and the penalty on the weights."""

@@ -60,6 +60,14 @@ class GCMC(GeneralRecommender):
         hidden = functional.dropout(hidden, self.dropout_prob, training=self.training)
         return self.graph.split(self.dense(hidden))
 
+    def user_vectors(self) -> Tensor:
+        """Return what the encoder makes of each user id."""
+        return self.encode()[0]
+
+    def item_vectors(self) -> Tensor:
+        """Return what the encoder makes of each item id."""
+        return self.encode()[1]
+
     def class_matrices(self) -> Tensor:
         """Return the matrix by which each class compares users with items, `[classes, size, size]`."""
         return torch.einsum("bc,bij->cij", self.basis_weight, self.basis)

@@ -51,10 +51,25 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
 
     def forward(self, history: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits of all items, and the means and logarithms of the variances of the Gaussian."""
+        mean, logvar = self.encode(history)
+        return self.decoder(self.reparameterize(mean, logvar)), mean, logvar
+
+    def encode(self, history: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the means and logarithms of the variances of the Gaussian."""
         scaled = functional.normalize(history)
         hidden = self.encoder(functional.dropout(scaled, self.drop_out, training=self.training))
         mean, logvar = hidden.chunk(2, dim=1)
-        return self.decoder(self.reparameterize(mean, logvar)), mean, logvar
+        return mean, logvar
+
+    def user_vectors(self) -> Tensor:
+        """Return, for each user id, the last layer before the logits."""
+        return self.of_all_users(lambda user: self.decoder[:-1](self.encode(self.get_rating_matrix(user))[0]))
+
+    def item_vectors(self) -> Tensor:
+        """Return what that layer is multiplied with for each item id."""
+        last = self.decoder[-1]
+        assert isinstance(last, nn.Linear)
+        return last.weight
 
     def reparameterize(self, mean: Tensor, logvar: Tensor) -> Tensor:
         """Return a draw from the Gaussian in training, and its mean elsewhere."""

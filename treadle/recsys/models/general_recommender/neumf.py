@@ -96,6 +96,18 @@ class NeuMF(GeneralRecommender):
         logits: Tensor = self.predict_layer(torch.cat(parts, dim=-1)).squeeze(-1)
         return logits
 
+    def user_vectors(self) -> Tensor:
+        """Return the embeddings of each user id, of the parts that are trained one after the other."""
+        return self._joined(self.user_mf_embedding, self.user_mlp_embedding)
+
+    def item_vectors(self) -> Tensor:
+        """Return the embeddings of each item id, of the parts that are trained one after the other."""
+        return self._joined(self.item_mf_embedding, self.item_mlp_embedding)
+
+    def _joined(self, factors: nn.Embedding, network: nn.Embedding) -> Tensor:
+        used = ((factors, self.mf_train), (network, self.mlp_train))
+        return torch.cat([table.weight for table, is_trained in used if is_trained], dim=1)
+
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of chosen and sampled items."""
         logits = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])

@@ -22,6 +22,7 @@ class Pop(FittedRecommender):
         item_count: How often each item was used.
     """
 
+    no_vectors = "it only counts how often each item is used"
     item_count: Tensor
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:

@@ -60,6 +60,14 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
     def _latent(self, mean: Tensor, logvar: Tensor) -> Tensor:
         return draw_gaussian(mean, logvar) if self.training else mean
 
+    def user_vectors(self) -> Tensor:
+        """Return the mean of the latent vector of each user id."""
+        return self.of_all_users(lambda user: self.encoder(self.get_rating_matrix(user), 0.0)[0])
+
+    def item_vectors(self) -> Tensor:
+        """Return what the latent vector is multiplied with for each item id."""
+        return self.decoder.weight
+
     def calculate_loss(self, interaction: "Interaction", encoder_flag: bool = True) -> Tensor:
         """Return the negative evidence bound.
 

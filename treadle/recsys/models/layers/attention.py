@@ -57,15 +57,21 @@ class MultiHeadAttention(nn.Module):
         """Return `[rows, heads, length, size]` of `[rows, length, heads * size]`."""
         return values.view(*values.shape[:-1], self.num_attention_heads, self.attention_head_size).transpose(1, 2)
 
-    def forward(self, input_tensor: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, input_tensor: Tensor, attention_mask: Tensor, at: Tensor | None = None) -> Tensor:
         """Return the attended sequence, `[rows, length, hidden_size]`.
 
         Args:
             input_tensor: The sequence, of the same shape.
             attention_mask: What is added to the scores; see `SequentialRecommender.get_attention_mask`.
+            at: The one position of each row whose output is wanted, `[rows]`; the length is then 1.
         """
         read = self.LayerNorm(input_tensor) if self.norm_first else input_tensor
-        query, key, value = (self._heads(part(read)) for part in (self.query, self.key, self.value))
+        key, value = self._heads(self.key(read)), self._heads(self.value(read))
+        if at is not None:
+            read, input_tensor = _only(read, at), _only(input_tensor, at)
+            # A mask for all positions alike has one row.
+            attention_mask = attention_mask if attention_mask.shape[2] == 1 else _only(attention_mask, at)
+        query = self._heads(self.query(read))
         mixed = functional.scaled_dot_product_attention(
             query,
             key,
@@ -75,6 +81,12 @@ class MultiHeadAttention(nn.Module):
         )
         output: Tensor = self.out_dropout(self.dense(mixed.transpose(1, 2).flatten(2))) + input_tensor
         return output if self.norm_first else self.LayerNorm(output)
+
+
+def _only(values: Tensor, at: Tensor) -> Tensor:
+    """Return one position of each row: of `[rows, ..., length, size]`, `[rows, ..., 1, size]`."""
+    places = at.view(-1, *[1] * (values.dim() - 1)).expand(*values.shape[:-2], 1, values.shape[-1])
+    return values.gather(-2, places)
 
 
 class FeedForward(nn.Module):
@@ -136,9 +148,9 @@ class TransformerLayer(nn.Module):
             hidden_size, intermediate_size, hidden_dropout_prob, hidden_act, layer_norm_eps, norm_first
         )
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the next hidden states."""
-        output: Tensor = self.feed_forward(self.multi_head_attention(hidden_states, attention_mask))
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, at: Tensor | None = None) -> Tensor:
+        """Return the next hidden states: of all positions, or of one of each row."""
+        output: Tensor = self.feed_forward(self.multi_head_attention(hidden_states, attention_mask, at))
         return output
 
 
@@ -192,6 +204,17 @@ class TransformerEncoder(nn.Module):
             hidden_states = layer(hidden_states, attention_mask)
             states.append(hidden_states)
         return states if output_all_encoded_layers else states[-1:]
+
+    def last(self, hidden_states: Tensor, attention_mask: Tensor, at: Tensor) -> Tensor:
+        """Return the hidden states behind the last layer at one position of each row, `[rows, hidden_size]`.
+
+        The last layer does nothing for other positions than to show them to this one: most of its work is saved.
+        """
+        *before, last = self.layer
+        for layer in before:
+            hidden_states = layer(hidden_states, attention_mask)
+        output: Tensor = last(hidden_states, attention_mask, at)
+        return output.squeeze(1)
 
 
 class VanillaAttention(nn.Module):

@@ -132,6 +132,14 @@ class FieldEmbeddings(nn.Module):
         self.token_seq_embedding_table = nn.ModuleList([nn.Embedding(dim, size) for dim in self.token_seq_field_dims])
         self.float_seq_embedding_table = nn.ModuleList([nn.Embedding(dim, size) for dim in self.float_seq_field_dims])
 
+    def field_vectors(self, name: str) -> Tensor | None:
+        """Return the embedding of each id of a field with one token, `[ids, size]`; None if there is no such field."""
+        if name not in self.token_field_names:
+            return None
+        place = self.token_field_names.index(name)
+        begin = self.token_field_offsets[place]
+        return self.token_embedding_table.embedding.weight[begin : begin + self.token_field_dims[place]]
+
     def embed_token_fields(self, token_fields: Tensor | None) -> Tensor | None:
         """Return the embeddings `[rows, fields, size]` of ids `[rows, fields]`."""
         return None if token_fields is None else self.token_embedding_table(token_fields)

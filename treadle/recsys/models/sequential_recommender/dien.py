@@ -70,6 +70,11 @@ class DIEN(SequentialRecommender):
         hidden = self.dnn_mlp_layers(torch.cat([evolved, target, known], dim=1))
         return at_least_float32(self.dnn_predict_layer(hidden).squeeze(1)), auxiliary
 
+    def item_vectors(self) -> Tensor:
+        """Return the embeddings of all fields of each item id, one after the other."""
+        every = torch.arange(self.n_items, device=self.dnn_predict_layer.weight.device)
+        return self.embedding_layer.joined("item", every)
+
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of the labels, and the auxiliary loss."""
         columns = (self.USER_ID, self.ITEM_SEQ, self.NEG_ITEM_SEQ, self.ITEM_SEQ_LEN, self.POS_ITEM_ID)

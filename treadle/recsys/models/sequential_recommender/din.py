@@ -62,6 +62,11 @@ class DIN(SequentialRecommender):
         logits: Tensor = self(*(interaction[name] for name in columns))
         return logits
 
+    def item_vectors(self) -> Tensor:
+        """Return the embeddings of all fields of each item id, one after the other."""
+        every = torch.arange(self.n_items, device=self.dnn_predict_layers.weight.device)
+        return self.embedding_layer.joined("item", every)
+
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the cross-entropy of the labels."""
         logits = self._logits(interaction)

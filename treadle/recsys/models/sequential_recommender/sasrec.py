@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from treadle.recsys.models.layers.attention import TransformerEncoder
 from treadle.recsys.models.transformer import TransformerRecommender
 
 if TYPE_CHECKING:
@@ -38,4 +39,11 @@ class SASRec(TransformerRecommender):
 
     def forward(self, item_seq: Tensor, item_seq_len: Tensor) -> Tensor:
         """Return the vector of each sequence, `[rows, hidden_size]`."""
-        return self.gather_indexes(self.position_outputs(item_seq), item_seq_len - 1)
+        if self.training or not self._is_plain():
+            return self.gather_indexes(self.position_outputs(item_seq), item_seq_len - 1)
+        return self.encoded_at(item_seq, item_seq_len - 1, bidirectional=False)
+
+    def _is_plain(self) -> bool:
+        """Whether no subclass has another way to encode positions, which the short cut to the last would pass by."""
+        own = (type(self).position_outputs, type(self).encoded, type(self.trm_encoder))
+        return own == (SASRec.position_outputs, TransformerRecommender.encoded, TransformerEncoder)
