@@ -54,7 +54,7 @@ def check_trainer(trainer: "Trainer", base: type) -> None:
     strategy: Strategy = trainer.parallel
     if not strategy.spreads:
         return
-    plan = f"parallel=Plan({strategy.describe().replace(' ', ', ')})"
+    plan = strategy.as_argument()
     for problem in (*_problems(trainer, base), *(_stage_problems(trainer, base) if strategy.in_stages else ())):
         raise ConfigError(f"{plan}: {problem}")
 
