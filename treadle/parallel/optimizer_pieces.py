@@ -57,10 +57,6 @@ class PieceOptimizerState(OptimizerState):
         every = self._strategy.processes.gather_objects(_hosted(pieces["state"]))
         return {"state": _put_together(every), "param_groups": pieces["param_groups"]}
 
-    def load_whole(self, state: dict[str, Any]) -> None:
-        """Take back what `whole` returned: what of it belongs here."""
-        self._optimizer.load_state_dict(self._own_part(state))
-
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
         held = [weight for group in self._optimizer.param_groups for weight in group["params"]]
         parts = {
