@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from treadle.callback import listens
+from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError
 from treadle.execution.inputs import CONSTANTS, leaves
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
     from treadle.trainer import Trainer
-
-MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
 
 
 def refuse_run(trainer: "Trainer") -> None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.callback import MICRO_BATCH_EVENTS
 from treadle.errors import ConfigError
 from treadle.offload import is_elementwise
 from treadle.parallel.plan import Plan, plan_of
@@ -11,7 +12,6 @@ from treadle.parallel.strategy import Strategy
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
-MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
 STAGE_VERBS = ("calculate_train_batch_loss", "calculate_eval_batch_loss", "calculate_prediction")
 
 

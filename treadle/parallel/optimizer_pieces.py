@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from treadle.checkpoint.pieces import Piece, SavedTensor
 from treadle.optimizer_state import OptimizerState
 from treadle.parallel.held import part_of, piece
+from treadle.phase import held_by
 
 if TYPE_CHECKING:
     from treadle.parallel.spread import SpreadStrategy
@@ -58,10 +59,9 @@ class PieceOptimizerState(OptimizerState):
         return {"state": _put_together(every), "param_groups": pieces["param_groups"]}
 
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
-        held = [weight for group in self._optimizer.param_groups for weight in group["params"]]
         parts = {
             place: {key: self._part(value, weight) for key, value in state["state"][number].items()}
-            for place, weight in enumerate(held)
+            for place, weight in enumerate(held_by(self._optimizer))
             if (number := self._number(weight)) in state["state"]
         }
         groups = [dict(group) for group in state["param_groups"]]

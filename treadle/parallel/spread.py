@@ -20,6 +20,7 @@ from treadle.parallel.optimizer_pieces import PieceOptimizerState
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.strategy import Strategy
+from treadle.phase import held_by
 
 
 class SpreadStrategy(Strategy):
@@ -104,8 +105,7 @@ class SpreadStrategy(Strategy):
                     "not hold the pieces that are here; change the arguments of the one that was, or build the model, "
                     "the optimizer and a trainer anew"
                 )
-            added = [weight for group in optimizer.param_groups for weight in group["params"]]
-            added = [weight for weight in added if id(weight) not in self._place_of]
+            added = [weight for weight in held_by(optimizer) if id(weight) not in self._place_of]
             if added:
                 raise ConfigError(
                     f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was spread over the "
