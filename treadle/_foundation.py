@@ -233,7 +233,7 @@ class Foundation:
     @property
     def replays(self) -> bool:
         """Whether updates may be replayed from a recording, so that their verbs are not called."""
-        return self._graphs is not None
+        return self._graphs is not None and self._graphs.reason is None
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from tests.execution.taped import Recorded, data
 from treadle import Trainer
-from treadle.callbacks import TrainerCallback
+from treadle.callbacks import StepTimer, TrainerCallback
 
 
 class OnTheDevice(nn.Parameter):
@@ -77,8 +77,8 @@ def schedule(optimizer: optim.Optimizer) -> Any:
     return optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.37 * step))
 
 
-def end_of(kind: type[Recorded], dataset: Any, *callbacks: Any, folder: Path | None = None, **run: Any) -> list[Tensor]:
-    """Train and return the weights."""
+def trained(kind: type[Recorded], dataset: Any, *callbacks: Any, folder: Path | None = None, **run: Any) -> Recorded:
+    """Return a trainer that has trained."""
     torch.manual_seed(0)
     network = nn.Linear(4, 3)
     network.weight = OnTheDevice(network.weight.detach().clone())
@@ -88,7 +88,12 @@ def end_of(kind: type[Recorded], dataset: Any, *callbacks: Any, folder: Path | N
     trainer = kind(network, nn.CrossEntropyLoss(), optimizer, **options)
     trainer.train(dataset, num_epochs=3, per_device_batch_size=8, create_scheduler_fn=schedule, **run)
     assert not optimizer.param_groups[0]["capturable"]
-    return [weight.detach().clone() for weight in network.parameters()]
+    return trainer
+
+
+def end_of(kind: type[Recorded], dataset: Any, **run: Any) -> list[Tensor]:
+    """Train and return the weights."""
+    return [weight.detach().clone() for weight in trained(kind, dataset, **run).model.parameters()]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 9])
@@ -105,7 +110,14 @@ def test_a_run_that_could_not_be_recorded_is_resumed_in_the_same_bits(
 
 def test_all_steps_of_a_run_that_is_tried_to_record_count_alike() -> None:
     tried, refused = Keeping(), Listening()
-    end_of(Reading, data(), tried)
+    trained(Reading, data(), tried)
     assert tried.on_device == [True] * 15
-    end_of(Reading, data(), refused)
+    trained(Reading, data(), refused)
     assert refused.on_device == [False] * 15
+
+
+def test_the_parts_of_a_step_are_timed_once_it_is_known_that_none_is_replayed() -> None:
+    trainer = trained(Reading, data(), StepTimer(every=1))
+    assert not trainer.replays
+    timed = trainer.storage.names("step")
+    assert {"step_time/recorded", "step_time/forward", "step_time/backward", "step_time/update"} <= timed
