@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
-from tests.execution.taped import Recorded, data
+from tests.execution.taped import Recorded, data, same_state, train
 from treadle import Trainer
 from treadle.callbacks import StepTimer, TrainerCallback
+from treadle.data import InMemoryDataset
 
 
 class OnTheDevice(nn.Parameter):
@@ -114,6 +115,40 @@ def test_all_steps_of_a_run_that_is_tried_to_record_count_alike() -> None:
     assert tried.on_device == [True] * 15
     trained(Reading, data(), refused)
     assert refused.on_device == [False] * 15
+
+
+class Greedy(Recorded):
+    """Has memory for half a batch."""
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        if len(batch[0]) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().calculate_train_batch_loss(batch)
+
+
+def test_data_in_memory_is_cut_finer_where_memory_runs_out_in_the_first_step() -> None:
+    class Eager(Greedy):
+        def _create_recorder(self) -> Any:
+            return None
+
+    ends = []
+    for kind in (Greedy, Eager):
+        options = {"required": False, "microbatch": "auto"}
+        ends.append(train(kind, dataset=InMemoryDataset(*data().tensors), trainer=options)[0])
+    assert ends[0]._splits.parts == 2
+    same_state(*ends)
+
+
+def test_an_error_in_a_step_tells_the_shapes_of_batches_that_were_gathered_from_memory() -> None:
+    class Failing(Recorded):
+        def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+            raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing") as caught:
+        train(Failing, dataset=InMemoryDataset(*data().tensors))
+    assert caught.value.__notes__ == [
+        "at step 1, epoch 1, in calculate_train_batch_loss, for batches of [float32 (8, 4), int64 (8,)]"
+    ]
 
 
 def test_the_parts_of_a_step_are_timed_once_it_is_known_that_none_is_replayed() -> None:

@@ -122,11 +122,15 @@ class GraphExecution:
     def draw(self, phase: "Phase") -> list[Any]:
         """Draw the next window of a phase; from data on the device only the places of its batches."""
         batches = phase.stream.in_memory
-        if self.reason is None and batches is not None and not batches.transforms and not self._trainer._poisoned.steps:
+        if batches is not None and self.reason is None and not batches.transforms and not self._needs_batches():
             places = phase.stream.places(phase.accumulation)
             if places is not None:
                 return PlacedWindow(batches, places)
         return phase.stream.window(phase.accumulation)
+
+    def _needs_batches(self) -> bool:
+        """Whether something is done with the batches of a window before its update: cut finer, or passed over."""
+        return self._trainer.microbatch != "fixed" or bool(self._trainer._poisoned.steps)
 
     def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""
