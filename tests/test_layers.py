@@ -82,8 +82,10 @@ def all_imports() -> list[Import]:
 
 
 def room(module: str) -> str:
-    """Return the first name below the package, and `trainer` for the trainer's private parts."""
+    """Return the first name below the package; `trainer` for the trainer's private parts, `cli` for what runs it."""
     first = module.split(".")[1]
+    if first == "__main__":
+        return "cli"
     return "trainer" if first.startswith("_") else first
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW, NAdam
 
+from treadle import Trainer
 from treadle.checkpoint import read_file, write_file
 from treadle.errors import CheckpointError
 from treadle.optimizer_state import OptimizerState
@@ -94,6 +95,19 @@ def test_settings_that_change_the_numbers_come_from_the_checkpoint_and_how_they_
     OptimizerState(present, net).load_state_dict(OptimizerState(saved, net).state_dict())
     (group,) = present.param_groups
     assert (group["lr"], group["foreach"]) == (0.5, True)
+
+
+def test_a_checkpoint_that_a_recorded_run_wrote_does_not_say_where_an_optimizer_counts(tmp_path: Path) -> None:
+    net = model()
+    recorded = NAdam(net.parameters(), lr=0.5)
+    step(net, recorded)
+    recorded.param_groups[0]["capturable"] = True  # as while steps are recorded on a GPU; no CPU takes it
+    Trainer(net, None, recorded, callbacks=()).save_checkpoint(tmp_path / "best.pt")
+    present = NAdam(net.parameters(), lr=0.1)
+    Trainer(net, None, present, callbacks=()).load_checkpoint(tmp_path / "best.pt")
+    (group,) = present.param_groups
+    assert (group["lr"], group["capturable"]) == (0.5, False)
+    step(net, present)
 
 
 def test_the_state_that_was_loaded_can_be_loaded_again() -> None:

@@ -5,6 +5,7 @@ import torch
 from treadle._updating import Updating
 from treadle.data import Batch, size_of
 from treadle.errors import StopTrainingError
+from treadle.execution.inputs import PlacedWindow
 from treadle.losses import describe_batch, name_of
 from treadle.micro_batches import BeforeAttempt
 from treadle.phase import Phase
@@ -63,4 +64,6 @@ class Attempting(Updating):
 
     def _place_of(self, phase: Phase, window: list[Batch]) -> str:
         place = f"at step {self.progress.step + 1}, epoch {self.progress.epoch + 1}, in {name_of(phase.loss)}"
-        return f"{place}, for batches of {'; '.join(map(describe_batch, window))}"
+        # To gather batches now might fail as well, on a device that has failed.
+        batches = window.made if isinstance(window, PlacedWindow) else window
+        return f"{place}, for batches of {'; '.join(map(describe_batch, batches))}" if batches else place

@@ -21,6 +21,7 @@ from treadle.checkpoint import Policy, Tracked
 from treadle.data import Stream
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
+from treadle.events.names import PEAK_MEMORY_MIB
 from treadle.execution import Compile, CompiledVerbs, GraphExecution, check_execution
 from treadle.falling_back import fell_back
 from treadle.gradients import REDUCTIONS
@@ -232,7 +233,7 @@ class Foundation:
     @property
     def replays(self) -> bool:
         """Whether updates may be replayed from a recording, so that their verbs are not called."""
-        return self._graphs is not None
+        return self._graphs is not None and self._graphs.reason is None
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
@@ -333,7 +334,7 @@ class Foundation:
             self.storage.put_scalar("loss_scale", self.precision.scaler.scale_now, smoothing_hint=False)
         peak = peak_device_memory(self.device)
         if peak is not None:
-            self.storage.put_scalar("peak_memory_mib", peak / 2**20, smoothing_hint=False)
+            self.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**20, smoothing_hint=False)
 
     def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
         """Return the first bad loss of any process, so that all of them act on it together."""

@@ -126,7 +126,7 @@ class Saving(Foundation):
         """
         if self.parallel.spreads:
             raise CheckpointError(
-                f"save_training_state: parallel=Plan({self.parallel.describe()}) spreads the model over processes, and "
+                f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
                 "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
             )
         state = {"run": self._state(), "kwargs": checkpoint_kwargs or {}}

@@ -39,6 +39,9 @@ EVENTS: tuple[str, ...] = (
 )
 """Every event, in the order of a run."""
 
+MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
+"""Those within an update, which nobody comes by where its micro-batches are recorded or under way all at once."""
+
 OTHER_PEOPLES_NAMES: dict[str, str] = {
     "on_batch_start": "on_train_step_start",
     "on_batch_end": "on_train_step_end",

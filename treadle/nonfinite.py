@@ -12,6 +12,7 @@ from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
 from treadle.execution.fused import counters_to_device
 from treadle.gradients import norm_of
+from treadle.phase import held_by
 
 REMEDY = "lower the learning rate or set clip_norm"
 
@@ -270,7 +271,7 @@ def _counts_on_host(optimizer: Optimizer, bad: Tensor) -> bool:
 
 def _states_in_use(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the state of each weight that has a gradient, empty where it is still to be made."""
-    return [optimizer.state.get(parameter, {}) for parameter in _held_by(optimizer) if parameter.grad is not None]
+    return [optimizer.state.get(parameter, {}) for parameter in held_by(optimizer) if parameter.grad is not None]
 
 
 def _begins_at_zero(optimizer: Optimizer) -> bool:
@@ -291,12 +292,8 @@ def _count_on_device(optimizer: Optimizer) -> None:
 
 def _touched_by(optimizer: Optimizer) -> list[Tensor]:
     """Return every tensor that an update may change: parameters and the optimizer's state."""
-    held = _held_by(optimizer)
+    held = held_by(optimizer)
     tensors: list[Tensor] = [parameter for parameter in held if parameter.grad is not None]
     for state in [optimizer.state.get(parameter, {}) for parameter in held]:
         tensors += [value for value in state.values() if isinstance(value, Tensor)]
     return tensors
-
-
-def _held_by(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -43,8 +43,15 @@ class OptimizerState:
         return self._optimizer.state_dict()
 
     def load_whole(self, state: dict[str, Any]) -> None:
-        """Take back what `whole` returned."""
-        self._optimizer.load_state_dict(state)
+        """Take the optimizer's own state back: what of it belongs here."""
+        kept = [
+            {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
+        ]
+        self._optimizer.load_state_dict(_copied(self._own_part(state)))
+        for group, how in zip(self._optimizer.param_groups, kept, strict=True):
+            group.update(how)
+        counters_to_device(self._optimizer)
+        _lay_out_like_weights(self._optimizer)
 
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of the state of all processes belongs to this one."""
@@ -83,14 +90,7 @@ class OptimizerState:
         saved, present = state["parameters"], self._parameters()
         if saved != present:
             raise CheckpointError(f"the optimizer's state is of other parameters: {_difference(saved, present)}")
-        kept = [
-            {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
-        ]
-        self._optimizer.load_state_dict(_copied(self._own_part(state["optimizer"])))
-        for group, how in zip(self._optimizer.param_groups, kept, strict=True):
-            group.update(how)
-        counters_to_device(self._optimizer)
-        _lay_out_like_weights(self._optimizer)
+        self.load_whole(state["optimizer"])
 
 
 def _lay_out_like_weights(optimizer: Optimizer) -> None:

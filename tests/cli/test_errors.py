@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Treadle
+from treadle.cli.reporting import message_of
+from treadle.errors import ConfigError
 
 CONFIG = "configs/small.py"
 
@@ -106,6 +108,32 @@ def test_an_error_in_training_keeps_its_traceback(project: Path, treadle: Treadl
     assert text.startswith("Traceback")
     assert "in forward\n    scores = self.layers(points)" in text
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in text
+
+
+VECTOR = """
+from mine.parts import Network
+
+
+class Vector(Network):
+    def forward(self, points, labels):
+        return {"half_loss": self.layers(points)[:, 0]}
+"""
+
+
+def test_what_was_noted_on_an_error_is_told_with_it(project: Path, treadle: Treadle) -> None:
+    Path("mine/vector.py").write_text(VECTOR)
+    text = treadle("train", CONFIG, "model._target_=mine.vector.Vector", status=1).stderr
+    message, note = text.replace("\n  ", " ").splitlines()
+    assert message.endswith("returned a loss of shape (8,); reduce it with .mean() or .sum()")
+    assert note.startswith("at step 1, epoch 1, in calculate_train_batch_loss, for batches of {points: float32 (8, 2)")
+
+
+def test_what_was_noted_on_an_error_behind_another_is_told_too() -> None:
+    error, behind = ConfigError("the config cannot be read: there is no file a.yaml"), ConfigError("no file a.yaml")
+    error.__cause__ = behind
+    behind.add_note("the run was started elsewhere")
+    error.add_note("look into the log")
+    assert message_of(error).splitlines() == [str(error), "look into the log", "the run was started elsewhere"]
 
 
 def test_every_error_has_a_traceback_if_that_is_asked_for(

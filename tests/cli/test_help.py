@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import runpy
 import subprocess
 import sys
 from importlib.metadata import version
@@ -83,6 +84,17 @@ def test_the_versions_are_told() -> None:
         0,
         f"treadle {version('treadle')}, torch {version('torch')}, Python {python}\n",
     )
+
+
+@pytest.mark.parametrize("module", ["treadle", "treadle.cli"])
+def test_python_runs_the_command_as_a_module(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [module, "resume", "--help"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    assert left.value.code == 0
+    assert "Usage: treadle resume [OPTIONS]" in capsys.readouterr().out
 
 
 def test_without_arguments_the_help_is_shown() -> None:

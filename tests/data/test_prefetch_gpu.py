@@ -273,21 +273,22 @@ def test_a_captured_step_gathers_the_ordinary_batches_itself(transform: Any) -> 
     stream.begin(0)
     stream.has_next()
     stream.places(1)
+    cursor = torch.zeros((), dtype=torch.int64, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        gathered.batch_at(gathered.cursor, 4)
+        gathered.batch_at(cursor, 4)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(gathered.generator)
     with torch.cuda.graph(graph):
-        batch = gathered.batch_at(gathered.cursor, 4)
+        batch = gathered.batch_at(cursor, 4)
     replayed = []
     for epoch in (0, 1):
         stream.begin(epoch)
         while places := stream.places(1):
             gathered.seed_for(stream.drawn - 1)
-            gathered.cursor.fill_(places[0][0])
+            cursor.fill_(places[0][0])
             graph.replay()
             replayed.append(numbers(batch))
     assert replayed == expected

@@ -332,6 +332,17 @@ def test_auto_goes_step_by_step_and_says_so(fault: type[Trainer], capsys: pytest
     assert_same(train("eager", "mlp", kind=fault), automatic)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw foreach", "nadam"])
+def test_a_run_that_goes_step_by_step_after_all_is_resumed_in_the_same_bits(optimizer: str, tmp_path: Path) -> None:
+    whole = train("auto", "mlp", optimizer, kind=Reading)
+    assert whole._graphs is not None
+    assert whole._graphs.reason is not None
+    for cut in (2, 19):
+        folder = tmp_path / str(cut)
+        train("auto", "mlp", optimizer, kind=Reading, run_dir=folder, save_every="1 step", max_steps=cut)
+        assert_same(whole, train("auto", "mlp", optimizer, kind=Reading, run_dir=folder, resume="auto"))
+
+
 def test_a_callback_that_changes_the_rate_is_followed() -> None:
     class Halving(TrainerCallback):
         def on_update_start(self, trainer: Trainer, **kwargs: Any) -> None:

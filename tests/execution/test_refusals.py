@@ -10,7 +10,7 @@ from torch import nn, optim
 
 from tests.execution.taped import Recorded, train
 from treadle.errors import CaptureError
-from treadle.execution.refusals import refuse_optimizer, refuse_step
+from treadle.execution.refusals import refuse_optimizer, refuse_run, refuse_window
 from treadle.phase import Phase
 
 
@@ -30,15 +30,19 @@ def test_settings_that_rule_a_recording_out_are_named(change: dict[str, Any], me
         "microbatch": "fixed",
         "offload_optimizer": False,
     }
-    phase: Any = SimpleNamespace(draws=True)
-    refuse_step(SimpleNamespace(**usual), phase, [(torch.ones(1), None, 3, "words")])  # type: ignore[arg-type]
+    refuse_run(SimpleNamespace(**usual))  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=message):
-        refuse_step(SimpleNamespace(**{**usual, **change}), phase, [])  # type: ignore[arg-type]
+        refuse_run(SimpleNamespace(**{**usual, **change}))  # type: ignore[arg-type]
 
 
 def test_micro_batches_of_unknown_size_are_refused_in_a_run() -> None:
     with pytest.raises(CaptureError, match="execution='graph' cannot record this step: microbatch='auto' changes the"):
         train(Recorded, trainer={"microbatch": "auto"})
+
+
+def test_numbers_words_and_nothing_may_stand_beside_the_tensors_of_a_batch() -> None:
+    phase: Any = SimpleNamespace(draws=True)
+    refuse_window(phase, [(torch.ones(1), None, 3, 0.5, True, "words")])
 
 
 def test_a_batch_of_something_else_than_tensors_is_refused_by_its_type() -> None:

@@ -16,6 +16,7 @@ from treadle.checkpoint.pieces import Piece, SavedTensor, merged
 from treadle.checkpoint.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
+from treadle.parallel.copying import copy_of
 from treadle.parallel.plan import Degrees
 from treadle.parallel.processes import leave_group
 from treadle.parallel.stages import parts_of, stages_of
@@ -174,6 +175,39 @@ def test_a_model_is_spread_by_one_trainer_only() -> None:
     second = Trainer(first.model, nn.MSELoss(), None, parallel=Plan(shard="all"), callbacks=())
     with pytest.raises(ConfigError, match="the model is spread over the processes already"):
         second.evaluate(data())
+
+
+def test_an_optimizer_that_came_after_the_model_was_spread_is_refused() -> None:
+    trainer = trainer_of(Plan(shard="all"))
+    trainer.train(data(), max_steps=1)
+    trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
+    message = r"parallel=Plan\(data=1\): this SGD was not the trainer's when the model was spread over the processes"
+    with pytest.raises(ConfigError, match=message):
+        trainer.train(data(), max_steps=1)
+    evaluating = Trainer(network(), nn.MSELoss(), None, parallel=Plan(shard="all"), callbacks=())
+    evaluating.evaluate(data())
+    evaluating.optimizer = torch.optim.SGD(evaluating.model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="this SGD was not the trainer's"):
+        evaluating.train(data(), max_steps=1)
+
+
+def test_weights_that_an_optimizer_gets_after_the_model_was_spread_are_refused() -> None:
+    trainer = trainer_of(Plan(shard="all"))
+    trainer.train(data(), max_steps=1)
+    trainer.optimizer.add_param_group({"params": [trainer.model.get_submodule("0").weight]})
+    with pytest.raises(ConfigError, match=r"was given a weight of \(6, 4\) after the model was spread"):
+        trainer.train(data(), max_steps=1)
+
+
+def test_a_model_that_came_after_another_was_spread_is_refused_and_a_copy_of_that_is_not() -> None:
+    trainer = trainer_of(Plan(shard="all"))
+    trainer.train(data(), max_steps=1)
+    expected = trainer.predict(data())
+    trainer.model = copy_of(trainer.model)
+    assert torch.equal(trainer.predict(data()), expected)
+    trainer.model = network()
+    with pytest.raises(ConfigError, match="another model is spread over the processes; build a new trainer"):
+        trainer.train(data(), max_steps=1)
 
 
 def test_a_training_state_of_a_sharded_model_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.verification.conftest import contents, edit, start
 from treadle.checkpoint.manifest import describe_files, read_manifest, write_manifest
 from treadle.errors import CheckpointError, ConfigError
 from treadle.verification import verify
+from treadle.verification.programs import program_of
 
 
 def test_a_run_of_a_script_is_equal_from_its_beginning_and_from_a_checkpoint_and_is_left_alone(run: Path) -> None:
@@ -208,6 +209,17 @@ def test_a_program_that_is_never_the_same_is_told_so(run: Path) -> None:
     found = verify(None, run)
     assert (found.verdict, found.repeatable) == ("different", False)
     assert "two repetitions differ from each other, too" in str(found)
+
+
+@pytest.mark.parametrize(
+    "called",
+    ["/home/bin/treadle", "/packages/treadle/__main__.py", "/packages/treadle/cli/__main__.py"],
+    ids=["script", "package", "module"],
+)
+def test_a_run_of_the_command_is_known_however_python_was_told_to_run_it(called: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"command": [called, "recsys", "--model", "BPR"]}))
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    assert program_of(tmp_path).name == "treadle recsys --model BPR"
 
 
 # What cannot be tried ---------------------------------------------------------------------------------------

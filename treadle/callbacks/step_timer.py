@@ -100,7 +100,6 @@ class _Sample:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
         self._on_gpu = trainer.device.type == "cuda"
         self._spans: list[tuple[str, Mark, Mark]] = []
         self._replaced: list[tuple[Any, str, Any]] = []

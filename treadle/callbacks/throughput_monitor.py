@@ -9,6 +9,7 @@ import torch
 
 from treadle.callback import TrainerCallback
 from treadle.data.waiting import Waiting, what_to_try
+from treadle.events.names import DATA_TIME, PEAK_MEMORY_MIB, SAMPLES_PER_SECOND, STEPS_PER_SECOND
 from treadle.memory import peak_device_memory
 
 if TYPE_CHECKING:
@@ -73,19 +74,19 @@ class ThroughputMonitor(TrainerCallback):
         self._mark = now
         seconds = now.time - before.time
         samples = (now.samples - before.samples) * trainer.processes.size
-        trainer.storage.put_scalar("samples_per_second", samples / seconds)
-        trainer.storage.put_scalar("steps_per_second", (now.step - before.step) / seconds)
+        trainer.storage.put_scalar(SAMPLES_PER_SECOND, samples / seconds)
+        trainer.storage.put_scalar(STEPS_PER_SECOND, (now.step - before.step) / seconds)
         self._report_waiting(trainer, now.step - before.step, seconds)
         # On CUDA the trainer itself reports it.
         memory = None if trainer.device.type == "cuda" else peak_memory(trainer.device)
         if memory is not None:
-            trainer.storage.put_scalar("peak_memory_mib", memory / 2**20, smoothing_hint=False)
+            trainer.storage.put_scalar(PEAK_MEMORY_MIB, memory / 2**20, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
 
     def _report_waiting(self, trainer: "Trainer", steps: int, seconds: float) -> None:
         waited = {name: stream.waiting.take() for name, stream in trainer.streams.items() if stream.waiting is not None}
         share = sum(waited.values()) / seconds
-        trainer.storage.put_scalar("data_time", sum(waited.values()) / steps)
+        trainer.storage.put_scalar(DATA_TIME, sum(waited.values()) / steps)
         self._logs += 1
         if share > MUCH_WAITING and steps >= JUDGED_STEPS and self._logs > 1 and not self._told:
             self._told = True

@@ -47,8 +47,8 @@ def reported(command: str) -> Iterator[None]:
 def _tell(command: str, error: Exception) -> None:
     """Say what went wrong: to the launcher if there is one, which says it once for all processes."""
     if is_mistake(error) and not os.environ.get(TRACEBACK):
-        if not worker.report(worker.REFUSED, str(error)):
-            complain(command, str(error))
+        if not worker.report(worker.REFUSED, message_of(error)):
+            complain(command, message_of(error))
         return
     text = explained(command, error)
     if not worker.report(worker.FAILED, text):
@@ -64,7 +64,24 @@ def explained(command: str, error: Exception) -> str:
     if cause is None or os.environ.get(TRACEBACK):
         return "".join(traceback.format_exception(error)).rstrip()
     text = "".join(traceback.format_exception(cause)).rstrip()
-    return text if cause is error else f"{text}\n{_message(command, str(error))}"
+    return text if cause is error else f"{text}\n{_message(command, message_of(error))}"
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says, with a line for each note that was added to it, or to Treadle's errors behind it.
+
+    >>> error = ValueError("the loss is a list")
+    >>> error.add_note("at step 1, epoch 1")
+    >>> print(message_of(error))
+    the loss is a list
+    at step 1, epoch 1
+    """
+    notes = list(getattr(error, "__notes__", ()))
+    cause = error.__cause__
+    while isinstance(cause, TreadleError):
+        notes += getattr(cause, "__notes__", ())
+        cause = cause.__cause__
+    return "\n".join([str(error), *notes])
 
 
 def _leave(command: str, left: BaseException) -> None:

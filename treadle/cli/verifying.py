@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli.options import Run
-from treadle.cli.reporting import complain, explained, is_mistake
+from treadle.cli.reporting import complain, explained, is_mistake, message_of
 from treadle.cli.reporting import is_control as is_typers
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def verify(
         if is_typers(error):
             raise
         if is_mistake(error):
-            complain("verify", str(error))
+            complain("verify", message_of(error))
         else:
             typer.echo(explained("verify", error), err=True)
         raise typer.Exit(UNTRIED) from error

@@ -44,9 +44,9 @@ def in_memory_batches(
 class InMemoryBatches:
     """The batches of an epoch of data in memory, gathered where the data is.
 
-    A captured step can gather its batch itself: it keeps `cursor`, to be filled with the place of a batch in the
-    order before each replay, and calls `batch_at(cursor, size)`, which reads nothing on the host. The address of
-    `permutation` stays the same as long as an epoch has as many entries.
+    A recorded step can gather its batch itself: it keeps the place of the batch in the order in a tensor on the
+    device, and calls `batch_at` with that, which reads nothing on the host. The address of `permutation` stays the same
+    as long as an epoch has as many entries.
 
     Args:
         dataset: The data set, or a part of it.
@@ -56,7 +56,6 @@ class InMemoryBatches:
 
     Attributes:
         permutation: The indices of the epoch in their order, on the device, renewed in place when one begins.
-        cursor: A place in it, on the device, for whoever replays a step.
         generator: What the transform draws from; seeded for a batch by `seed_for`.
         numbers: The batches of the epoch that nobody drew yet.
     """
@@ -70,7 +69,6 @@ class InMemoryBatches:
         self._ends: list[int] = []
         self.seed = seed
         self.permutation = torch.empty(0, dtype=torch.int64, device=base.device)
-        self.cursor = torch.zeros((), dtype=torch.int64, device=base.device)
         self.generator = torch.Generator(base.device)
         self.numbers: Iterator[int] = iter(())
         self._offsets: dict[int, Tensor] = {}

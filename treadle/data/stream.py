@@ -272,7 +272,7 @@ class Stream:
         """Draw up to `size` batches of data in memory without gathering them, for a step that does it itself.
 
         Returns:
-            For each batch its place in `in_memory.permutation` and its size, fewer at the end of the epoch. None, and
+            For each batch its place in the order of `in_memory` and its size, fewer at the end of the epoch. None, and
             nothing drawn, if the data is not in memory, or if an endless window goes on into the next epoch.
         """
         gathered = self._gathered

@@ -23,6 +23,7 @@ from treadle.engine._stages import OutputsAtEnd, numbers_of
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, ConfigError, NonFiniteError
+from treadle.events.names import DATA_TIME
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.nonfinite import REMEDY, RollBack
@@ -246,7 +247,7 @@ class EngineCore(Splitting):
         self.data_time = time.perf_counter() - self.fetch_began
         super()._attempt(phase, window)
         if self._may_record:
-            self.storage.put_scalar("data_time", self.data_time)
+            self.storage.put_scalar(DATA_TIME, self.data_time)
 
     @property
     def _may_record(self) -> bool:

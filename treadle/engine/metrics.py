@@ -10,6 +10,7 @@ from torch import Tensor
 from treadle.engine import dist
 from treadle.errors import LossError
 from treadle.events import get_event_storage
+from treadle.events.names import DATA_TIME
 
 
 def scalars_of(outputs: Any) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "", *, 
         numbers, waited = _over_processes(numbers, weight, data_time or 0.0)
     storage = get_event_storage()
     if data_time is not None:
-        storage.put_scalar("data_time", waited)
+        storage.put_scalar(DATA_TIME, waited)
     losses = [value for name, value in numbers.items() if "loss" in name]
     if losses:
         storage.put_scalar(f"{prefix}total_loss", sum(losses[1:], losses[0]))

@@ -25,6 +25,9 @@ class LossSummary(NamedTuple):
     nonfinite: NonFinite | None
 
 
+NOTHING = LossSummary(0.0, 0.0, None)
+
+
 class LossTracker:
     """The weighted mean of many losses, which stay on the device until somebody asks.
 
@@ -41,7 +44,6 @@ class LossTracker:
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = Progress() if progress is None else progress
         self.skip_nonfinite = False
-        self._taken = LossSummary(0.0, 0.0, None)
         self.reset()
 
     def reset(self) -> None:
@@ -50,7 +52,7 @@ class LossTracker:
         self._losses: list[Any] = []
         self._weights: list[Any] = []
         self._total = self._count = self._latest = 0.0
-        self._taken = LossSummary(0.0, 0.0, None)
+        self._taken = NOTHING
 
     def update(self, loss: Any, batch_size: Any = 1) -> None:
         """Add a mean loss over `batch_size` samples; either may be a tensor on the device."""
@@ -93,7 +95,7 @@ class LossTracker:
     def take(self) -> LossSummary:
         """Return what the losses since the last time add up to."""
         self.read()
-        taken, self._taken = self._taken, LossSummary(0.0, 0.0, None)
+        taken, self._taken = self._taken, NOTHING
         return taken
 
     @property

@@ -19,7 +19,7 @@ from treadle.execution.fused import Capturable
 from treadle.execution.inputs import Inputs, PlacedWindow, inputs_for, signature_of
 from treadle.execution.own_names import own_names
 from treadle.execution.recordings import BUDGET, Key, Recordings
-from treadle.execution.refusals import refuse_optimizer, refuse_step
+from treadle.execution.refusals import refuse_optimizer, refuse_run, refuse_window
 from treadle.execution.side_effects import (
     Attributes,
     MovingTensors,
@@ -77,9 +77,12 @@ class GraphExecution:
 
     def close(self) -> None:
         """Give back the memory of the recordings, and have optimizers count where they did before."""
+        self._release()
+        self._capturable.undo()
+
+    def _release(self) -> None:
         self.forget()
         self._recorder.release()
-        self._capturable.undo()
 
     @property
     def count(self) -> int:
@@ -107,7 +110,7 @@ class GraphExecution:
     def _update_as_usual(self, phase: "Phase", window: list[Any]) -> None:
         """Make the update of `window` step by step, with the numbers that a recording of it would have."""
         self._trainer.recorded_callbacks = frozenset()
-        # What could not be recorded goes on with rounded rates: when that is found out depends on where a run began.
+        # What could not be recorded goes on with rounded rates; see `_prepare`.
         rounds = self._tries and self._moves(phase)
         with rounded_rates(phase.optimizer) if rounds else nullcontext():
             self._trainer.update(phase, window.gathered() if isinstance(window, PlacedWindow) else window)
@@ -119,11 +122,15 @@ class GraphExecution:
     def draw(self, phase: "Phase") -> list[Any]:
         """Draw the next window of a phase; from data on the device only the places of its batches."""
         batches = phase.stream.in_memory
-        if self.reason is None and batches is not None and not batches.transforms and not self._trainer._poisoned.steps:
+        if batches is not None and self.reason is None and not batches.transforms and not self._needs_batches():
             places = phase.stream.places(phase.accumulation)
             if places is not None:
                 return PlacedWindow(batches, places)
         return phase.stream.window(phase.accumulation)
+
+    def _needs_batches(self) -> bool:
+        """Whether something is done with the batches of a window before its update: cut finer, or passed over."""
+        return self._trainer.microbatch != "fixed" or bool(self._trainer._poisoned.steps)
 
     def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""
@@ -134,8 +141,9 @@ class GraphExecution:
         if found is not None:
             return found
         try:
-            refuse_step(self._trainer, phase, window)
+            refuse_run(self._trainer)
             self._prepare()
+            refuse_window(phase, window)
             self._changing = self._moving.look(*self._owners())
             return self._record(phase, window, key) if self._is_time(phase, key) else None
         except CaptureError as error:
@@ -143,7 +151,11 @@ class GraphExecution:
             return None
 
     def _prepare(self) -> None:
-        """Have ordinary steps count where recorded ones do, so that a resumed run has the numbers of the first."""
+        """Have ordinary steps count where recorded ones do, so that a resumed run has the numbers of the first.
+
+        For the same reason they go on so if nothing can be recorded: when that is found out depends on where a run
+        began. And so a single window has no say in it.
+        """
         if not self._tries:
             self._tries = True
             self._capturable.apply()
@@ -178,7 +190,7 @@ class GraphExecution:
         """
         if self.reason is not None:
             return
-        self.close()
+        self._release()
         if self._required:
             raise CaptureError(f"execution='graph' cannot record this step: {reason}") from cause
         self.reason = reason

@@ -1,6 +1,6 @@
 """Where a recorded step reads its window from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -85,7 +85,13 @@ class PlacedWindow(list[Any]):
     Args:
         batches: Where they are gathered from.
         places: The places and sizes.
+
+    Attributes:
+        batches: See above.
+        made: The batches, once they are gathered after all.
     """
+
+    made: Sequence[Any] = ()
 
     def __init__(self, batches: PlacedBatches, places: list[tuple[int, int]]) -> None:
         super().__init__(places)
@@ -93,7 +99,9 @@ class PlacedWindow(list[Any]):
 
     def gathered(self) -> list[Any]:
         """Return the window as batches."""
-        return [self.batches.batch_of(*place) for place in self]
+        made = [self.batches.batch_of(*place) for place in self]
+        self.made = made
+        return made
 
 
 class GatheredInputs:

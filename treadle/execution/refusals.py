@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from treadle.callback import listens
+from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError
 from treadle.execution.inputs import CONSTANTS, leaves
 
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from treadle.phase import Phase
     from treadle.trainer import Trainer
 
-MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
 
-
-def refuse_step(trainer: "Trainer", phase: "Phase", window: list[Any]) -> None:
-    """Refuse a step whose settings, callbacks or data rule a recording out.
+def refuse_run(trainer: "Trainer") -> None:
+    """Refuse a run whose settings or callbacks rule a recording out, whatever its steps are.
 
     Raises:
         CaptureError: They do; it says which, and what to do.
@@ -27,14 +25,22 @@ def refuse_step(trainer: "Trainer", phase: "Phase", window: list[Any]) -> None:
     if listening:
         names = ", ".join(type(callback).__name__ for callback in listening)
         raise CaptureError(f"{names} acts on every micro-batch, which a replay does not stop at; use on_update_end")
-    if not phase.draws:
-        raise CaptureError("a step of your own draws its data itself; leave that to the trainer")
     if trainer.processes.distributed:
         raise CaptureError("with several processes gradients are exchanged inside of the step; use one process")
     if trainer.microbatch == "auto":
         raise CaptureError("microbatch='auto' changes the shape of a step; find it with execution='eager' first")
     if trainer.offload_optimizer:
         raise CaptureError("offload_optimizer=True brings state from the host in every step; leave it out")
+
+
+def refuse_window(phase: "Phase", window: list[Any]) -> None:
+    """Refuse a window whose phase or data rules a recording out; other windows of the run may be none of that kind.
+
+    Raises:
+        CaptureError: They do; it says which, and what to do.
+    """
+    if not phase.draws:
+        raise CaptureError("a step of your own draws its data itself; leave that to the trainer")
     for leaf in leaves(window):
         if not isinstance(leaf, (Tensor, *CONSTANTS)):
             raise CaptureError(f"a batch holds a {type(leaf).__name__}; give tensors in tuples, lists and dicts")

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.callback import MICRO_BATCH_EVENTS
 from treadle.errors import ConfigError
 from treadle.offload import is_elementwise
 from treadle.parallel.plan import Plan, plan_of
@@ -11,7 +12,6 @@ from treadle.parallel.strategy import Strategy
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
-MICRO_BATCH_EVENTS = ("on_train_step_start", "on_train_step_end")
 STAGE_VERBS = ("calculate_train_batch_loss", "calculate_eval_batch_loss", "calculate_prediction")
 
 
@@ -54,7 +54,7 @@ def check_trainer(trainer: "Trainer", base: type) -> None:
     strategy: Strategy = trainer.parallel
     if not strategy.spreads:
         return
-    plan = f"parallel=Plan({strategy.describe().replace(' ', ', ')})"
+    plan = strategy.as_argument()
     for problem in (*_problems(trainer, base), *(_stage_problems(trainer, base) if strategy.in_stages else ())):
         raise ConfigError(f"{plan}: {problem}")
 

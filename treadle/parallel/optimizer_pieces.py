@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from treadle.checkpoint.pieces import Piece, SavedTensor
 from treadle.optimizer_state import OptimizerState
 from treadle.parallel.held import part_of, piece
+from treadle.phase import held_by
 
 if TYPE_CHECKING:
     from treadle.parallel.spread import SpreadStrategy
@@ -57,15 +58,10 @@ class PieceOptimizerState(OptimizerState):
         every = self._strategy.processes.gather_objects(_hosted(pieces["state"]))
         return {"state": _put_together(every), "param_groups": pieces["param_groups"]}
 
-    def load_whole(self, state: dict[str, Any]) -> None:
-        """Take back what `whole` returned: what of it belongs here."""
-        self._optimizer.load_state_dict(self._own_part(state))
-
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
-        held = [weight for group in self._optimizer.param_groups for weight in group["params"]]
         parts = {
             place: {key: self._part(value, weight) for key, value in state["state"][number].items()}
-            for place, weight in enumerate(held)
+            for place, weight in enumerate(held_by(self._optimizer))
             if (number := self._number(weight)) in state["state"]
         }
         groups = [dict(group) for group in state["param_groups"]]

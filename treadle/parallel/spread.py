@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 
 from treadle.errors import CheckpointError, ConfigError
 from treadle.fingerprint import fingerprint_model, fingerprint_optimizer
-from treadle.parallel.copying import is_spread, remember
+from treadle.parallel.copying import is_spread, remember, strategy_of
 from treadle.parallel.held import Place, like_piece, local_of, part_of, piece, require_plain, squared_sum, stand_for
 from treadle.parallel.mesh import Mesh
 from treadle.parallel.optimizer_pieces import PieceOptimizerState
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.strategy import Strategy
+from treadle.phase import held_by
 
 
 class SpreadStrategy(Strategy):
@@ -46,6 +47,7 @@ class SpreadStrategy(Strategy):
         self.names: list[str] = []
         self.groups: dict[int, list[list[tuple[str, tuple[int, ...]]]]] = {}
         self._spread: dict[str, Place] = {}
+        self._optimizers: list[Optimizer] = []
         self._held: list[nn.Parameter] = []
         self._stands: list[tuple[nn.Parameter, nn.Parameter]] = []
         self._place_of: dict[int, Place] = {}
@@ -63,9 +65,11 @@ class SpreadStrategy(Strategy):
         """Spread the model over the ranks, once; the weights to begin with are those of the first one.
 
         Raises:
-            ConfigError: The model is spread out already, or an optimizer holds weights that are none of its.
+            ConfigError: The model is spread out already, an optimizer holds weights that are none of its, or they are
+                not those that were spread before.
         """
         if self.prepared:
+            self._require_same(model, optimizers)
             return
         require_plain(model, is_spread(model))
         self._share_beginning(model)
@@ -84,8 +88,29 @@ class SpreadStrategy(Strategy):
         self._stands = [(weight, stands[name]) for name, weight in weights.items() if stands[name] is not weight]
         self._place_of = {id(stands[name]): self.place_of(name) for name in weights}
         self._name_of = {id(stand): name for name, stand in stands.items()}
+        self._optimizers = list(optimizers)
         self.prepared = True
         remember(model, self)
+
+    def _require_same(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse a model that nobody spread, and an optimizer of other weights than the pieces that are here."""
+        plan = self.as_argument()
+        if strategy_of(model) is not self:
+            raise ConfigError(f"{plan}: another model is spread over the processes; build a new trainer for this one")
+        for optimizer in optimizers:
+            kind = type(optimizer).__name__
+            if not any(optimizer is known for known in self._optimizers):
+                raise ConfigError(
+                    f"{plan}: this {kind} was not the trainer's when the model was spread over the processes, and does "
+                    "not hold the pieces that are here; change the arguments of the one that was, or build the model, "
+                    "the optimizer and a trainer anew"
+                )
+            added = [weight for weight in held_by(optimizer) if id(weight) not in self._place_of]
+            if added:
+                raise ConfigError(
+                    f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was spread over the "
+                    "processes; give it all weights at the beginning, and freeze those that are to wait"
+                )
 
     def place(self, model: nn.Module) -> None:
         """Leave the model where it is: its pieces went to the device when they were cut."""

@@ -65,6 +65,14 @@ class Strategy:
         used = {axis: number for axis, number in self.degrees._asdict().items() if number > 1}
         return " ".join(f"{axis}={number}" for axis, number in sorted(used.items())) or "data=1"
 
+    def as_argument(self) -> str:
+        """Return the plan as it stands in a program, for messages.
+
+        >>> Strategy(Processes("cpu"), Plan(), Degrees(1, 2, 4, 1)).as_argument()
+        'parallel=Plan(data=2, shard=4)'
+        """
+        return f"parallel=Plan({self.describe().replace(' ', ', ')})"
+
     def prepare(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         """Spread the model over the ranks, once, and have the optimizers hold what is here of it."""
 

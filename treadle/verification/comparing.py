@@ -11,20 +11,10 @@ from torch import Tensor
 
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import CheckpointError
+from treadle.events import names
 from treadle.run_reading import read_lines
 
-MEASURED = {
-    "time",
-    "wall_time",
-    "epoch",
-    "data_time",
-    "eta_seconds",
-    "samples_per_second",
-    "steps_per_second",
-    "tokens_per_second",
-    "mfu",
-    "peak_memory_mib",
-}
+MEASURED = {names.TIME, names.WALL_TIME, names.DATA_TIME, names.ETA_SECONDS, *names.THROUGHPUT, "epoch"}
 """What a run says of the machine and the moment, and not of the training."""
 MEASURED_PREFIX = "step_time/"
 NOT_STATE = ("history", "metrics_file")

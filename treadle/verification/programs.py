@@ -15,7 +15,7 @@ from treadle.provenance import is_library
 from treadle.run_place import place_of
 from treadle.run_reading import read_config, read_json
 
-COMMANDS = (("treadle",), ("treadle", "cli", "__main__.py"))
+COMMANDS = (("treadle",), ("treadle", "__main__.py"), ("treadle", "cli", "__main__.py"))
 """How the name of Treadle's own command ends, as processes have it."""
 
 

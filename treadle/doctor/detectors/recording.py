@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from treadle.callback import listens
+from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.doctor.detectors.detector import Detector, shortened
 from treadle.doctor.finding import Finding
 from treadle.errors import CaptureError
@@ -20,10 +20,10 @@ class Recording(Detector):
     def begin(self) -> None:
         """Know nothing yet."""
         self._reasons: dict[str, None] = {}
-        self._updates = 0
-        events = ("on_train_step_start", "on_train_step_end")
         callbacks = [one for one in self.trainer.callback_handler.active if _is_foreign(one)]
-        listening = [type(one).__name__ for one in callbacks if any(listens(one, event) for event in events)]
+        listening = [
+            type(one).__name__ for one in callbacks if any(listens(one, event) for event in MICRO_BATCH_EVENTS)
+        ]
         if listening:
             self._reasons[f"{shortened(listening)} acts on every micro-batch; use on_update_end"] = None
 

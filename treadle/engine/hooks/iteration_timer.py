@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from treadle.engine.hook_base import HookBase
+from treadle.events.names import TIME
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class IterationTimer(HookBase):
         if done < self._warmup:
             self._steady = now
         elif self._event is None:
-            self.trainer.storage.put_scalar("time", now - self._step_began)
+            self.trainer.storage.put_scalar(TIME, now - self._step_began)
         else:
             self._running.append((self._event, self._mark()))
             self._report_finished()
@@ -66,7 +67,7 @@ class IterationTimer(HookBase):
     def _report_finished(self) -> None:
         while self._running and self._running[0][1].query():
             start, end = self._running.popleft()
-            self.trainer.storage.put_scalar("time", start.elapsed_time(end) / 1000)
+            self.trainer.storage.put_scalar(TIME, start.elapsed_time(end) / 1000)
 
     def after_train(self) -> None:
         """Say how fast the run was."""

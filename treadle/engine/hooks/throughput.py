@@ -8,6 +8,7 @@ from treadle.engine.flops import FlopsCounter
 from treadle.engine.hook_base import HookBase
 from treadle.engine.peaks import peak_flops_of
 from treadle.errors import ConfigError
+from treadle.events.names import MFU, PEAK_MEMORY_MIB, SAMPLES_PER_SECOND, STEPS_PER_SECOND, TOKENS_PER_SECOND
 
 logger = logging.getLogger(__name__)
 
@@ -80,16 +81,16 @@ class Throughput(HookBase):
         # Processes that work on the same samples, as the stages of a pipeline do, count them once.
         own = self._samples / self._seconds
         all_samples = own * core.parallel.data_size
-        storage.put_scalar("samples_per_second", all_samples)
-        storage.put_scalar("steps_per_second", self._steps / self._seconds)
+        storage.put_scalar(SAMPLES_PER_SECOND, all_samples)
+        storage.put_scalar(STEPS_PER_SECOND, self._steps / self._seconds)
         tokens = self._tokens or self._counter.tokens_per_sample
         if tokens:
-            storage.put_scalar("tokens_per_second", all_samples * tokens)
+            storage.put_scalar(TOKENS_PER_SECOND, all_samples * tokens)
         flops = self._flops or self._counter.flops_per_sample
         if flops and self._peak:
-            storage.put_scalar("mfu", own * flops / self._peak / core.parallel.copies)
+            storage.put_scalar(MFU, own * flops / self._peak / core.parallel.copies)
         memory = peak_memory(core.device)
         if memory is not None:
-            storage.put_scalar("peak_memory_mib", memory / 2**20, smoothing_hint=False)
+            storage.put_scalar(PEAK_MEMORY_MIB, memory / 2**20, smoothing_hint=False)
         self._steps = self._samples = 0
         self._seconds = 0.0
