@@ -67,7 +67,7 @@ PROTOCOL: dict[str, Any] = {
 }
 STAGES: dict[str, Any] = {
     "item_attribute": "attributes",
-    "pretrain_epochs": 40,
+    "pretrain_epochs": 80,
     "pretrain_prefixes": True,
     "pretrain_batch_size": ROWS,
     "save_step": 50,
