@@ -11,6 +11,7 @@ from torch import Tensor
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.evaluation.top_items import top_items
 from treadle.recsys.loading import FullSortEvalDataLoader
+from treadle.recsys.looking import looking
 from treadle.recsys.model_scores import ModelScores
 
 
@@ -41,13 +42,8 @@ def full_sort_scores(
     place = _device_of(model) if device is None else torch.device(device)
     test_data.to(place)
     queries = _queries(torch.as_tensor(uid_series).flatten(), test_data)
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
+    with looking(model):
         scores = ModelScores(model, test_data.dataset, place).all_items(test_data.interaction(queries)).clone()
-    finally:
-        for module, mode in modes:
-            module.training = mode
     scores[:, 0] = -torch.inf
     if test_data.seen is not None:
         scores[test_data.seen.select(queries)] = -torch.inf

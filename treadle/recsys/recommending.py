@@ -18,6 +18,7 @@ from treadle.recsys.evaluation import NO_ITEM, recommend_items
 from treadle.recsys.evaluation.scoring import users_at_once
 from treadle.recsys.evaluation.top_items import top_items
 from treadle.recsys.interaction import Interaction
+from treadle.recsys.looking import looking
 from treadle.recsys.model_scores import ModelScores
 from treadle.recsys.optional import pyarrow
 from treadle.recsys.recommendations import Recommendations, check_format, write_table
@@ -52,7 +53,6 @@ class Recommender:
 
     # Items for users ----------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def recommend(self, user_tokens: Any, k: int = 10, *, exclude_seen: bool | None = None) -> Recommendations:
         """Return the best items for some users.
 
@@ -75,9 +75,10 @@ class Recommender:
         seen = self.known if hides else self._nothing()
         items = torch.full((len(ids), k), NO_ITEM, device=self.device)
         scores = torch.full((len(ids), k), -torch.inf, device=self.device)
-        for chosen, scorer in ((warm, self._score), (~warm, self._popularity)):
-            if bool(chosen.any()):
-                items[chosen], scores[chosen] = recommend_items(scorer, ids[chosen], k, seen=seen)
+        with looking(self.model):
+            for chosen, scorer in ((warm, self._score), (~warm, self._popularity)):
+                if bool(chosen.any()):
+                    items[chosen], scores[chosen] = recommend_items(scorer, ids[chosen], k, seen=seen)
         return self._table(self._users, tokens, items, scores, ~warm)
 
     def recommend_all(self, k: int = 10, *, exclude_seen: bool | None = None) -> Recommendations:
@@ -150,7 +151,6 @@ class Recommender:
 
     # Items like others --------------------------------------------------------------------------------------
 
-    @torch.no_grad()
     def similar_items(self, item_tokens: Any, k: int = 10) -> Recommendations:
         """Return the items most like some items: by the cosine of their vectors, or by the model's own similarity.
 
@@ -166,7 +166,9 @@ class Recommender:
         ids = torch.from_numpy(self.dataset.token2id(self._items, tokens)).to(self.device)
         if not 0 < k < self.dataset.item_num - 1:
             raise ConfigError(f"k={k}: an item has {self.dataset.item_num - 2} others; ask for at least one of them")
-        found = [self._nearest(some, k) for some in torch.split(ids, users_at_once(self.dataset.item_num, self.device))]
+        pieces = torch.split(ids, users_at_once(self.dataset.item_num, self.device))
+        with looking(self.model):
+            found = [self._nearest(some, k) for some in pieces]
         items, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
         return self._table(self._items, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
 
@@ -200,17 +202,17 @@ class Recommender:
         """
         return self._vectors("user", 0, self.dataset.user_num)
 
-    @torch.no_grad()
     def _vectors(self, of: str, place: int, number: int) -> Tensor:
         """Return vectors: by a method of the model, by what its graph makes of them, or as it has them."""
         model = self.model
         own = getattr(model, f"{of}_vectors", None)
-        if own is not None and _needs_nothing(own):
-            found = own()
-        elif _needs_nothing(model.forward):
-            found = model.forward()[place]
-        else:
-            found = getattr(getattr(model, f"{of}_embedding", None), "weight", None)
+        with looking(model):
+            if own is not None and _needs_nothing(own):
+                found = own()
+            elif _needs_nothing(model.forward):
+                found = model.forward()[place]
+            else:
+                found = getattr(getattr(model, f"{of}_embedding", None), "weight", None)
         if not isinstance(found, Tensor) or found.dim() != 2 or len(found) < number:
             raise ConfigError(f"{type(model).__name__} has no vectors of {of}s{self._why_not(of)}")
         return found[:number].detach()

@@ -44,6 +44,19 @@ def test_neumf_has_the_embeddings_of_the_parts_that_it_trains(
         assert torch.equal(vectors, torch.cat(tables, dim=1))
 
 
+@pytest.mark.parametrize("model", ["NGCF", "GCMC"])
+def test_what_recommends_looks_at_a_model_in_training_without_its_dropout(tmp_path: Path, model: str) -> None:
+    run, found = ready(tmp_path, model)
+    vectors, items = found.item_vectors(), found.recommend_all(3).items
+    run.model.train()
+    before = torch.get_rng_state()
+    assert torch.equal(found.item_vectors(), vectors)
+    assert (found.recommend_all(3).items == items).all()
+    assert (found.similar_items("i1", 3).items == found.similar_items("i1", 3).items).all()
+    assert run.model.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_the_vectors_of_gcmc_are_what_its_decoder_compares(tmp_path: Path) -> None:
     run, found = ready(tmp_path, "GCMC")
     both = found.user_vectors()[1:], found.item_vectors()

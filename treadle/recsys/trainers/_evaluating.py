@@ -1,8 +1,7 @@
 """The verbs of a trainer that look at a model: evaluation, whole and by batches."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,13 +9,13 @@ import torch
 from torch import Tensor
 
 from treadle._saving import load_plain_state_dict
-from treadle.data import RandomState
 from treadle.errors import CheckpointError
 from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation import EvaluationResult, Groups
 from treadle.recsys.evaluation.scoring import own_scores
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading import FullSortEvalDataLoader
+from treadle.recsys.looking import looking
 from treadle.recsys.model_scores import ModelScores
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
 from treadle.recsys.trainers.evaluating import LoaderEvaluation, TrainingCounts, metric_plan
@@ -104,7 +103,7 @@ class Evaluating(AbstractTrainer):
             keep_per_user: Whether the values of single users are kept, for `compare_runs`.
         """
         options = {"user_groups": user_groups, "item_groups": item_groups, "keep_per_user": keep_per_user}
-        with self._looking():
+        with looking(self.model):
             return self._prepare_evaluation(eval_data, **options).run()
 
     def _valid_epoch(self, valid_data: Any, show_progress: bool = False) -> tuple[float, Any]:
@@ -117,7 +116,7 @@ class Evaluating(AbstractTrainer):
     def _evaluation_of(self, loader: Any) -> EvaluationResult:
         if loader not in self._evaluations:
             self._evaluations[loader] = self._prepare_evaluation(loader)
-        with self._looking():
+        with looking(self.model):
             return self._evaluations[loader].run()
 
     def _prepare_evaluation(self, loader: Any, **options: Any) -> LoaderEvaluation:
@@ -136,24 +135,6 @@ class Evaluating(AbstractTrainer):
         if dataset.iid_field is not None:
             self.tot_item_num = dataset.item_num
             self.item_tensor = dataset.get_item_feature().to(self.device)
-
-    @contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Put the model into evaluation mode; leave the modes of modules, and random generators, as they were."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        random = RandomState()
-        state = random.state_dict()
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            if any(mode for _, mode in modes):
-                # By the method, which a model may have made its own; then each module as it was.
-                self.model.train()
-            for module, mode in modes:
-                module.training = mode
-            random.load_state_dict(state)
 
     # By batches ---------------------------------------------------------------------------------------------
 

@@ -281,25 +281,21 @@ class Trainer(Keeping):
         self, user_tokens: Any, k: int = 10, *, exclude_seen: bool | None = None, data: Any = None
     ) -> Recommendations:
         """Return the `k` best items for some users, by their tokens; see `Recommender.recommend`."""
-        with self._looking():
-            return self.recommender(data).recommend(user_tokens, k, exclude_seen=exclude_seen)
+        return self.recommender(data).recommend(user_tokens, k, exclude_seen=exclude_seen)
 
     def similar_items(self, item_tokens: Any, k: int = 10, *, data: Any = None) -> Recommendations:
         """Return the `k` items most like some items, by their tokens; see `Recommender.similar_items`."""
-        with self._looking():
-            return self.recommender(data).similar_items(item_tokens, k)
+        return self.recommender(data).similar_items(item_tokens, k)
 
     def export_embeddings(self, path: str | os.PathLike[str], of: str = "item", *, data: Any = None) -> Path:
         """Write the vectors of items or users to a file; see `Recommender.export_embeddings`."""
-        with self._looking():
-            return self.recommender(data).export_embeddings(path, of)
+        return self.recommender(data).export_embeddings(path, of)
 
     def export_recommendations(
         self, path: str | os.PathLike[str], k: int = 10, *, exclude_seen: bool | None = None, data: Any = None
     ) -> Path:
         """Write the best items for every user to a file; see `Recommender.export_recommendations`."""
-        with self._looking():
-            return self.recommender(data).export_recommendations(path, k, exclude_seen=exclude_seen)
+        return self.recommender(data).export_recommendations(path, k, exclude_seen=exclude_seen)
 
     # What the core asks -------------------------------------------------------------------------------------
 
