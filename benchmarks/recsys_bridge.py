@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import re
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -108,12 +109,13 @@ def _by_recbole(task: dict[str, Any], kind: str, arguments: argparse.Namespace) 
         task = {**task, "settings": {**task["settings"], "train_neg_sample_args": None}}
     command = [str(arguments.recbole), str(ROOT / "benchmarks" / "contenders" / "recbole_timed.py"), json.dumps(task)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=arguments.timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"reason": f"not finished after {arguments.timeout:g} seconds"}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "env": environment, "timeout": arguments.timeout}
+    # It writes logs and events where it is run.
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(command, cwd=folder, check=False, **options)
+        except subprocess.TimeoutExpired:
+            return {"reason": f"not finished after {arguments.timeout:g} seconds"}
     lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
     answer: dict[str, Any] = json.loads(lines[-1].removeprefix(ANSWER)) if lines else {"reason": _reason(done.stderr)}
     return answer
