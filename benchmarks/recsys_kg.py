@@ -210,7 +210,9 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         settings = {"seed": task["seed"], "metric_decimal_place": 6}
         told = {"model": "KGAT", "dataset": task["dataset"], "epochs": 5, "settings": settings}
         command = [str(RECBOLE), str(ROOT / "benchmarks" / "contenders" / "recbole_kgat.py"), json.dumps(told)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    # RecBole writes logs and events where it is run.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
     if done.returncode or not found:
         raise RuntimeError(f"{task} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

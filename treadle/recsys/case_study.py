@@ -15,7 +15,6 @@ from treadle.recsys.looking import looking
 from treadle.recsys.model_scores import ModelScores
 
 
-@torch.no_grad()
 def full_sort_scores(
     uid_series: Any, model: Any, test_data: FullSortEvalDataLoader, device: torch.device | str | None = None
 ) -> Tensor:

@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,21 +168,18 @@ class Recommender:
             raise ConfigError(f"k={k}: an item has {self.dataset.item_num - 2} others; ask for at least one of them")
         pieces = torch.split(ids, users_at_once(self.dataset.item_num, self.device))
         with looking(self.model):
-            found = [self._nearest(some, k) for some in pieces]
+            similarities = self._similarities()
+            found = [_nearest(similarities(some), some, k) for some in pieces]
         items, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
         return self._table(self._items, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
 
-    def _nearest(self, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        own = getattr(self.model, "item_similarities", None)
+    def _similarities(self) -> Callable[[Tensor], Tensor]:
+        """Return what gives the similarity of some items to all, `[items, all items]`."""
+        own: Callable[[Tensor], Tensor] | None = getattr(self.model, "item_similarities", None)
         if own is not None:
-            scores = own(ids).float()
-        else:
-            vectors = functional.normalize(self.item_vectors().float(), dim=1)
-            scores = vectors[ids] @ vectors.T
-        scores[:, 0] = -torch.inf
-        scores.scatter_(1, ids.unsqueeze(1), -torch.inf)
-        items, values, _ = top_items(scores, k)
-        return items, values
+            return own
+        vectors = functional.normalize(self.item_vectors().float(), dim=1)
+        return lambda ids: vectors[ids] @ vectors.T
 
     # Vectors ------------------------------------------------------------------------------------------------
 
@@ -256,6 +253,15 @@ class Recommender:
         """Write the best items for every user of the data to a `.csv`, `.tsv` or `.parquet` file."""
         check_format(path)
         return self.recommend_all(k, exclude_seen=exclude_seen).write(path)
+
+
+def _nearest(similarities: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the items most similar to each of some, itself and padding left out, and how similar they are."""
+    scores = similarities.float()
+    scores[:, 0] = -torch.inf
+    scores.scatter_(1, ids.unsqueeze(1), -torch.inf)
+    items, values, _ = top_items(scores, k)
+    return items, values
 
 
 def _tokens(given: Any) -> list[str]:
