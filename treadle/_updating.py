@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from treadle._running import Running
 from treadle.data import Batch, size_of
+from treadle.direct_step import direct_step
 from treadle.gradients import clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
 from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
@@ -203,7 +204,7 @@ class Updating(Running):
         """Update the weights."""
         gate = None if self._gate is None else self._gate_in_use
         if gate is None:
-            self._acting_optimizer.step()
+            direct_step(self._acting_optimizer)
         else:
             self._step_if_finite(gate)
 
