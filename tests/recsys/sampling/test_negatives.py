@@ -102,6 +102,17 @@ def test_unseen_items_are_listed_once_many_are_drawn_and_only_where_they_fit(mon
     assert other._unseen is None
 
 
+@pytest.mark.parametrize(("num_items", "kept_as"), [(32_767, torch.int16), (40_000, torch.int32)])
+def test_unseen_items_are_listed_in_integers_that_hold_them(num_items: int, kept_as: torch.dtype) -> None:
+    last = torch.arange(num_items - 3, num_items)
+    seen = UserItems(torch.tensor([0, 0, 1]), last, num_users=2, num_items=num_items)
+    sampler, users = UniformNegatives(seen), torch.tensor([0, 1, 1])
+    expected = sampler.sample(users, 50, seed=1)
+    assert sampler._listed().dtype is kept_as
+    assert torch.equal(sampler.sample(users, 50, seed=1), expected)
+    assert int(sampler._listed()[-1]) == num_items - 2
+
+
 def distance(sampler: NegativeSampler, user: int, shares: dict[int, float]) -> float:
     """Return the chi-square of 20,000 draws for `user` from the shares that items should have."""
     drawn = sampler.sample(torch.full((200,), user), 100, seed=5).flatten()

@@ -10,8 +10,8 @@ from treadle.recsys.sampling.user_items import UserItems
 MANY = 10_000
 """How many items are drawn at once before it pays to have all unseen items listed."""
 LARGEST_LIST = 1 << 25
-"""How many unseen items, of all users together, are listed at most: 128 MiB."""
-LISTED_AT_ONCE = 1 << 22
+"""How many unseen items, of all users together, are listed at most: 128 MiB, or half of it with few items."""
+LISTED_AT_ONCE = 1 << 18
 
 
 class UniformNegatives(NegativeSampler):
@@ -56,25 +56,37 @@ class UniformNegatives(NegativeSampler):
         return ranks.device.type == "cpu" and fits and ranks.numel() >= MANY
 
     def _listed(self) -> Tensor:
-        """Return the unseen items of all users, one user after the other."""
+        """Return the unseen items of all users, one user after the other, in the shortest integers that hold them."""
         if self._unseen is None:
             self._first_unseen = self._available.cumsum(0) - self._available
+            items = torch.arange(self.seen.num_items, dtype=_shortest(self.seen.num_items))
+            unseen = items.new_empty(int(self._available.sum()))
+            # A part at a time, which stays in the cache while it is made.
             each = max(LISTED_AT_ONCE // self.seen.num_items, 1)
-            parts = [self._unseen_by(first, each) for first in range(0, self.seen.num_users, each)]
-            self._unseen = torch.cat(parts)
+            for first in range(0, self.seen.num_users, each):
+                found = items.masked_select(self._unseen_by(first, each))
+                unseen.narrow(0, int(self._first_unseen[first]), len(found)).copy_(found)
+            self._unseen = unseen
         return self._unseen
 
     def _unseen_by(self, first: int, count: int) -> Tensor:
+        """Return which items some users have not seen, `[users, items]`."""
         seen = self.seen
         last = min(first + count, seen.num_users)
         unseen = torch.ones(last - first, seen.num_items, dtype=torch.bool)
         unseen[:, : seen.first_item] = False
         own = slice(int(seen.offsets[first]), int(seen.offsets[last]))
-        unseen[seen.users[own] - first, seen.items[own]] = False
-        return unseen.nonzero()[:, 1].int()
+        places = (seen.users[own] - first) * seen.num_items + seen.items[own]
+        unseen.view(-1).index_fill_(0, places, False)
+        return unseen
 
     def weights(self) -> Tensor:
         """Return 1 for every item."""
         weights = torch.ones(self.seen.num_items, dtype=torch.int64, device=self.seen.device)
         weights[: self.seen.first_item] = 0
         return weights
+
+
+def _shortest(count: int) -> torch.dtype:
+    """Return the type of integers to list the numbers below `count` in."""
+    return torch.int16 if count <= torch.iinfo(torch.int16).max else torch.int32
