@@ -75,15 +75,15 @@ def size_of(batch: Batch) -> int:
     """
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 1
-    if isinstance(batch, Mapping):
-        parts: list[Any] = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        parts = list(batch)
+    # The first tensor of columns by name; of a tuple the last, where targets stand.
+    if isinstance(batch, (dict, Mapping)):
+        parts = in_turn = list(batch.values())
     else:
-        parts = []
-    tensors = [part for part in parts if isinstance(part, Tensor) and part.dim()]
-    if tensors:
-        return tensors[-1].shape[0] if isinstance(batch, (list, tuple)) else tensors[0].shape[0]
+        parts = list(batch) if isinstance(batch, (list, tuple)) else []
+        in_turn = parts[::-1]
+    for part in in_turn:
+        if isinstance(part, Tensor) and part.dim():
+            return part.shape[0]
     for part in parts:
         if isinstance(part, (Mapping, list, tuple)):
             return size_of(part)

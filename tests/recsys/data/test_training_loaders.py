@@ -23,7 +23,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
 from treadle.fingerprint import fingerprint_data
 from treadle.recsys import Interaction, create_dataset, data_preparation
-from treadle.recsys.loading import SequenceTrainDataLoader, TrainDataLoader, UserDataLoader
+from treadle.recsys.loading import SequenceTrainDataLoader, TrainDataLoader, UserDataLoader, slices
 from treadle.recsys.loading import training as training_module
 
 LABELLED = [(f"u{n % 6}", f"i{n}", n % 5, n) for n in range(48)]
@@ -290,6 +290,28 @@ def test_the_batch_size_can_be_changed(tmp_path: Path) -> None:
     assert loader.step == 5
     with pytest.raises(ConfigError, match="batch_size=0 must be at least 1"):
         loader.set_batch_size(0)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_batches_are_those_rows_of_the_epoch_in_whatever_order_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(slices, "AT_ONCE", at_once)
+    loader = loader_of(tmp_path)
+    rows, negatives = loader.whole_epoch(3)
+    epoch = loader.completed(rows, negatives)
+    for index in (4, 0, 1, 1, 3, 2):
+        batch = loader.batch_at(3, index)
+        assert len(batch) == (2 if index == 4 else 10)
+        assert same(batch, epoch.take_rows(index * 10, index * 10 + len(batch)))
+        batch["further"] = torch.zeros(len(batch))  # what somebody does with a batch stays with him
+
+
+def test_a_batch_size_can_be_changed_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    loader = loader_of(tmp_path)
+    before = [pair for index in range(2) for pair in pairs_in(loader.batch_at(1, index))]
+    loader.set_batch_size(4)
+    assert [pair for index in range(5) for pair in pairs_in(loader.batch_at(1, index))] == before
 
 
 def test_a_batch_smaller_than_a_positive_with_its_negatives_has_one_positive(tmp_path: Path) -> None:

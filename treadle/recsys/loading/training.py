@@ -14,6 +14,7 @@ from treadle.recsys.enums import FeatureSource, FeatureType, InputType
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.loading.slices import Slices
 from treadle.recsys.models.settings import choice
 from treadle.recsys.sampling.rows_of_users import RowsOfUsers
 from treadle.recsys.transforms import Transform, make_transform
@@ -51,7 +52,7 @@ class TrainDataLoader(AbstractDataLoader):
         self._flat = self._arguments.get("layout") == "flat"
         self._draws_hard = self._draws and bool(self._arguments["dynamic"])
         self._epoch: tuple[int, Interaction, Tensor | None] | None = None
-        self._is_complete = False
+        self._complete: Slices | None = None
         by_users = choice(config, "train_sampling", ("rows", "users")) == "users"
         self._by_users = RowsOfUsers(dataset.inter_feat[str(dataset.uid_field)].cpu()) if by_users else None
         super().__init__(config, dataset, sampler, shuffle)
@@ -101,6 +102,7 @@ class TrainDataLoader(AbstractDataLoader):
         super().set_batch_size(batch_size)
         self.step = max(batch_size // self.times, 1)
         self._batch_size = self.step * self.times
+        self._epoch = None
 
     def batch_at(self, epoch: int, index: int, *, rank: int = 0, size: int = 1) -> Interaction:
         """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
@@ -111,18 +113,21 @@ class TrainDataLoader(AbstractDataLoader):
                 return self.make_batch(self._rows(epoch, first, last), places, epoch)
             self._begin_epoch(epoch)
         assert self._epoch is not None
+        if self._complete is not None and size == 1:
+            return self._complete.batch(index)
         _, positives, negatives = self._epoch
         cut = positives.take_rows(first, last)
-        if self._is_complete:
+        if self._complete is not None:
             return cut
         return self.completed(cut, None if negatives is None else negatives[first:last])
 
     def _begin_epoch(self, epoch: int) -> None:
         """Gather and draw an epoch, and complete its batches all at once where a batch is some of the rows."""
         rows, negatives = self.whole_epoch(epoch)
-        self._is_complete = self._completes_by_row()
-        if self._is_complete:
+        self._complete = None
+        if self._completes_by_row():
             rows, negatives = self.completed(rows, negatives), None
+            self._complete = Slices(rows, self.step)
         self._epoch = (epoch, rows, negatives)
 
     def _completes_by_row(self) -> bool:

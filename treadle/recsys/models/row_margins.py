@@ -44,7 +44,7 @@ class _RowMargins(torch.autograd.Function):
         own = user_table.index_select(0, user)
         differences = item_table.index_select(0, positive).sub_(item_table.index_select(0, negative))
         ctx.save_for_backward(own, differences, user, positive, negative)
-        ctx.lengths = len(user_table), len(item_table)
+        ctx.lengths = user_table.shape[0], item_table.shape[0]
         return (own * differences).sum(dim=-1)
 
     @staticmethod

@@ -38,9 +38,10 @@ class EpochLosses:
             share: What part of the batch this process, or this micro-batch, has.
         """
         known = self._sums.get(name)
-        if known is not None and len(known) == len(parts) == 1 and share == 1.0 and not self._only_finite:
+        alone = known is not None and len(known) == len(parts) == 1 and parts[0].dim() == 0
+        if known is not None and alone and share == 1.0 and not self._only_finite:
             # The most common case; what is below is a good part of a small step.
-            known.add_(parts[0].detach().view(1))
+            known.add_(parts[0].detach())
             return
         losses = torch.stack([_number(part) for part in parts])
         if self._only_finite:
