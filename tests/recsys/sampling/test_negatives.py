@@ -88,7 +88,6 @@ def test_looking_unseen_items_up_gives_what_searching_for_them_does(
 
 
 def test_unseen_items_are_listed_once_many_are_drawn_and_only_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uniform_negatives, "LISTED_AT_ONCE", 16)  # two users at a time
     sampler, users = UniformNegatives(SEEN), torch.tensor([0, 1, 2, 3])
     expected = sampler.sample(users, 5, seed=1)
     assert sampler._unseen is None
@@ -100,6 +99,13 @@ def test_unseen_items_are_listed_once_many_are_drawn_and_only_where_they_fit(mon
     other = UniformNegatives(SEEN)
     other.sample(users, uniform_negatives.MANY, seed=1)
     assert other._unseen is None
+
+
+def test_users_who_have_seen_everything_are_passed_over_in_the_list() -> None:
+    everything = list(range(1, 8))
+    seen = items_of([], everything, everything, [1, 2, 7], everything)
+    sampler = UniformNegatives(seen, users=torch.tensor([0, 3]))
+    assert sampler._listed().tolist() == [*everything, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("num_items", "kept_as"), [(32_767, torch.int16), (40_000, torch.int32)])

@@ -11,7 +11,6 @@ MANY = 10_000
 """How many items are drawn at once before it pays to have all unseen items listed."""
 LARGEST_LIST = 1 << 25
 """How many unseen items, of all users together, are listed at most: 128 MiB, or half of it with few items."""
-LISTED_AT_ONCE = 1 << 18
 
 
 class UniformNegatives(NegativeSampler):
@@ -56,29 +55,22 @@ class UniformNegatives(NegativeSampler):
         return ranks.device.type == "cpu" and fits and ranks.numel() >= MANY
 
     def _listed(self) -> Tensor:
-        """Return the unseen items of all users, one user after the other, in the shortest integers that hold them."""
-        if self._unseen is None:
-            self._first_unseen = self._available.cumsum(0) - self._available
-            items = torch.arange(self.seen.num_items, dtype=_shortest(self.seen.num_items))
-            unseen = items.new_empty(int(self._available.sum()))
-            # A part at a time, which stays in the cache while it is made.
-            each = max(LISTED_AT_ONCE // self.seen.num_items, 1)
-            for first in range(0, self.seen.num_users, each):
-                found = items.masked_select(self._unseen_by(first, each))
-                unseen.narrow(0, int(self._first_unseen[first]), len(found)).copy_(found)
-            self._unseen = unseen
-        return self._unseen
+        """Return the unseen items of all users, one user after the other, in the shortest integers that hold them.
 
-    def _unseen_by(self, first: int, count: int) -> Tensor:
-        """Return which items some users have not seen, `[users, items]`."""
-        seen = self.seen
-        last = min(first + count, seen.num_users)
-        unseen = torch.ones(last - first, seen.num_items, dtype=torch.bool)
-        unseen[:, : seen.first_item] = False
-        own = slice(int(seen.offsets[first]), int(seen.offsets[last]))
-        places = (seen.users[own] - first) * seen.num_items + seen.items[own]
-        unseen.view(-1).index_fill_(0, places, False)
-        return unseen
+        From one unseen item to the next it is one step, and another one for each seen item between them; from a user to
+        the next it is back by the whole catalogue.
+        """
+        if self._unseen is None:
+            seen = self.seen
+            self._first_unseen = self._available.cumsum(0) - self._available
+            steps = torch.ones(int(self._available.sum()) + 1, dtype=_shortest(seen.num_items))
+            after = self._first_unseen[seen.users] + (self._unseen_before - seen.users * self._stride)
+            steps.index_add_(0, after, steps.new_ones(1).expand(len(seen)))
+            back = steps.new_full((1,), -seen.catalogue_size)
+            steps.index_add_(0, self._first_unseen[1:], back.expand(seen.num_users - 1))
+            steps[0] += seen.first_item - 1
+            self._unseen = steps.cumsum_(0)[:-1]
+        return self._unseen
 
     def weights(self) -> Tensor:
         """Return 1 for every item."""
