@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_the_update_is_that_of_torch_bit_by_bit(
     kind: type[Adam], dtype: torch.dtype, device: str, without: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(weights: list[nn.Parameter]) -> Optimizer:
-        groups = [{"params": weights[:2], "weight_decay": 0.1}, {"params": weights[2:], "betas": (0.5, 0.6)}]
+        groups: list[dict[str, Any]] = [{"params": weights[:2], "weight_decay": 0.1}, {"params": weights[2:]}]
+        groups[1]["betas"] = (0.5, 0.6)
         return kind(groups, lr=0.1, eps=1e-3, fused=True)
 
     expected = run(make, lambda one: one.step(), weights=weights_of(device, dtype), without=without)
@@ -181,12 +183,30 @@ def test_a_step_that_was_replaced_is_called(monkeypatch: pytest.MonkeyPatch) -> 
     assert called == ["of the object", "of the class"]
 
 
-def test_a_schedule_of_torchs_counts_the_updates() -> None:
+def test_a_schedule_of_torchs_is_told_of_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
     _, optimizer = stepped()
-    schedule: Any = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    schedules: list[Any] = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+    with counted(monkeypatch) as made:
+        direct_step(optimizer)
+    assert len(made) == 1
+    for schedule in schedules:
+        schedule.step()  # it warns, and warnings are errors here, if no update came before
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+
+
+def test_what_somebody_put_around_the_step_of_a_schedule_is_called() -> None:
+    optimizer: Any = stepped()[1]
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    plain, called = optimizer.step, []
+
+    @wraps(plain)  # takes over the mark that the schedule made
+    def own(*arguments: Any) -> Any:
+        called.append("own")
+        return plain(*arguments)
+
+    optimizer.step = own
     direct_step(optimizer)
-    schedule.step()  # it warns, and warnings are errors here, if no update came before
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    assert called == ["own"]
 
 
 def test_a_profiler_sees_the_update() -> None:
@@ -215,7 +235,7 @@ def test_the_scale_of_gradients_is_taken_into_account() -> None:
     found, expected = stepped(), stepped()
     for (_, optimizer), step in ((found, direct_step), (expected, Adam.step)):
         optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)  # type: ignore[attr-defined]
-        step(optimizer)  # type: ignore[operator]
+        step(optimizer)
     assert same(numbers_of(*found), numbers_of(*expected))
 
 

@@ -16,9 +16,9 @@ def direct_step(optimizer: Optimizer) -> None:
     """Let `optimizer` make its update; a fused Adam or AdamW by torch's operation alone.
 
     Around the one operation that updates all weights, torch calls hooks, keeps a record for profilers, keeps compilers
-    out and sorts tensors by device: on a CPU that is up to a fifth of a small step. Where somebody listens, where
-    `step` was replaced (a schedule of torch's does that), and wherever anything is out of the ordinary, the optimizer's
-    own `step` is called. The numbers are the same bits either way.
+    out and sorts tensors by device: on a CPU that is up to a fifth of a small step. Where somebody listens or has
+    replaced `step`, and wherever anything is out of the ordinary, the optimizer's own `step` is called. The numbers are
+    the same bits either way.
     """
     updates = _updates_of(optimizer) if _is_unobserved(optimizer) else None
     if updates is None:
@@ -27,6 +27,8 @@ def direct_step(optimizer: Optimizer) -> None:
     with torch.no_grad():
         for update in updates:
             _make(*update)
+    # Schedules of torch's complain if no update came before them.
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def _is_unobserved(optimizer: Optimizer) -> bool:
@@ -34,12 +36,18 @@ def _is_unobserved(optimizer: Optimizer) -> bool:
     kept = vars(optimizer)
     return (
         type(optimizer) in (Adam, AdamW)
-        and type(optimizer).step.__module__ == Adam.__module__
-        and not ("step" in kept or "grad_scale" in kept or "found_inf" in kept)
+        and _is_torchs(type(optimizer).step, kept.get("step"))
+        and not ("grad_scale" in kept or "found_inf" in kept)
         and not (kept["_optimizer_step_pre_hooks"] or kept["_optimizer_step_post_hooks"])
         and not (base._global_optimizer_pre_hooks or base._global_optimizer_post_hooks)
         and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
     )
+
+
+def _is_torchs(of_class: Any, of_object: Any) -> bool:
+    """Whether `step` is torch's own, or that with what a schedule of torch's puts around it, to note that it came."""
+    noted = of_object is None or (hasattr(of_object, "_wrapped_by_lr_sched") and of_object.__wrapped__ is of_class)
+    return noted and of_class.__module__ == Adam.__module__
 
 
 def _updates_of(optimizer: Optimizer) -> list[_Update] | None:
