@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.interrupting import CutAt, CutError, metric_lines
+from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.checkpoint import read_file
 from treadle.errors import CheckpointError, DataError
@@ -253,6 +254,28 @@ def test_data_in_which_ids_mean_something_else_is_refused_whatever_a_run_goes_on
     with pytest.raises(DataError) as by_evaluation:
         other.trainer.evaluate(other.test, model_file=run.trainer.saved_model_file)
     assert str(by_evaluation.value) == told(run.trainer.saved_model_file)
+
+
+def test_so_is_a_graph_whose_entities_mean_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"run_dir": str(tmp_path / "run"), "embedding_size": 8, "kg_embedding_size": 8}
+    make(tmp_path, "CFKG", epochs=1, **given).fit()
+    plain = runs.graph()
+    triples = {name: [token.replace("x", "new ") for token in tokens] for name, tokens in plain["kg"].items()}
+    monkeypatch.setattr(runs, "graph", lambda: {**plain, "kg": triples})
+    with pytest.raises(DataError, match="was trained with other tokens of entity_id than 'toy' has now"):
+        make(tmp_path, "CFKG", epochs=2, **given).fit()
+
+
+def test_so_are_features_whose_tokens_mean_something_else_to_a_model_of_context(tmp_path: Path) -> None:
+    def table(*days: str) -> dict[str, list[Any]]:
+        rows = interactions()
+        return {**rows, "day": [days[place % len(days)] for place in range(len(rows["user_id"]))]}
+
+    given = {"run_dir": str(tmp_path / "run"), "embedding_size": 4, "metrics": ["AUC"], "valid_metric": "AUC"}
+    given |= {"eval_args": {"mode": "labeled"}, "threshold": {"rating": 3}}
+    make(tmp_path, "FM", epochs=1, table=table("Monday", "Tuesday"), **given).fit()
+    with pytest.raises(DataError, match="was trained with other tokens of day than 'toy' has now"):
+        make(tmp_path, "FM", epochs=2, table=table("Tuesday", "Monday"), **given).fit()
 
 
 def test_checkpoints_from_before_there_were_fingerprints_are_gone_on_from(
