@@ -79,8 +79,8 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def own_logs() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
     """Nothing that a test sets up for the log outlives it."""
     yield
     forget_logs()

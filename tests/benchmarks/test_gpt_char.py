@@ -8,9 +8,6 @@ import pytest
 from benchmarks import gpt_char
 from benchmarks.gpt_char import CONFIG, Report, read_report, verdict
 
-pytestmark = pytest.mark.usefixtures("own_logs")
-
-
 LINES = [
     {"iteration": 4, "steps_per_second": 10.0, "tokens_per_second": 100.0, "mfu": 0.1, "peak_memory_mib": 7.0},
     {"iteration": 9, "steps_per_second": 30.0, "tokens_per_second": 300.0, "mfu": 0.3, "val_loss": 1.5},

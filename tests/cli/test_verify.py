@@ -1,7 +1,6 @@
 """`treadle verify`: a run made again and compared, in a shell."""
 
 import json
-import logging
 from pathlib import Path
 
 from tests.cli.conftest import Treadle
@@ -45,7 +44,6 @@ def test_what_could_not_be_tried_is_status_2(project: Path, treadle: Treadle) ->
     text = Path("mine/parts.py").read_text()
     Path("mine/parts.py").write_text(text.replace("class Network(nn.Module):", "class Renamed(nn.Module):"))
     forget_project()
-    logging.getLogger("treadle").setLevel(logging.NOTSET)
     told = treadle("verify", "runs/small", status=2).stdout
     assert told.startswith("runs/small: could not be tried\n  from the beginning to step 4: could not be tried: ")
     assert "code: mine/parts.py has changed" in told

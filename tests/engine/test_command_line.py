@@ -14,8 +14,6 @@ from treadle.engine import DefaultTrainer, default_argument_parser, default_setu
 from treadle.engine.building import complete
 from treadle.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("own_logs")
-
 
 def test_the_parser_has_the_usual_options_and_the_rest_are_overrides() -> None:
     arguments = default_argument_parser().parse_args(

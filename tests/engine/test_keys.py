@@ -25,8 +25,6 @@ from treadle.engine.pipelines import cut_plan
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.parallel import Plan
 
-pytestmark = pytest.mark.usefixtures("own_logs")
-
 READERS = ("treadle.engine", "treadle.config.resolution")
 FILLED_IN = {"train.scheduler.max_iter", "train.scheduler.warmup_iter", "train.scheduler.milestones"}
 """Arguments of a schedule that the run works out."""

@@ -15,8 +15,6 @@ from tests.interrupting import metric_lines
 from treadle.config import LazyConfig
 from treadle.engine import DefaultTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
 
-pytestmark = pytest.mark.usefixtures("own_logs")
-
 TEXT = (
     "model.vocabulary_size=26",
     "model.context=16",
