@@ -10,9 +10,7 @@ import argparse
 import gzip
 import io
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,16 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contenders.recbole_timed import ANSWER
 from benchmarks.provenance import provenance
+from benchmarks.recsys import RECBOLE, ROOT
+from benchmarks.recsys import run as ask
 from benchmarks.results import write_section
 
-ROOT = Path(__file__).parents[1]
-ANSWER = "ANSWER "
 SEEDS = (2020, 2021, 2022)
 KGAT_SEEDS = (*SEEDS, 2023, 2024)
 """More of them: KGAT is compared with another program, and seeds differ more than the two."""
-RECBOLE = ROOT / ".venv-recbole" / "bin" / "python"
-"""The interpreter that has RecBole; without it only Treadle's KGAT is run."""
 BY_RECBOLE = "KGAT by RecBole"
 METRICS = ("recall@10", "ndcg@10", "mrr@10")
 """Of KGAT on the validation part of ml-100k, after five epochs."""
@@ -195,6 +192,7 @@ def tasks(chosen: str) -> list[dict[str, Any]]:
     """Return what is to be run, of the cases whose name holds a text."""
     kgat = {"dataset": "ml-100k", "model": "KGAT", "settings": {}}
     cases = [{"dataset": one.dataset, "model": one.model, "settings": one.settings} for one in CASES]
+    # Without RecBole's interpreter only Treadle's KGAT is run.
     compared = [kgat, *([{**kgat, "model": BY_RECBOLE}] if RECBOLE.exists() else [])]
     seeded = [{**case, "seed": seed} for case in cases for seed in SEEDS]
     seeded += [{**case, "seed": seed} for case in compared for seed in KGAT_SEEDS]
@@ -203,21 +201,14 @@ def tasks(chosen: str) -> list[dict[str, Any]]:
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
     """Run a task in a process of its own with one thread, and return its answer."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    environment = {**os.environ, **threads, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "benchmarks.recsys_kg", "--task", json.dumps(task)]
+    command = [sys.executable, "-m", "benchmarks.recsys_kg", "--task"]
     if task["model"] == BY_RECBOLE:
         settings = {"seed": task["seed"], "metric_decimal_place": 6}
-        told = {"model": "KGAT", "dataset": task["dataset"], "epochs": 5, "settings": settings}
-        command = [str(RECBOLE), str(ROOT / "benchmarks" / "contenders" / "recbole_kgat.py"), json.dumps(told)]
+        task = {"model": "KGAT", "dataset": task["dataset"], "epochs": 5, "settings": settings}
+        command = [str(RECBOLE), str(ROOT / "benchmarks" / "contenders" / "recbole_kgat.py")]
     # RecBole writes logs and events where it is run.
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    found = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
-    if done.returncode or not found:
-        raise RuntimeError(f"{task} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    answer: dict[str, Any] = json.loads(found[-1].removeprefix(ANSWER))
-    return answer
+        return ask(command, task, Path(folder))
 
 
 def finished(path: Path) -> list[dict[str, Any]]:

@@ -12,11 +12,9 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import treadle.direct_step as module
+from tests.guards.no_sync import DEVICES
 from treadle import Trainer
 from treadle.direct_step import direct_step
-
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 
 
 def weights_of(device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:

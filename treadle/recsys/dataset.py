@@ -128,8 +128,7 @@ class Dataset(Matrices):
     @property
     def fingerprints(self) -> dict[str, str]:
         """What tells the tokens of each field, and their ids, from others: a model has weights for any of them."""
-        first = [field for field in (self.uid_field, self.iid_field) if field is not None]
-        return {field: self.vocabulary(field).fingerprint for field in dict.fromkeys([*first, *self._vocabularies])}
+        return {field: vocabulary.fingerprint for field, vocabulary in self._vocabularies.items()}
 
     @property
     def dataset_path(self) -> str:

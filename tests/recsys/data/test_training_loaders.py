@@ -296,7 +296,7 @@ def test_the_batch_size_can_be_changed(tmp_path: Path) -> None:
 def test_batches_are_those_rows_of_the_epoch_in_whatever_order_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(slices, "AT_ONCE", at_once)
+    monkeypatch.setattr(slices, "CUT_AT_ONCE", at_once)
     loader = loader_of(tmp_path)
     rows, negatives = loader.whole_epoch(3)
     epoch = loader.completed(rows, negatives)

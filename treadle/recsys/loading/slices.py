@@ -5,7 +5,8 @@ from torch import Tensor
 
 from treadle.recsys.interaction import Interaction
 
-AT_ONCE = 64
+CUT_AT_ONCE = 64
+"""How many batches are cut at once; as many views are kept."""
 
 
 class Slices:
@@ -28,10 +29,10 @@ class Slices:
 
     def batch(self, index: int) -> Interaction:
         """Return the batch numbered `index`; the last one may be short."""
-        block, place = divmod(index, AT_ONCE)
+        block, place = divmod(index, CUT_AT_ONCE)
         if block != self._block:
-            first, length = block * AT_ONCE * self.step, AT_ONCE * self.step
-            cut = self.rows.take_rows(first, min(first + length, len(self.rows)))
+            length = CUT_AT_ONCE * self.step
+            cut = self.rows.take_rows(block * length, min((block + 1) * length, len(self.rows)))
             self._pieces = {name: torch.split(column, self.step) for name, column in cut.interaction.items()}
             self._block = block
         rows = min(self.step, len(self.rows) - index * self.step)

@@ -117,9 +117,9 @@ class TrainDataLoader(AbstractDataLoader):
             return self._complete.batch(index)
         _, positives, negatives = self._epoch
         cut = positives.take_rows(first, last)
-        if self._complete is not None:
-            return cut
-        return self.completed(cut, None if negatives is None else negatives[first:last])
+        if self._complete is None:
+            cut = self.completed(cut, None if negatives is None else negatives[first:last])
+        return cut
 
     def _begin_epoch(self, epoch: int) -> None:
         """Gather and draw an epoch, and complete its batches all at once where a batch is some of the rows."""

@@ -38,8 +38,10 @@ class EpochLosses:
             share: What part of the batch this process, or this micro-batch, has.
         """
         known = self._sums.get(name)
-        alone = known is not None and len(known) == len(parts) == 1 and parts[0].dim() == 0
-        if known is not None and alone and share == 1.0 and not self._only_finite:
+        # A share on the device is not looked at: the host would wait for it.
+        whole = isinstance(share, float) and share == 1.0
+        plain = whole and len(parts) == 1 and parts[0].dim() == 0 and not self._only_finite
+        if plain and known is not None and len(known) == 1:
             # The most common case; what is below is a good part of a small step.
             known.add_(parts[0].detach())
             return
@@ -52,7 +54,7 @@ class EpochLosses:
             if known is not None:
                 longer[: len(known)] = known
             known = self._sums[name] = longer
-        known[: len(parts)].add_(losses if isinstance(share, float) and share == 1.0 else losses * share)
+        known[: len(parts)].add_(losses if whole else losses * share)
 
     def read(self, names: Sequence[str], processes: Processes) -> list[list[float]]:
         """Return the sums of some passes over the batches of all processes; passes that did not come have none."""
