@@ -18,7 +18,7 @@ from treadle.recsys.config import Config
 from treadle.recsys.config_values import log_level
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
-from treadle.recsys.model_registry import get_model
+from treadle.recsys.model_registry import get_model, registered_model
 from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.trainers import get_trainer
 from treadle.recsys.trainers.model_file import check_tokens, read_model_file
@@ -27,6 +27,16 @@ from treadle.recsys.trainers.other_parameters import OtherParameters
 logger = logging.getLogger(__name__)
 IN_PACKAGE = "recbole:"
 """What the place of a model in RecBole's package begins with."""
+UNWRITTEN: Mapping[str, Any] = {
+    "run_dir": None,
+    "save_dataset": False,
+    "dataset_save_path": None,
+    "save_dataloaders": False,
+    "dataloaders_save_path": None,
+    "log_wandb": False,
+    "log_tensorboard": False,
+}
+"""Settings by which something is written, as they are for a model that comes from a file: who wrote it has no say."""
 Loaded = tuple[Config, Any, Dataset, AbstractDataLoader, AbstractDataLoader | None, AbstractDataLoader | None]
 
 
@@ -192,7 +202,8 @@ def load_data_and_model(
 ) -> Loaded:
     """Return what a file of a trained model was made of: settings, model, data set, and the loaders of its parts.
 
-    The data is read again from where the settings say that it is. Nothing in the file is run.
+    The data is read again from where the settings say that it is. Nothing in the file is run, and nothing is written:
+    the settings do not keep prepared data any more, nor name a folder other than that of the file.
 
     Args:
         model_file: A file that a trainer saved.
@@ -209,7 +220,7 @@ def load_data_and_model(
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
     chosen = _model_of(state) if model is None else get_model(model)
-    config = Config(chosen, state["dataset"], config_dict=settings)
+    config = Config(chosen, state["dataset"], config_dict={**settings, **UNWRITTEN, "checkpoint_dir": str(path.parent)})
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
     check_tokens(state, data, path)
@@ -223,9 +234,11 @@ def load_data_and_model(
 
 def _model_of(state: Mapping[str, Any]) -> Any:
     """Return the class of a saved model, if it is one of those that are known, or of RecBole's package."""
-    place = str(state.get("located_at"))
+    place = state.get("located_at")
     # A file that names other files is not followed: who did not write it must not decide what is run.
     try:
-        return get_model(place if place.startswith(IN_PACKAGE) else state["model"])
+        if isinstance(place, str) and place.startswith(IN_PACKAGE):
+            return get_model(place)
+        return registered_model(state["model"])
     except ConfigError as error:
         raise ConfigError(f"{error}; if it is a class of your own, pass it as model= (--model FILE.py:NAME)") from None

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, make, settings
-from treadle.errors import CheckpointError, ConfigError, DataError
+from treadle.checkpoint import read_file, write_file
+from treadle.cli.application import app
+from treadle.errors import CheckpointError, ConfigError, DataError, TreadleError
 from treadle.recsys import (
     Config,
     create_dataset,
@@ -168,3 +171,63 @@ def test_a_model_is_not_loaded_for_data_in_which_ids_mean_something_else(tmp_pat
         f"{run.trainer.saved_model_file} was trained with other tokens of item_id than 'toy' has now, or in another "
         "order; bring the data back as it was, or train again"
     )
+
+
+# Files of others ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(data: dict[str, Any]) -> Path:
+    """Train a model, and return its file."""
+    run_recbole("BPR", "toy", config_dict={**data, "epochs": 1})
+    [found] = Path(data["checkpoint_dir"]).glob("*.pth")
+    return found
+
+
+@pytest.mark.parametrize("key", ["model", "located_at", "both"])
+@pytest.mark.parametrize("text", ["{file}:X", "{file}", "os.system", "recbole.model:os", "recbole:{file}:X"])
+def test_a_model_file_that_names_code_does_not_have_it_run(
+    trained: Path, tmp_path: Path, key: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "innocent.py").write_text("open('it-ran', 'w')\nclass X:\n    calculate_loss = None\n")
+    state = read_file(trained)
+    state |= dict.fromkeys(("model", "located_at") if key == "both" else (key,), text.format(file="innocent.py"))
+    write_file(trained, state)
+    if key == "located_at" and not text.startswith("recbole:"):
+        load_data_and_model(trained)
+    else:
+        with pytest.raises(TreadleError):
+            load_data_and_model(trained)
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("command", [["recommend", "u1"], ["similar", "i1"], ["export", "-o", "found.csv"]])
+def test_no_command_runs_what_a_model_file_names(
+    trained: Path, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "innocent.py").write_text("open('it-ran', 'w')\nclass X:\n    calculate_loss = None\n")
+    write_file(trained, {**read_file(trained), "model": "innocent.py:X"})
+    done = CliRunner().invoke(app, ["recsys", command[0], str(trained), *command[1:]])
+    assert done.exit_code == 1
+    assert "there is no model 'innocent.py:X'" in " ".join(done.stderr.split())
+    assert "pass it as model= (--model FILE.py:NAME)" in " ".join(done.stderr.split())
+    assert not (tmp_path / "it-ran").exists()
+
+
+def test_the_settings_in_a_model_file_choose_no_folder_to_write_into(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    state, elsewhere = read_file(trained), tmp_path / "elsewhere"
+    state["config"] |= {"checkpoint_dir": str(elsewhere), "run_dir": str(elsewhere / "run"), "save_dataset": True}
+    state["config"] |= {"dataset_save_path": str(elsewhere / "data"), "save_dataloaders": True, "log_wandb": True}
+    state["config"] |= {"dataloaders_save_path": str(elsewhere / "split"), "log_tensorboard": True}
+    write_file(trained, state)
+    before = set(tmp_path.rglob("*"))
+    config, model, _, train_data, valid_data, _ = load_data_and_model(trained)
+    assert set(tmp_path.rglob("*")) == before
+    assert config["checkpoint_dir"] == str(trained.parent)
+    get_trainer(config, model).fit(train_data, valid_data, verbose=False)
+    assert not elsewhere.exists()
