@@ -12,6 +12,7 @@ TreadleError
 ├── CaptureError                              a step that cannot be recorded and replayed
 ├── NonFiniteError          (ArithmeticError) a loss or gradient that became nan or inf
 ├── CheckpointError                           a checkpoint that cannot be written, read or matched
+│   └── StorageError                          a file that the system cannot read now, though it may be whole
 └── MissingDependencyError  (ImportError)     an optional package that is not installed
 StopTrainingError                             not an error: a callback's wish to end the run in good order
 ```
@@ -59,6 +60,10 @@ class CaptureError(TreadleError):
 
 class CheckpointError(TreadleError):
     """A checkpoint cannot be written, read, or matched to this trainer."""
+
+
+class StorageError(CheckpointError):
+    """A file cannot be read now, for a reason that says nothing about what is in it."""
 
 
 class MissingDependencyError(TreadleError, ImportError):

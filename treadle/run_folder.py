@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from treadle.checkpoint.durable import clear_parts, replace_text
+from treadle.checkpoint.durable import clear_parts, read_patiently, replace_text, telling_absence
 from treadle.errors import CheckpointError
 from treadle.run_status import made
 
@@ -47,7 +47,7 @@ class RunFolder:
         """Write where and with what the run is made; each start of it adds a line to `starts`.
 
         Raises:
-            CheckpointError: The disk does not take it.
+            CheckpointError: The disk does not take it, or the earlier starts cannot be read now.
         """
         manifest = {
             **facts,
@@ -71,8 +71,11 @@ class RunFolder:
             raise CheckpointError(f"cannot write {self.path / name}: {error}") from error
 
     def _earlier_starts(self) -> list[Any]:
+        path = self.path / "manifest.json"
         try:
-            starts = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))["starts"]
+            with telling_absence(path):
+                text = read_patiently(lambda: path.read_text(encoding="utf-8"))
+            starts = json.loads(text)["starts"]
         except (OSError, ValueError, KeyError, TypeError):
             return []
         return starts if isinstance(starts, list) else []

@@ -1,14 +1,64 @@
-"""Writing that survives a crash: data first, then names."""
+"""Writing that survives a crash: data first, then names. Reading that tells a bad file from a bad moment."""
 
+import errno
 import os
 import shutil
+import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+from treadle.errors import StorageError
 
 CHUNK = 1 << 20
 PART = ".part"
+PAUSES = (0.1, 0.4, 1.5)
+"""Seconds between the attempts to read what could not be read for a reason that may pass."""
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG})
+_PASSING = frozenset(
+    {
+        *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.EAGAIN, errno.EINTR),
+        *(errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT),
+    }
+)
+
+Read = TypeVar("Read")
+
+
+def read_patiently(read: Callable[[], Read]) -> Read:
+    """Return what `read` does; after an error that may pass, such as too many open files, it is tried again.
+
+    Raises:
+        OSError: It is the last one, or one that does not pass.
+    """
+    for pause in PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+        time.sleep(pause)
+    return read()
+
+
+@contextmanager
+def telling_absence(path: Path, advice: str = "") -> Iterator[None]:
+    """Let errors of the block through that say that something is not there; others say nothing about the file.
+
+    Raises:
+        OSError: The file is not there, or something else is.
+        StorageError: It could not be read; it may well be whole.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _ABSENT:
+            raise
+        raise StorageError(
+            f"{path} cannot be read now: {error}; it may be whole, so nothing was removed{advice}"
+        ) from error
 
 
 def sync_file(path: Path) -> None:

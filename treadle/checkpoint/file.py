@@ -13,7 +13,7 @@ from torch import Tensor
 
 from treadle.checkpoint.durable import replace_file
 from treadle.checkpoint.tree import join, split
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, StorageError
 
 FORMAT = "treadle-state-1"
 
@@ -40,6 +40,7 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         CheckpointError: The file is not there, damaged, or of another kind.
+        StorageError: It cannot be read now.
     """
     target = Path(path)
     if not target.is_file():
@@ -49,7 +50,9 @@ def read_file(path: str | os.PathLike[str]) -> Any:
         with safe_open(target, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise StorageError(f"{target} cannot be read now: {error}; it may be whole") from error
+    except SafetensorError as error:
         raise CheckpointError(f"{target} is damaged or no checkpoint: {error}") from error
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{target} is a safetensors file, but holds no state of a trainer")

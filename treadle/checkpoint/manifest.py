@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from treadle.checkpoint.durable import checksum, replace_text
+from treadle.checkpoint.durable import checksum, read_patiently, replace_text, telling_absence
 from treadle.errors import CheckpointError
 
 FORMAT = "treadle-checkpoint-1"
 MANIFEST = "manifest.json"
+ADVICE = ": start again when it can be, or move the folder of this checkpoint away to go on from the one before"
 
 
 def file_names(rank: int) -> tuple[str, str]:
@@ -35,9 +36,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: It is missing, damaged, or of a format this version does not know.
+        StorageError: It cannot be read now.
     """
+    path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        with telling_absence(path, ADVICE):
+            text = read_patiently(lambda: path.read_text(encoding="utf-8"))
+        manifest: dict[str, Any] = json.loads(text)
         kind, seal = manifest["format"], manifest.pop("crc32", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{folder} has no readable manifest: {error}") from error
@@ -49,7 +54,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
-    """Yield, in words, everything in which the files in `folder` are not as `manifest` says."""
+    """Yield, in words, everything in which the files in `folder` are not as `manifest` says.
+
+    Raises:
+        StorageError: A file cannot be read now.
+    """
     try:
         for rank in range(manifest["ranks"]):
             for name in file_names(rank):
@@ -61,12 +70,16 @@ def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
 def _damage_of(file: Path, entry: Any) -> Iterator[str]:
     if entry is None:
         yield f"{file.name} is not in the manifest"
-    elif not file.is_file():
+        return
+    try:
+        with telling_absence(file, ADVICE):
+            size = read_patiently(lambda: file.stat().st_size)
+            if size != entry["size"]:
+                yield f"{file.name} has {size} bytes instead of {entry['size']}"
+            elif read_patiently(lambda: checksum(file)) != entry["crc32"]:
+                yield f"{file.name} is damaged: its checksum differs"
+    except FileNotFoundError:
         yield f"{file.name} is missing"
-    elif file.stat().st_size != entry["size"]:
-        yield f"{file.name} has {file.stat().st_size} bytes instead of {entry['size']}"
-    elif checksum(file) != entry["crc32"]:
-        yield f"{file.name} is damaged: its checksum differs"
 
 
 def _seal(content: dict[str, Any]) -> str:

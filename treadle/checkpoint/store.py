@@ -15,18 +15,26 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from treadle.checkpoint.durable import clear_parts, give_plain_mode, replace_text, sync_file
+from treadle.checkpoint.durable import (
+    clear_parts,
+    give_plain_mode,
+    read_patiently,
+    replace_text,
+    sync_file,
+    telling_absence,
+)
 from treadle.checkpoint.manifest import damage, describe_files, file_names, read_manifest, write_manifest
 from treadle.checkpoint.pieces import PartFile, materialised, merged
 from treadle.checkpoint.policy import Policy
 from treadle.checkpoint.tree import LazyTensors, join
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, StorageError
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "step_"
 REPLACED = ".replaced"
 PART = ".part_"
+SET_ASIDE = "damaged_"
 PATIENCE = 600.0
 """Seconds that the first rank waits for another one's part of a checkpoint."""
 
@@ -60,6 +68,7 @@ class CheckpointStore:
         self._rank, self._size = rank, size
         self._may_live = may_live
         self._deadline = math.inf
+        self._damaged: set[int] = set()
 
     # Writing ----------------------------------------------------------------------------------------------
 
@@ -170,8 +179,13 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         """Remove what the policy does not keep; what cannot be removed is left for the next time."""
-        pointed = {step for step in map(self.pointer, self.pointers()) if step is not None}
-        steps = self.steps()
+        try:
+            pointed = {step for step in map(self.pointer, self.pointers()) if step is not None}
+            steps = self.steps()
+        except StorageError as error:
+            # Without knowing what is pointed at, nothing is known to be old.
+            logger.warning("no old checkpoint is removed this time: %s", error)
+            return
         for step in sorted(set(steps) - self.policy.kept(steps, pointed_at=pointed)):
             try:
                 self._remove(step)
@@ -210,18 +224,35 @@ class CheckpointStore:
     def discard_after(self, step: int) -> None:
         """Remove every checkpoint above `step`: the run goes on from there, and they are of another one.
 
+        One that was found to be damaged is set aside under another name: somebody may know better, or mend it.
+
         Raises:
             CheckpointError: One cannot be removed.
         """
         for later in self.steps():
             if later > step:
                 try:
-                    self._remove(later)
+                    if later in self._damaged:
+                        self._set_aside(later)
+                    else:
+                        self._remove(later)
                 except OSError as error:
                     raise CheckpointError(
                         f"cannot go back to step {step}: {error}; remove {self.path(later)}"
                     ) from error
         self._mend_pointers()
+
+    def _set_aside(self, step: int) -> None:
+        for path in self._names(step):
+            if path.exists():
+                aside = self.folder / f"{SET_ASIDE}{path.name}"
+                number = 1
+                while aside.exists():
+                    number += 1
+                    aside = self.folder / f"{SET_ASIDE}{path.name}_{number}"
+                os.replace(path, aside)
+                logger.warning("the damaged checkpoint of step %d is kept as %s; remove it when you like", step, aside)
+        self._damaged.discard(step)
 
     def _mend_pointers(self) -> None:
         """Let `last` and `best` name what they should; a kill may have come between a checkpoint and its pointers."""
@@ -239,6 +270,8 @@ class CheckpointStore:
     def _was_best(self, step: int) -> bool:
         try:
             return bool(self.manifest(step).get("best"))
+        except StorageError:
+            raise
         except CheckpointError:
             return False
 
@@ -255,15 +288,39 @@ class CheckpointStore:
         return replaced if not target.exists() and replaced.exists() else target
 
     def steps(self) -> list[int]:
-        """Return the steps that have a checkpoint, oldest first."""
-        names = [path.name.removeprefix(PREFIX).removesuffix(REPLACED) for path in self.folder.glob(f"{PREFIX}*")]
-        steps = {int(name) for name in names if name.isdecimal()}
-        return sorted(step for step in steps if self.path(step).is_dir())
+        """Return the steps that have a checkpoint, oldest first.
+
+        Raises:
+            StorageError: The folder cannot be read now.
+        """
+        folders = {name for name, is_folder in self._entries().items() if is_folder and name.startswith(PREFIX)}
+        numbers = [name.removeprefix(PREFIX).removesuffix(REPLACED) for name in folders]
+        steps = {int(number) for number in numbers if number.isdecimal()}
+        return sorted(step for step in steps if folders & {path.name for path in self._names(step)})
+
+    def _entries(self) -> dict[str, bool]:
+        """Return the names of what lies in the folder, and whether each is a folder; nothing if it is not there."""
+
+        def read() -> dict[str, bool]:
+            with os.scandir(self.folder) as entries:
+                return {entry.name: entry.is_dir() for entry in entries}
+
+        try:
+            with telling_absence(self.folder):
+                return read_patiently(read)
+        except OSError:
+            return {}
 
     def pointer(self, name: str) -> int | None:
-        """Return the step that `last` or `best` points at; None if it points nowhere."""
+        """Return the step that `last` or `best` points at; None if it points nowhere.
+
+        Raises:
+            StorageError: It cannot be read now.
+        """
+        path = self.folder / name
         try:
-            text = (self.folder / name).read_text(encoding="utf-8").strip()
+            with telling_absence(path):
+                text = read_patiently(lambda: path.read_text(encoding="utf-8")).strip()
         except (OSError, UnicodeDecodeError):
             return None
         step = text.removeprefix(PREFIX)
@@ -271,7 +328,7 @@ class CheckpointStore:
 
     def pointers(self) -> list[str]:
         """Return the names of all pointers, whether they point at something or not."""
-        return sorted(path.name for path in self.folder.glob("[!.]*") if path.is_file())
+        return sorted(name for name in self._entries() if not name.startswith(".") and (self.folder / name).is_file())
 
     def point(self, name: str, step: int) -> None:
         """Let `name` point at the checkpoint of `step`, which is kept from then on.
@@ -285,13 +342,20 @@ class CheckpointStore:
             raise CheckpointError(f"cannot write {self.folder / name}: {error}") from error
 
     def newest_good(self, *, before: int | None = None) -> int | None:
-        """Return the newest step, below `before` if given, whose checkpoint is whole; damaged ones are reported."""
+        """Return the newest step, below `before` if given, whose checkpoint is whole; damaged ones are reported.
+
+        Raises:
+            StorageError: One cannot be read now: it may be whole, and is not passed over.
+        """
         for step in reversed(self.steps()):
             if before is not None and step >= before:
                 continue
             try:
                 self.manifest(step, verify=True)
+            except StorageError:
+                raise
             except CheckpointError as error:
+                self._damaged.add(step)
                 logger.warning("skipping a damaged checkpoint: %s", error)
                 continue
             return step
@@ -306,6 +370,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: It is missing, damaged, of another step, or of a format this version does not know.
+            StorageError: It cannot be read now.
         """
         path = self.path(step)
         manifest = read_manifest(path)

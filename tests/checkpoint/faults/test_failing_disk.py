@@ -174,9 +174,9 @@ def test_old_checkpoints_that_cannot_be_removed_stop_no_run(
     assert "cannot remove the old checkpoint" in caplog.text
 
 
-def test_a_damaged_checkpoint_that_cannot_be_removed_is_named(run: Path, make_disk: MakeDisk) -> None:
+def test_a_damaged_checkpoint_that_cannot_be_set_aside_is_named(run: Path, make_disk: MakeDisk) -> None:
     (run / "checkpoints" / "step_00000009" / "rank_0.json").unlink()
-    make_disk(errno.EACCES).refuse("replace", ".part_old_*")
+    make_disk(errno.EACCES).refuse("replace", "damaged_*")
     with pytest.raises(CheckpointError, match=r"cannot go back to step 6: .*; remove .*step_00000009"):
         train(run)
 
