@@ -20,19 +20,30 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
         targets = targets_of(batch)
         loss = loss_func(getattr(outputs, "logits", outputs), targets)
         return {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
+    inputs, targets = _pair_of(batch)
     try:
-        if isinstance(batch, Tensor):
-            raise TypeError("a tensor is no pair of its first two rows")
-        inputs, targets = batch[0], batch[1]
         size = len(targets)
-    except (TypeError, IndexError, KeyError) as error:
-        raise DataError(
-            f"a batch of type {type(batch).__name__} has no (inputs, targets); make the data set return pairs, "
-            "or override calculate_train_batch_loss and calculate_eval_batch_loss"
-        ) from error
+    except TypeError as error:
+        raise DataError(_no_pair(batch)) from error
     outputs = model(inputs)
     plain = outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", outputs)
     return {"loss": loss_func(plain, targets), "model_outputs": outputs, "batch_size": size}
+
+
+def _pair_of(batch: Batch) -> tuple[Any, Any]:
+    try:
+        if isinstance(batch, Tensor):
+            raise TypeError("a tensor is no pair of its first two rows")
+        return batch[0], batch[1]
+    except (TypeError, IndexError, KeyError) as error:
+        raise DataError(_no_pair(batch)) from error
+
+
+def _no_pair(batch: Batch) -> str:
+    return (
+        f"a batch of type {type(batch).__name__} has no (inputs, targets); make the data set return pairs, "
+        "or override calculate_train_batch_loss and calculate_eval_batch_loss"
+    )
 
 
 def _models_own_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
@@ -59,14 +70,14 @@ def targets_of(batch: Batch) -> Any:
     """Return the targets of a batch: its second part, or what it holds under a usual name.
 
     Raises:
-        DataError: It holds none of these names.
+        DataError: It holds none of these names, or has no second part.
     """
     if isinstance(batch, Mapping):
         for key in TARGET_KEYS:
             if key in batch:
                 return batch[key]
         raise DataError(f"a batch with {sorted(map(str, batch))} has none of {TARGET_KEYS}; override the loss verbs")
-    return batch[1]
+    return _pair_of(batch)[1]
 
 
 def _as_tuple(batch: Batch) -> tuple[Any, ...]:

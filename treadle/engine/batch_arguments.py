@@ -1,8 +1,12 @@
 """How a batch becomes the arguments of a model."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from torch.nn.utils.rnn import PackedSequence
+
+from treadle.errors import DataError
 
 
 def with_placement(get_batch: Callable[..., Any], device: str | None, mixup: Any = None) -> Callable[[Any], Any]:
@@ -14,9 +18,21 @@ def with_placement(get_batch: Callable[..., Any], device: str | None, mixup: Any
 
 
 def call_arguments(data: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return what a model is called with for what `get_batch` returned: by name for a mapping, else in order.
+    """Return what a model is called with for what `get_batch` returned.
 
-    >>> call_arguments({"points": 1}), call_arguments([1, 2])
-    (((), {'points': 1}), ((1, 2), {}))
+    By name for a mapping, in order for a tuple, a list or an iterator; anything else, such as a tensor, is one
+    argument.
+
+    >>> call_arguments({"points": 1}), call_arguments([1, 2]), call_arguments("ab")
+    (((), {'points': 1}), ((1, 2), {}), (('ab',), {}))
+
+    Raises:
+        DataError: It is None.
     """
-    return ((), data) if isinstance(data, Mapping) else (tuple(data), {})
+    if data is None:
+        raise DataError("get_batch returned None; return the arguments of the model: a dict, a tuple, or a tensor")
+    if isinstance(data, Mapping):
+        return (), data
+    # A packed sequence is one thing, though it is a tuple by its class.
+    several = isinstance(data, (list, tuple, Iterator)) and not isinstance(data, PackedSequence)
+    return (tuple(data), {}) if several else ((data,), {})

@@ -377,7 +377,7 @@ class DefaultTrainer(TrainerBase):
         """Return the arguments of the model for one batch, which is on the device already.
 
         Args:
-            data: The batch: a dict of tensors, or a tuple of them.
+            data: The batch: a dict of tensors, a tuple of them, or one tensor.
             input_placement_device: Where `train.input_placement_device` wants inputs; "cpu" brings them there.
             mixup_func: Called with the batch before it is handed on, if the train loader has a `mixup_func`.
         """
