@@ -317,8 +317,15 @@ def test_settings_of_reading_that_cannot_be_meant_are_refused(
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("u", "i", "good", 1)], "toy.inter cannot be read: In CSV column"),
-        ([("u", "i", 1)], "toy.inter cannot be read: CSV parse error: Expected 4 columns, got 3"),
+        (
+            [("u", "i", "good", 1)],
+            "toy.inter: 'good' in the column 'rating' is no number, as its type 'float' says; me",
+        ),
+        (
+            [("u", "i", 1)],
+            "line 2 of {folder}/toy.inter: it has 3 fields, and the header 4 (user_id, item_id, rating, ",
+        ),
+        ([("u", "i", 1, 1), ("u", "i", 1, 1, 1)], "line 3 of {folder}/toy.inter: it has 5 fields, and the header 4"),
         ([], "no row of toy.inter is left: 0 interactions are read"),
     ],
 )
@@ -326,7 +333,7 @@ def test_rows_that_do_not_fit_the_header_are_an_error(rows: list[Any], message: 
     write_table(tmp_path / "toy", "toy.inter", INTER, rows)
     with pytest.raises(DataError) as error:
         create_dataset(toy_config(tmp_path))
-    assert message in str(error.value)
+    assert message.format(folder=tmp_path / "toy") in str(error.value)
 
 
 def test_a_folder_or_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
@@ -346,7 +353,9 @@ def test_a_table_that_is_none_is_an_error() -> None:
 
 def test_text_that_is_no_number_in_a_table_is_an_error() -> None:
     table = frame().assign(rating=["good", "bad", "ugly"]).rename(columns={"rating": "rating:float"})
-    with pytest.raises(DataError, match=r"field 'rating' of toy\.inter does not hold what its type 'float' says"):
+    with pytest.raises(
+        DataError, match=r"field 'rating' of toy\.inter does not hold what its type 'float' says.*row 1"
+    ):
         create_dataset(Config(General, "toy"), inter=table)
 
 

@@ -10,7 +10,9 @@ from treadle.recsys.optional import pyarrow
 from treadle.recsys.tables.columns import MISSING, Column
 
 
-def column_of(given: Any, kind: FeatureType, *, name: str, separator: str = " ") -> Column:
+def column_of(
+    given: Any, kind: FeatureType, *, name: str, separator: str = " ", missing: frozenset[str] = frozenset({""})
+) -> Column:
     """Return an Arrow column as a column of `kind`.
 
     Args:
@@ -18,16 +20,29 @@ def column_of(given: Any, kind: FeatureType, *, name: str, separator: str = " ")
         kind: What it is to hold.
         name: What to call it in messages.
         separator: What stands between the values of a sequence that is text.
+        missing: Texts that stand for a missing token, or a missing sequence.
 
     Raises:
         DataError: It holds values that cannot be of this kind.
     """
     try:
         if kind.is_sequence:
-            return _sequences(given, kind, separator)
-        return _tokens(given) if kind.is_token else _numbers(given)
+            return _sequences(given, kind, separator, missing)
+        return _tokens(given, missing) if kind.is_token else _numbers(given)
     except pyarrow().ArrowInvalid as error:
-        raise DataError(f"{name} does not hold what its type '{kind.value}' says: {error}") from error
+        raise DataError(f"{name} does not hold what its type '{kind.value}' says: {error}{_row_of(given)}") from error
+
+
+def _row_of(given: Any) -> str:
+    """Return, in words, which row of a column of text holds the first that is no number."""
+    arrow = pyarrow()
+    if arrow.types.is_string(given.type) or arrow.types.is_large_string(given.type):
+        for row, value in enumerate(given, start=1):
+            try:
+                arrow.compute.cast(value, arrow.float64())
+            except arrow.ArrowInvalid:
+                return f" (row {row})"
+    return ""
 
 
 def kind_of(given: Any) -> FeatureType:
@@ -62,13 +77,31 @@ def _numbers(given: Any) -> Column:
     return Column(FeatureType.FLOAT, given.to_numpy().astype(wide, copy=False))
 
 
-def _tokens(given: Any) -> Column:
-    """Return tokens as codes; empty text is a missing token."""
+def _tokens(given: Any, missing: frozenset[str]) -> Column:
+    """Return tokens as codes, with -1 for texts that stand for a missing one."""
     codes, tokens = _encoded(given)
+    absent = _places(tokens, missing - {""})
+    if len(absent):
+        codes = np.where(np.isin(codes, absent), MISSING, codes)
     return Column(FeatureType.TOKEN, codes, tokens=tokens)
 
 
+def _places(tokens: Any, words: frozenset[str]) -> Any:
+    """Return where some words stand among tokens."""
+    arrow = pyarrow()
+    if not words:
+        return np.empty(0, np.int64)
+    found = arrow.compute.is_in(tokens, value_set=arrow.array(sorted(words), tokens.type))
+    return np.flatnonzero(found.to_numpy(zero_copy_only=False))
+
+
+def words_among(column: Column, words: frozenset[str]) -> list[str]:
+    """Return which of some words are tokens of a column with one token a row."""
+    return sorted(column.tokens.take(pyarrow().array(_places(column.tokens, words))).to_pylist())
+
+
 def _encoded(given: Any) -> tuple[Any, Any]:
+    """Return the code of each value, and the text of each code; empty text is a missing token."""
     arrow = pyarrow()
     if not arrow.types.is_dictionary(given.type):
         given = given.dictionary_encode()
@@ -92,14 +125,16 @@ def _as_text(values: Any) -> Any:
     return values.cast(arrow.string())
 
 
-def _sequences(given: Any, kind: FeatureType, separator: str) -> Column:
+def _sequences(given: Any, kind: FeatureType, separator: str, missing: frozenset[str]) -> Column:
     """Return runs of values; empty pieces of text between two separators are left out."""
     arrow = pyarrow()
     types = arrow.types
     if types.is_dictionary(given.type):
         given = given.cast(given.type.value_type)
     if types.is_string(given.type) or types.is_large_string(given.type):
-        given = arrow.compute.split_pattern(arrow.compute.fill_null(given, ""), separator)
+        absent = arrow.compute.is_in(given, value_set=arrow.array(sorted(missing), given.type))
+        given = arrow.compute.if_else(absent, "", arrow.compute.fill_null(given, ""))
+        given = arrow.compute.split_pattern(given, separator)
     elif not (types.is_list(given.type) or types.is_large_list(given.type) or types.is_fixed_size_list(given.type)):
         given = arrow.compute.split_pattern(arrow.compute.fill_null(given.cast(arrow.string()), ""), separator)
     lengths = arrow.compute.fill_null(arrow.compute.list_value_length(given), 0).to_numpy().astype(np.int64)

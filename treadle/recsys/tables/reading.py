@@ -1,7 +1,9 @@
 """Reading tables: atomic files, Parquet, CSV, and tables that are in memory already."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,17 @@ from torch import Tensor
 from treadle.errors import DataError, did_you_mean
 from treadle.recsys.enums import FeatureType
 from treadle.recsys.optional import pyarrow
-from treadle.recsys.tables.arrow_columns import column_of, is_truth, kind_of
+from treadle.recsys.tables.arrow_columns import column_of, is_truth, kind_of, words_among
+from treadle.recsys.tables.bad_lines import TextLayout, good_lines
 from treadle.recsys.tables.columns import Table
-from treadle.recsys.tables.text_files import read_text_table
+from treadle.recsys.tables.text_files import MISSING_NUMBERS, opened, read_csv_header, read_header, read_rows
 
 ARROW_SUFFIXES = (".parquet", ".feather", ".arrow")
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 COMPRESSED = ("", ".gz", ".zst", ".bz2")
+EMPTY = ""
+"""Text that always stands for a missing value."""
+logger = logging.getLogger(__name__)
 ENDINGS = (*COMPRESSED, *ARROW_SUFFIXES, *CSV_SUFFIXES)
 """What may stand behind `name.inter`, in the order in which it is looked for."""
 
@@ -34,6 +40,8 @@ class Reading:
         label_field: The field that is a number even where such a table holds truth values in it.
         field_types: Types of further fields of such tables.
         seq_len: The most values of sequence fields.
+        missing: Texts of a file that stand for a missing token.
+        on_bad_line: What becomes of a line of a text file that cannot be read: "error" or "skip".
     """
 
     field_separator: str = "\t"
@@ -44,6 +52,8 @@ class Reading:
     label_field: str | None = None
     field_types: Mapping[str, str] = field(default_factory=dict)
     seq_len: Mapping[str, int] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset({EMPTY})
+    on_bad_line: str = "error"
 
 
 @dataclass(frozen=True)
@@ -90,30 +100,93 @@ def read_table(given: Any, selection: Selection, reading: Reading, *, name: str)
     Raises:
         DataError: It cannot be read, a field is not there, or a type is not known.
     """
-    if isinstance(given, Path) and not given.name.endswith((*ARROW_SUFFIXES, *CSV_SUFFIXES)):
-        return _finished(*read_text_table(given, selection.chosen, reading), reading, given.name)
-    if isinstance(given, Path):
-        data, name = _read_arrow_file(given, selection, reading), given.name
-    else:
-        data = _arrow_table(given, name)
+    if not isinstance(given, Path):
+        return _selected(_arrow_table(given, name), selection, reading, name)
+    if given.name.endswith(ARROW_SUFFIXES):
+        return _selected(_read_arrow_file(given, selection), selection, reading, given.name)
+    return (_read_csv if given.name.endswith(CSV_SUFFIXES) else _read_text)(given, selection, reading)
+
+
+def _selected(
+    data: Any, selection: Selection, reading: Reading, name: str, missing: frozenset[str] = frozenset({EMPTY})
+) -> Table | None:
+    """Return the columns of an Arrow table that are loaded, each of the type that somebody says, or that it has."""
     _check_types(data.column_names, name)
     kinds = {column: _declared(column, data.schema.field(column).type, reading, name) for column in data.column_names}
     fields = {bare_name(column): column for column in data.column_names}
     chosen = selection.chosen(fields, name)
     data = data.select([fields[one] for one in chosen]).rename_columns(chosen)
-    return _finished(data, {one: kinds[fields[one]] for one in chosen}, reading, name)
+    return _finished(data, {one: kinds[fields[one]] for one in chosen}, reading, name, missing)
 
 
-def _finished(data: Any, kinds: dict[str, FeatureType], reading: Reading, name: str) -> Table | None:
+def _finished(
+    data: Any, kinds: dict[str, FeatureType], reading: Reading, name: str, missing: frozenset[str]
+) -> Table | None:
     if not kinds:
         return None
     table = Table(name)
     for one, kind in kinds.items():
-        column = column_of(data[one], kind, name=f"field {one!r} of {name}", separator=reading.seq_separator)
+        column = column_of(
+            data[one], kind, name=f"field {one!r} of {name}", separator=reading.seq_separator, missing=missing
+        )
         if one in reading.seq_len and kind.is_sequence:
             column = column.shortened(int(reading.seq_len[one]))
         table.columns[one] = column
     return table
+
+
+def _read_text(path: Path, selection: Selection, reading: Reading) -> Table | None:
+    """Read an atomic file."""
+    header = read_header(path, reading)
+    kinds = {name: header[name] for name in selection.chosen(header, path.name)}
+
+    def read(source: Path | BytesIO) -> Table | None:
+        data = read_rows(source, list(header), kinds, reading) if kinds else None
+        return _finished(data, kinds, reading, path.name, reading.missing)
+
+    return _looking_for_bad_lines(path, read, TextLayout(list(header), reading.field_separator), kinds, reading)
+
+
+def _looking_for_bad_lines(
+    path: Path,
+    read: Callable[[Path | BytesIO], Table | None],
+    layout: TextLayout,
+    kinds: Mapping[str, FeatureType],
+    reading: Reading,
+) -> Table | None:
+    """Read a text file; if that fails, say which line it is, or leave out such lines."""
+    arrow = pyarrow()
+    try:
+        table = read(path)
+        _tell_of_words(table, path.name, reading)
+        return table
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    except (arrow.ArrowInvalid, DataError) as error:
+        good = good_lines(path, layout, kinds, reading)
+        if good is not None:
+            table = read(good)
+            _tell_of_words(table, path.name, reading)
+            return table
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _tell_of_words(table: Table | None, name: str, reading: Reading) -> None:
+    """Say which tokens of a file RecBole would read as missing ones: ids and rows are then not the same there."""
+    words = MISSING_NUMBERS - reading.missing
+    for field_name, column in ({} if table is None else table.columns).items():
+        found = words_among(column, words) if column.kind is FeatureType.TOKEN else []
+        if found:
+            logger.warning(
+                "field %r of %s has the tokens %s, which RecBole reads as missing; set missing_values to %s to do the "
+                "same",
+                field_name,
+                name,
+                ", ".join(map(repr, found)),
+                found,
+            )
 
 
 def bare_name(column: str) -> str:
@@ -167,33 +240,39 @@ def feature_type(text: str, column: str, where: str) -> FeatureType:
     return FeatureType(text)
 
 
-def _read_arrow_file(path: Path, selection: Selection, reading: Reading) -> Any:
+def _read_arrow_file(path: Path, selection: Selection) -> Any:
     """Read only the columns that are asked for: a file may be larger than the memory."""
     arrow = pyarrow()
     try:
         if path.suffix == ".parquet":
             names = arrow.parquet.read_schema(path).names
             return arrow.parquet.read_table(path, columns=_wanted(names, selection, path.name))
-        if path.suffix in ARROW_SUFFIXES:
-            with arrow.memory_map(str(path)) as file:
-                names = arrow.ipc.open_file(file).schema.names
-            return arrow.feather.read_table(path, columns=_wanted(names, selection, path.name))
-        return _read_csv(path, selection, reading)
+        with arrow.memory_map(str(path)) as file:
+            names = arrow.ipc.open_file(file).schema.names
+        return arrow.feather.read_table(path, columns=_wanted(names, selection, path.name))
     except (arrow.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _read_csv(path: Path, selection: Selection, reading: Reading) -> Any:
+def _read_csv(path: Path, selection: Selection, reading: Reading) -> Table | None:
     """Read text with commas or tabs; what is said to be tokens stays text, so that '007' is not 7."""
     csv = pyarrow().csv
-    reads = csv.ReadOptions(encoding=reading.encoding)
-    parses = csv.ParseOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
-    with csv.open_csv(path, reads, parses) as stream:
-        names = stream.schema.names
+    separator = "\t" if ".tsv" in path.suffixes else ","
+    names = read_csv_header(path, separator, reading.encoding)
     stated = {one: _stated(one, reading, path.name) for one in names}
     types = {one: pyarrow().string() for one, kind in stated.items() if kind is not None and kind.is_token}
-    wanted = _wanted(names, selection, path.name)
-    return csv.read_csv(path, reads, parses, csv.ConvertOptions(include_columns=wanted, column_types=types))
+    converts = csv.ConvertOptions(
+        include_columns=_wanted(names, selection, path.name), column_types=types, null_values=sorted(MISSING_NUMBERS)
+    )
+
+    def read(source: Path | BytesIO) -> Table | None:
+        with opened(source) as stream:
+            reads, parses = csv.ReadOptions(encoding=reading.encoding), csv.ParseOptions(delimiter=separator)
+            data = csv.read_csv(stream, reads, parses, converts)
+        return _selected(data, selection, reading, path.name, reading.missing)
+
+    kinds = {one: kind for one, kind in stated.items() if kind is not None}
+    return _looking_for_bad_lines(path, read, TextLayout(names, separator, quoted=True), kinds, reading)
 
 
 def _wanted(names: list[str], selection: Selection, name: str) -> list[str]:

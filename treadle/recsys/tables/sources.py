@@ -8,10 +8,11 @@ import numpy as np
 
 from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config import Config
+from treadle.recsys.tables.bad_lines import check_policy
 from treadle.recsys.tables.columns import Table, stacked
 from treadle.recsys.tables.filtering import Tables
 from treadle.recsys.tables.layouts import check_layout, read_interactions
-from treadle.recsys.tables.reading import COMPRESSED, ENDINGS, Reading, Selection, find_file, read_table
+from treadle.recsys.tables.reading import COMPRESSED, EMPTY, ENDINGS, Reading, Selection, find_file, read_table
 
 SUFFIXES = ("inter", "user", "item", "kg", "link")
 """What the tables of a data set are called, beside those of `additional_feat_suffix`."""
@@ -168,7 +169,8 @@ class Sources:
         if suffix == "inter" and self._layout != "atomic" and isinstance(place, Path):
             config = self._config
             fields = {"user": config["USER_ID_FIELD"], "item": config["ITEM_ID_FIELD"], "time": config["TIME_FIELD"]}
-            place, name = read_interactions(place, self._layout, **fields), place.name
+            bad = self.reading.on_bad_line
+            place, name = read_interactions(place, self._layout, **fields, on_bad_line=bad), place.name
         return read_table(place, selection, self.reading, name=name)
 
 
@@ -182,11 +184,14 @@ def reading_of(config: Config) -> Reading:
     """Return how the settings say tables are read.
 
     Raises:
-        ConfigError: `seq_len` or `field_types` is no mapping.
+        ConfigError: `seq_len` or `field_types` is no mapping, `missing_values` no list, or `on_bad_line` no policy.
     """
     for name in ("seq_len", "field_types"):
         if config[name] is not None and not isinstance(config[name], Mapping):
             raise ConfigError(f"{name}={config[name]!r} must map fields to values")
+    missing = config["missing_values"] or []
+    if not isinstance(missing, (list, tuple)):
+        raise ConfigError(f"missing_values={missing!r} must be a list of texts, such as ['NA', 'null']")
     ids = [config[name] for name in ("USER_ID_FIELD", "ITEM_ID_FIELD")]
     knowledge = ("HEAD_ENTITY_ID_FIELD", "TAIL_ENTITY_ID_FIELD", "RELATION_ID_FIELD", "ENTITY_ID_FIELD")
     ids += [config[name] for name in knowledge]
@@ -199,6 +204,8 @@ def reading_of(config: Config) -> Reading:
         label_field=config["LABEL_FIELD"],
         field_types=config["field_types"] or {},
         seq_len=config["seq_len"] or {},
+        missing=frozenset({EMPTY, *map(str, missing)}),
+        on_bad_line=check_policy(config["on_bad_line"]),
     )
 
 
