@@ -11,7 +11,7 @@ from treadle._saving import Saving
 from treadle.data import Batch, RandomState, Stream, size_of
 from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
 from treadle.errors import ConfigError, DataError
-from treadle.events import LossTracker
+from treadle.events import EvaluationHistory, LossTracker
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 from treadle.parallel import in_step
 from treadle.run_config import TrainerRunConfig
@@ -29,8 +29,8 @@ class Evaluation(Saving):
     ) -> dict[str, Any]:
         """Run one evaluation epoch on `dataset` and return its metrics by name.
 
-        The training history stays: the loss is added to it as `evaluation_loss`, metrics given to the trainer
-        as `evaluation_<name>`.
+        Every metric that was recorded meanwhile is returned by its name, the loss as `evaluation_loss`. The metrics
+        of training stay as they are: in the history these are kept apart, as `evaluation_<name>`.
 
         Args:
             dataset: What to evaluate on; by default the evaluation data of the last `train`.
@@ -45,17 +45,17 @@ class Evaluation(Saving):
         data_of_run, collate_of_run = self.eval_dataset, self.collate_fn
         stream_of_run, config_of_run = self._eval_dataloader, self.run_config
         self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
+        history_of_run, history = self.run_history, EvaluationHistory(self.run_history)
+        self.run_history = history
         try:
             self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
             if not self._looping:
                 self._prepare_model_and_optimizer()
             self.run_config = self._create_run_config(None, dataloader_kwargs)
-            self.evaluation_run_start()
-            with self.callback_handler.session("on_evaluation_run_start", self):  # type: ignore[arg-type]
-                results = self._run_eval_epoch(self._eval_dataloader, is_training=False)
-                self.evaluation_run_end()
-                self.fire("on_evaluation_run_end")
+            with history.in_use():
+                self._run_evaluation()
         finally:
+            self.run_history = history_of_run
             if self._eval_dataloader is not None and self._eval_dataloader is not stream_of_run:
                 self._eval_dataloader.close()
             if self._looping:
@@ -63,7 +63,15 @@ class Evaluation(Saving):
                 self._eval_dataloader, self.run_config = stream_of_run, config_of_run
             if self._looping or data_of_run is not None:
                 self.eval_dataset, self.collate_fn = data_of_run, collate_of_run
-        return results
+        return history.results()
+
+    def _run_evaluation(self) -> None:
+        """Run the one evaluation epoch of `evaluate`, with what goes before and after it."""
+        self.evaluation_run_start()
+        with self.callback_handler.session("on_evaluation_run_start", self):  # type: ignore[arg-type]
+            self._run_eval_epoch(self._eval_dataloader, is_training=False)
+            self.evaluation_run_end()
+            self.fire("on_evaluation_run_end")
 
     @torch.no_grad()
     def predict(
@@ -225,13 +233,11 @@ class Evaluation(Saving):
         total, count = self.processes.reduce([tracker.total_loss, tracker.running_count])
         if not count:
             raise DataError("the evaluation data gave no sample; check the data set, its filter and its loader")
-        name, prefix = ("eval_loss_epoch", "") if is_training else ("evaluation_loss", "evaluation_")
-        results: dict[str, Any] = {name: total / count}
-        self.run_history.update_metric(name, total / count)
-        for metric, value in self._metrics.compute().items():
-            self.run_history.update_metric(prefix + metric, value)
-            results[metric] = self.run_history.get_latest_metric(self.run_history.metric_name_prefix + prefix + metric)
-        return results
+        found = {"eval_loss_epoch" if is_training else "evaluation_loss": total / count, **self._metrics.compute()}
+        for name, value in found.items():
+            self.run_history.update_metric(name, value)
+        prefix = self.run_history.metric_name_prefix
+        return {name: self.run_history.get_latest_metric(prefix + name) for name in found}
 
     def _look_for_sparse(self) -> None:
         """Find out once more whether the model multiplies with sparse tensors, which autocast must not touch."""

@@ -113,11 +113,14 @@ def test_the_trainer_with_metrics_records_them_in_training_and_evaluation() -> N
     )
     assert isinstance(trainer, Trainer)
     trainer.train(train_data, num_epochs=3, eval_dataset=eval_data, per_device_batch_size=8)
-    trainer.evaluate(test_data, per_device_batch_size=8)
-    expected.append(scores(trainer.model, test_data))
-    assert len(expected) == 4
+    results = trainer.evaluate(test_data, per_device_batch_size=8)
+    assert results.keys() == {"evaluation_loss", "accuracy", "precision", "recall"}
+    tested = scores(trainer.model, test_data)
+    assert len(expected) == 3
     for name in ("accuracy", "precision", "recall"):
+        assert results[name] == pytest.approx(tested[name])
         assert trainer.run_history.get_metric_values(name) == pytest.approx([one[name] for one in expected])
+        assert trainer.run_history.get_metric_values(f"evaluation_{name}") == [results[name]]
 
 
 # What goes on inside ------------------------------------------------------------------------------------------------

@@ -18,17 +18,6 @@ class TerminateOnNaNCallback(TrainerCallback):
     due, when they are on the host anyway, and names the step where it began.
     """
 
-    def __init__(self) -> None:
-        self._evaluation_loss = "eval_loss_epoch"
-
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Take evaluations from now on as part of training."""
-        self._evaluation_loss = "eval_loss_epoch"
-
-    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Take the evaluation that follows as one by itself."""
-        self._evaluation_loss = "evaluation_loss"
-
     def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
         """Raise if the loss of the evaluation was not finite.
 
@@ -36,7 +25,7 @@ class TerminateOnNaNCallback(TrainerCallback):
             NonFiniteError: It was not.
         """
         history = trainer.run_history
-        name = history.metric_name_prefix + self._evaluation_loss
+        name = history.metric_name_prefix + ("eval_loss_epoch" if history.in_training else "evaluation_loss")
         if name not in history.get_metric_names():
             return  # an evaluation of the user's own, which reports something else
         value = history.get_latest_metric(name)

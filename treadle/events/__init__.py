@@ -4,13 +4,14 @@ from treadle.events.flattening import flatten_results
 from treadle.events.history_buffer import HistoryBuffer
 from treadle.events.loss_tracker import LossSummary, LossTracker, NonFinite
 from treadle.events.reading import read_values
-from treadle.events.run_history import InMemoryRunHistory, RunHistory
+from treadle.events.run_history import EvaluationHistory, InMemoryRunHistory, RunHistory
 from treadle.events.series import STEP_WINDOW, Kind, Series
 from treadle.events.stack import get_event_storage, has_event_storage
 from treadle.events.storage import EventStorage
 
 __all__ = [
     "STEP_WINDOW",
+    "EvaluationHistory",
     "EventStorage",
     "HistoryBuffer",
     "InMemoryRunHistory",

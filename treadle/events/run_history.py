@@ -1,5 +1,7 @@
 """The metrics of each epoch, under the names users know."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -7,12 +9,20 @@ from torch import Tensor
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.events.storage import EventStorage
 
+APART = "evaluation_"
+"""What stands before the names of metrics that an evaluation by itself recorded."""
+
 
 class RunHistory:
     """The metrics of each epoch: a view of an `EventStorage` with the names users know.
 
     A subclass may keep the values elsewhere by overriding these methods.
+
+    Attributes:
+        in_training: Whether what is recorded now is of a training run; False during an evaluation by itself.
     """
+
+    in_training = True
 
     def __init__(self, storage: EventStorage | None = None) -> None:
         self.storage = EventStorage() if storage is None else storage
@@ -89,6 +99,77 @@ class RunHistory:
 
 class InMemoryRunHistory(RunHistory):
     """The run history that a trainer makes when it is given none."""
+
+
+class EvaluationHistory(RunHistory):
+    """What an evaluation by itself records: kept in another history, apart from the metrics of training.
+
+    A metric called `accuracy` is kept as `evaluation_accuracy`, and found by both names while this is in use.
+
+    Args:
+        kept: The history of the trainer; what is asked of this one goes there.
+
+    Attributes:
+        recorded: For each metric that was recorded, by its own name, the name it is kept under.
+    """
+
+    in_training = False
+
+    def __init__(self, kept: RunHistory) -> None:
+        super().__init__(kept.storage)
+        self._kept = kept
+        self._prefix = self.metric_name_prefix = kept.metric_name_prefix
+        self.recorded: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        # A history of the user's own may be able to do more.
+        return getattr(self._kept, name)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Put the prefix before names here, and not in the other history once more."""
+        self._kept.set_metric_name_prefix()
+        try:
+            yield
+        finally:
+            self._kept.set_metric_name_prefix(self._prefix)
+
+    @property
+    def current_epoch(self) -> int:
+        """The number of the epoch under way, from 1."""
+        return self._kept.current_epoch
+
+    def results(self) -> dict[str, Any]:
+        """Return the newest value of every metric that was recorded, by its own name."""
+        found = self.recorded.items()
+        return {name.removeprefix(self._prefix): self._kept.get_latest_metric(kept) for name, kept in found}
+
+    def get_metric_names(self) -> set[str]:
+        """Return the names of the metrics that are kept, those of training too."""
+        return self._kept.get_metric_names()
+
+    def get_metric_values(self, metric_name: str) -> list[Any]:
+        """Return every value that is kept under a name."""
+        return self._kept.get_metric_values(metric_name)
+
+    def get_latest_metric(self, metric_name: str) -> Any:
+        """Return the newest value of a metric: that of this evaluation, if it recorded one."""
+        return self._kept.get_latest_metric(self.recorded.get(metric_name, metric_name))
+
+    def update_metric(self, metric_name: str, metric_value: Any) -> None:
+        """Record a value under a name that is not one of training."""
+        apart = metric_name if metric_name.startswith(APART) else APART + metric_name
+        self._kept.update_metric(self.metric_name_prefix + apart, metric_value)
+        self.recorded[self.metric_name_prefix + metric_name] = self.metric_name_prefix + apart
+
+    def delete_metric(self, metric_name: str) -> None:
+        """Forget a metric: that of this evaluation, if it recorded one."""
+        self._kept.delete_metric(self.recorded.pop(metric_name, metric_name))
+
+    def reset(self) -> None:
+        """Forget what this evaluation recorded."""
+        for name in list(self.recorded):
+            self.delete_metric(name)
 
 
 def _plain(name: str, value: Any) -> Any:
