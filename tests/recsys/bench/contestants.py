@@ -37,3 +37,16 @@ class Dies(BPR):
 
 class Otherwise(BPR):
     """Does what BPR does under a name of its own."""
+
+
+class Opinionated(BPR):
+    """Brings settings of how it wants to be measured."""
+
+    default_settings = {
+        "embedding_size": 8,
+        "metrics": ["NDCG"],
+        "topk": [3],
+        "valid_metric": "NDCG@3",
+        "cold_users": "keep",
+        "repeatable": True,
+    }

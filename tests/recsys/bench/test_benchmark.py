@@ -163,3 +163,15 @@ def test_the_leaderboard_is_there_for_programs_too(tmp_path: Path) -> None:
     assert (found["dataset"], found["metric"], found["order"]) == ("tiny", "ndcg@5", ["Pop"])
     assert found["protocol"]["topk"] == [5]
     assert found["trainings"][0]["settings"]["model"] == "Pop"
+
+
+def test_a_result_does_not_depend_on_who_else_takes_part(tmp_path: Path) -> None:
+    order = {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full"}
+    found = []
+    for place, models in enumerate((["EASE", "Pop"], ["GRU4Rec", "Pop", "EASE"])):
+        given = {"eval_args": order, "epochs": 1, "hidden_size": 8, "num_layers": 1}
+        table = benchmark(tmp_path / str(place), models, **given).run()
+        assert not table.failed
+        found.append({line.model: line.records[0].test for line in table.lines if line.model != "GRU4Rec"})
+    assert found[0] == found[1]
+    assert found[0]["EASE"]["ndcg@5"] > 0

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.recsys.bench.tiny import HERE, protocol
+from tests.recsys.bench.tiny import HERE, protocol, settings
 from tests.recsys.compat.written_for_recbole import write_package
 from treadle.errors import ConfigError
+from treadle.recsys.bench import Protocol
 from treadle.recsys.compat.package import VARIABLE
 
 
@@ -23,7 +24,48 @@ def test_a_sequential_model_has_all_tested_in_the_order_of_time(tmp_path: Path) 
     made = protocol(tmp_path, ["BPR", "GRU4Rec"])
     assert made.shared["eval_args"]["split"] == {"LS": "valid_and_test"}
     assert made.config("BPR")["eval_args"] == made.config("GRU4Rec")["eval_args"]
-    assert made.config("BPR")["repeatable"] is made.config("GRU4Rec")["repeatable"] is True
+    assert any(
+        note.startswith("eval_args is {'split': {'LS': 'valid_and_test'}") and "BPR alone would have" in note
+        for note in made.notes
+    )
+
+
+@pytest.mark.parametrize("models", [["BPR", "GRU4Rec"], ["GRU4Rec", "BPR", "SASRec"]])
+def test_a_sequential_model_does_not_decide_that_seen_items_are_recommended_by_all(
+    tmp_path: Path, models: list[str]
+) -> None:
+    made = protocol(tmp_path, models)
+    assert made.shared["repeatable"] is False
+    assert all(made.config(name)["repeatable"] is False for name in made.models)
+    others = ", ".join(name for name in models if name != "BPR")
+    assert f"repeatable is False for all models: {others} alone would have True." in made.notes
+
+
+def test_what_all_models_have_by_default_or_the_command_says_is_what_counts(tmp_path: Path) -> None:
+    assert protocol(tmp_path, ["GRU4Rec", "SASRec"]).shared["repeatable"] is True
+    made = protocol(tmp_path, ["BPR", "GRU4Rec"], repeatable=True)
+    assert made.shared["repeatable"] is True
+    assert not any(note.startswith("repeatable") for note in made.notes)
+
+
+def test_settings_that_one_model_brings_are_not_those_of_the_others(tmp_path: Path) -> None:
+    given = {name: value for name, value in settings(tmp_path).items() if name not in ("metrics", "topk")}
+    del given["valid_metric"]
+    for models in ([f"{HERE}.Opinionated", "BPR"], ["BPR", f"{HERE}.Opinionated"]):
+        made = Protocol(models, "tiny", config_dict=given)
+        assert (made.shared["metrics"], made.shared["topk"]) == (["Recall", "MRR", "NDCG", "Hit", "Precision"], [10])
+        assert made.shared["valid_metric"] == "MRR@10"
+        assert made.shared["cold_users"] == "error"
+        assert "topk is [10] for all models: Opinionated alone would have [3]." in made.notes
+    assert Protocol([f"{HERE}.Opinionated"], "tiny", config_dict=given).shared["topk"] == [3]
+
+
+def test_a_model_of_clicks_in_a_sequence_does_not_take_the_ranking_from_others(tmp_path: Path) -> None:
+    given = {name: value for name, value in settings(tmp_path).items() if name not in ("metrics", "valid_metric")}
+    made = Protocol(["DIN", "BPR"], "tiny", config_dict={**given, "topk": [10]})
+    assert made.shared["eval_args"]["mode"] == {"valid": "full", "test": "full"}
+    assert made.shared["valid_metric"] == "MRR@10"
+    assert Protocol(["DIN", "DIEN"], "tiny", config_dict=given).shared["eval_args"]["mode"]["test"] == "uni100"
 
 
 def test_models_of_clicks_alone_are_tested_by_labels(tmp_path: Path) -> None:

@@ -83,8 +83,10 @@ class Benchmark:
         """Return the table of what is there, models of earlier starts included."""
         found = [Record.read(path) for path in sorted((self.folder / "runs").glob("*"))]
         records = [one for one in found if one is not None]
-        shared, bigger = self.protocol.shared, self.protocol.bigger
-        return Leaderboard(records, dataset=str(self.protocol.dataset), shared=shared, bigger=bigger)
+        made = self.protocol
+        return Leaderboard(
+            records, dataset=str(made.dataset), shared=made.shared, bigger=made.bigger, remarks=made.notes
+        )
 
     def run_folders(self) -> list[Path]:
         """Return the folders of the trainings of which there is anything to see, the best model first."""

@@ -55,14 +55,23 @@ class Leaderboard:
         dataset: The name of the data set.
         shared: The settings that all models share.
         bigger: Whether a higher value of the deciding metric is better.
+        remarks: What else must be known to read it.
 
     Attributes:
         lines: The models, the best one first.
         failed: The trainings that failed.
     """
 
-    def __init__(self, records: Sequence[Record], *, dataset: str, shared: dict[str, Any], bigger: bool = True) -> None:
-        self.dataset, self.shared = dataset, shared
+    def __init__(
+        self,
+        records: Sequence[Record],
+        *,
+        dataset: str,
+        shared: dict[str, Any],
+        bigger: bool = True,
+        remarks: Sequence[str] = (),
+    ) -> None:
+        self.dataset, self.shared, self._remarks = dataset, shared, list(remarks)
         self._metric = str(shared["valid_metric"]).lower().replace(" ", "")
         self._all = list(records)
         self.failed = [one for one in records if one.state != DONE]
@@ -117,7 +126,7 @@ class Leaderboard:
         where = "of the device" if any(name != "cpu" for name in devices) else "of the process, libraries included"
         trained = f"Trained on {', '.join(devices)}" if devices else "Nothing is trained yet"
         found.append(f"{trained}; memory is the most {where}; s/epoch is that of training alone.")
-        return found
+        return [*found, *self._remarks]
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
