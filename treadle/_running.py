@@ -23,6 +23,8 @@ class Running(Opening):
     """What a trainer with a run folder does around the loop; without one it does nothing."""
 
     _foreign_epoch = False
+    how_to_resume = "start the same command to go on"
+    """What a run that was asked to leave says after where it is saved."""
 
     def _stay_stopped(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
@@ -246,7 +248,7 @@ class Running(Opening):
             self._save()
             self._saver.wait()
             self._leave_request = 0
-            message = f"saved step {self.progress.step} in {self.run_dir}; start the same command to go on"
+            message = f"saved step {self.progress.step} in {self.run_dir}; {self.how_to_resume}"
             self.print(message)
             leave(number, message)
 

@@ -10,6 +10,7 @@ from treadle.recsys.interaction import Interaction, cat_interactions
 from treadle.recsys.model_registry import (
     get_model,
     model_names,
+    register_hint,
     register_model,
     register_resolver,
     register_source,
@@ -83,3 +84,4 @@ __all__ = [
 
 register_source(built_in_models)
 register_resolver(compat.resolve)
+register_hint(compat.model_hint)

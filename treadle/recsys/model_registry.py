@@ -10,7 +10,10 @@ Source = Callable[[], Mapping[str, type]]
 """Loads models, and returns them by name."""
 Resolver = Callable[[str], Any]
 """Returns the class that a text stands for, or None if the text is nothing that it knows."""
+Hint = Callable[[str], str]
+"""Returns what to write for a name that is no model here, or nothing."""
 _models: dict[str, type] = {}
+_hints: list[Hint] = []
 _resolvers: list[Resolver] = []
 _sources: list[Source] = []
 
@@ -35,6 +38,11 @@ def register_source(source: Source) -> None:
 def register_resolver(resolver: Resolver) -> None:
     """Make texts that are more than names known, such as `my_model.py:MyModel`."""
     _resolvers.append(resolver)
+
+
+def register_hint(hint: Hint) -> None:
+    """Let the error about a model that does not exist say where there is one of its name."""
+    _hints.append(hint)
 
 
 def _known() -> Mapping[str, type]:
@@ -70,7 +78,8 @@ def registered_model(name: Any) -> Any:
     models = _known()
     if not isinstance(name, str) or name not in models:
         same = [known for known in models if known.lower() == str(name).lower()]
-        near = f"; did you mean {same[0]!r}?" if same else did_you_mean(str(name), models)
+        near = f"; did you mean {same[0]!r}?" if same else "".join(hint(str(name)) for hint in _hints)
+        near = near or did_you_mean(str(name), models)
         raise ConfigError(f"there is no model {name!r}{near or f'; there are {sorted(models)}'}")
     return models[name]
 

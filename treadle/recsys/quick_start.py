@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -23,6 +24,7 @@ from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.trainers import get_trainer
 from treadle.recsys.trainers.model_file import check_tokens, read_model_file
 from treadle.recsys.trainers.other_parameters import OtherParameters
+from treadle.recsys.trainers.results import dict2str
 
 logger = logging.getLogger(__name__)
 IN_PACKAGE = "recbole:"
@@ -88,7 +90,7 @@ def run_recbole(
     saved: bool = True,
     queue: Any = None,
 ) -> dict[str, Any]:
-    """Train a model and test it.
+    """Train a model and test it; what was found is printed, and returned.
 
     Args:
         model: A model class, or its name.
@@ -104,6 +106,10 @@ def run_recbole(
     config = Config(model, dataset, config_file_list, config_dict)
     trainer, _, train_data, valid_data, test_data = build(config)
     result = fit_and_test(trainer, train_data, valid_data, test_data, saved=saved)
+    if os.environ.get("RANK", "0") == "0":
+        for name in ("best_valid_result", "test_result"):
+            if result[name] is not None:
+                sys.stdout.write(f"{name.replace('_', ' ')}: {dict2str(result[name])}\n")
     if queue is not None and config["local_rank"] == 0:
         queue.put(result)
     return result

@@ -148,6 +148,8 @@ def test_a_search_shows_its_best_trials_and_goes_on(project: Path) -> None:
 
 
 MISTAKES = {
+    ("--model", "fpmc", "--dataset", "toy"): "recsys: there is no model 'fpmc'; RecBole has one: write 'recbole:FPMC' "
+    "(pip install --no-deps recbole)",
     ("--model", "BPRR", "--dataset", "toy"): "recsys: there is no model 'BPRR'; did you mean 'BPR'?",
     ("--model", "BPR", "--dataset", "toys"): "recsys: ",
     ("--model", "BPR"): "recsys: there is no data set: pass dataset=",

@@ -151,7 +151,19 @@ def test_without_a_saved_model_the_error_says_what_to_do(tmp_path: Path) -> None
     run = make(tmp_path)
     with pytest.raises(CheckpointError, match=r"there is no checkpoint file .*BPR-") as caught:
         run.trainer.evaluate(run.test)
-    assert caught.value.__notes__ == ["pass load_best_model=False to evaluate the model as it is"]
+    assert caught.value.__notes__ == [
+        "evaluate looks for the best model of a fit: call fit first, or pass load_best_model=False to evaluate the "
+        "model as it is"
+    ]
+
+
+def test_a_trainer_that_is_given_its_arguments_in_the_wrong_order_says_so(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    config = run.trainer.config
+    with pytest.raises(ConfigError, match=r"Trainer\(BPR, Config\): the settings come first, and the model second"):
+        Trainer(run.model, config)
+    with pytest.raises(ConfigError, match=r"Trainer: BPR is a class; build the model first: BPR\(config, train_data"):
+        Trainer(config, type(run.model))
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -44,7 +44,11 @@ def test_run_recbole_trains_and_tests(data: dict[str, Any], capsys: Any) -> None
     assert found["valid_score_bigger"] is True
     assert found["best_valid_result"]["ndcg@5"] == round(found["best_valid_score"], 4)
     assert set(found["test_result"]) == {"recall@5", "ndcg@5", "mrr@5"}
-    assert "epoch 0 training" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "epoch 0 training" in printed
+    for name in ("best_valid_result", "test_result"):
+        shown = "    ".join(f"{metric} : {value}" for metric, value in found[name].items())
+        assert f"{name.replace('_', ' ')}: {shown}\n" in printed
 
 
 def test_run_recbole_gives_the_same_each_time_and_as_the_parts_do_by_hand(data: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Killed at any moment and started again, a training ends as if nothing had happened: every bit is the same."""
 
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import torch
 from tests.interrupting import CutAt, CutError, metric_lines
 from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
+from treadle.callback import TrainerCallback
 from treadle.checkpoint import read_file
 from treadle.errors import CheckpointError, DataError
+from treadle.leaving import PreemptedExit
 from treadle.recsys import Trainer
 from treadle.recsys.trainers._core import RecsysCore
 from treadle.trainer import Trainer as CoreTrainer
@@ -333,3 +336,50 @@ def test_another_batch_size_is_refused(tmp_path: Path) -> None:
     make(tmp_path, run_dir=folder, epochs=1).fit()
     with pytest.raises(CheckpointError, match=r"batch\.global: 64 in the checkpoint, 32 now"):
         make(tmp_path, run_dir=folder, epochs=2, train_batch_size=32).fit()
+
+
+class AskedToLeave(TrainerCallback):
+    """Has the process asked to leave after an update."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        if trainer.progress.step == self.step:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_that_is_asked_to_leave_says_once_and_rightly_how_to_go_on(tmp_path: Path, capsys: Any) -> None:
+    first = make(tmp_path, "BPR", AskedToLeave(4))
+    with pytest.raises(PreemptedExit) as left:
+        first.fit(verbose=True)
+    folder = first.trainer.run_dir
+    assert str(left.value) == (
+        f"saved step 4 in {folder}; start the same command with --resume {folder} to go on, or in a program call "
+        "resume_checkpoint with this folder before fit"
+    )
+    assert capsys.readouterr().out.count("to go on") == 1
+    # What it says leads on: to the end of a run that nobody asked to leave.
+    resumed = make(tmp_path)
+    resumed.trainer.resume_checkpoint(folder)
+    resumed.fit()
+    assert_same_training(resumed.trainer, whole(tmp_path))
+
+
+@pytest.mark.parametrize("given", [{"run_dir": "run"}, {}])
+def test_where_the_same_command_goes_on_that_is_what_is_said(tmp_path: Path, given: dict[str, Any]) -> None:
+    named = {name: str(tmp_path / value) for name, value in given.items()}
+    run = make(tmp_path, "BPR", AskedToLeave(4), **named)
+    if not named:
+        before = tmp_path / "saved" / "BPR-before"
+        before.mkdir(parents=True)
+        run.trainer.resume_checkpoint(before)
+    with pytest.raises(PreemptedExit, match=r"saved step 4 in .*; start the same command to go on$"):
+        run.fit()
+
+
+def whole(folder: Path) -> Any:
+    """Return the trainer of a run that nothing came between."""
+    run = make(folder / "whole")
+    run.fit()
+    return run.trainer

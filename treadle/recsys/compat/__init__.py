@@ -1,7 +1,15 @@
 """The bridge from RecBole: its models, and files written for it, run here with their source unchanged."""
 
 from treadle.recsys.compat.checkpoint import ImportedCheckpoint, import_checkpoint
-from treadle.recsys.compat.loading import get_model, install_names, load_model, recbole_models, recbole_names, resolve
+from treadle.recsys.compat.loading import (
+    get_model,
+    install_names,
+    load_model,
+    model_hint,
+    recbole_models,
+    recbole_names,
+    resolve,
+)
 from treadle.recsys.compat.package import find_package
 
 __all__ = [
@@ -11,6 +19,7 @@ __all__ = [
     "import_checkpoint",
     "install_names",
     "load_model",
+    "model_hint",
     "recbole_models",
     "recbole_names",
     "resolve",

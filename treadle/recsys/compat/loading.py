@@ -15,8 +15,8 @@ from typing import Any
 
 from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import MODELS, ROOT, TREES
-from treadle.recsys.compat.package import MISSING, find_package, models_in
+from treadle.recsys.compat.names import MODELS, RECBOLE_MODELS, ROOT, TREES
+from treadle.recsys.compat.package import INSTALL, MISSING, find_package, models_in
 from treadle.recsys.compat.serving import serve_from_now_on, serving, unserved_names
 from treadle.recsys.compat.settings import dataset_class_of, file_settings, input_type_of, package_settings
 
@@ -155,6 +155,16 @@ def resolve(name: str) -> Any:
         return get_model(name.removeprefix(PREFIX))
     in_file = _IN_FILE.fullmatch(name)
     return None if in_file is None else load_model(in_file["file"], in_file["name"])
+
+
+def model_hint(name: str) -> str:
+    """Return how to write a model that RecBole has and Treadle has not, in any case of its letters; "" for another.
+
+    >>> model_hint("fpmc")
+    "; RecBole has one: write 'recbole:FPMC' (pip install --no-deps recbole)"
+    """
+    found = next((one for one in RECBOLE_MODELS if one.lower() == name.lower()), None)
+    return "" if found is None else f"; RecBole has one: write '{PREFIX}{found}' ({INSTALL})"
 
 
 def _required(package: Place) -> Path:

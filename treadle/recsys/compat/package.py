@@ -15,8 +15,9 @@ from treadle.recsys.config_defaults import read_settings_file
 
 VARIABLE = "TREADLE_RECBOLE"
 """The environment variable that names the folder of RecBole's package, where it lies in another environment."""
+INSTALL = "pip install --no-deps recbole"
 MISSING = (
-    f"RecBole is not installed here: pip install --no-deps recbole (none of what it depends on is needed), or let "
+    f"RecBole is not installed here: {INSTALL} (none of what it depends on is needed), or let "
     f"{VARIABLE} name the folder of its package in another environment"
 )
 

@@ -105,6 +105,12 @@ class RecsysCore(Trainer):
             microbatch=config["microbatch"] or "fixed",
             loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
         )
+        if not options.resume:
+            # The same command would begin a run of its own, in another folder.
+            self.how_to_resume = (
+                f"start the same command with --resume {options.run_dir} to go on, or in a program call "
+                "resume_checkpoint with this folder before fit"
+            )
         self.epoch_losses = self._sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
         self._sums_before: dict[str, Tensor] = {}
         self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -201,7 +202,8 @@ class Evaluating(AbstractTrainer):
             state = read_model_file(path)
         except CheckpointError as error:
             if model_file is None:
-                error.add_note("pass load_best_model=False to evaluate the model as it is")
+                first = "" if Path(path).exists() else "evaluate looks for the best model of a fit: call fit first, or "
+                error.add_note(f"{first}pass load_best_model=False to evaluate the model as it is")
             raise
         check_tokens(state, dataset, path)
         self._take_weights(state, path)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from treadle.errors import ConfigError
 from treadle.parallel import GradientAverager, Processes
 from treadle.phase import held_by
 
@@ -23,9 +24,13 @@ class AbstractTrainer:
     Attributes:
         config, model: As given; the model is on its device.
         device: Where this process trains.
+
+    Raises:
+        ConfigError: The model comes first, or is a class.
     """
 
     def __init__(self, config: Any, model: Any) -> None:
+        _check_order(type(self).__name__, config, model)
         self._processes = Processes(config["device"])
         self._core_runs = False
         self._averaged: set[int] = set()
@@ -60,3 +65,16 @@ class AbstractTrainer:
     def sync_grad_loss(self) -> Tensor:
         """Return zero, to be added to a loss: parameters that it does not reach are taken care of anyway."""
         return torch.zeros((), device=self.device)
+
+
+def _check_order(trainer: str, config: Any, model: Any) -> None:
+    if isinstance(config, torch.nn.Module):
+        raise ConfigError(
+            f"{trainer}({type(config).__name__}, {type(model).__name__}): the settings come first, and the model "
+            f"second: {trainer}(config, model)"
+        )
+    if isinstance(model, type):
+        raise ConfigError(
+            f"{trainer}: {model.__name__} is a class; build the model first: {model.__name__}(config, "
+            "train_data.dataset)"
+        )

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
-from treadle.leaving import PreemptedExit
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.recommendations import Recommendations
@@ -138,13 +137,6 @@ class Trainer(Keeping):
                 core.run(epochs)
                 if finish is not None:
                     finish()
-        except (KeyboardInterrupt, PreemptedExit) as left:
-            if core.run_dir is None or self.config["run_dir"] is not None:
-                raise
-            # The same command would begin a run of its own.
-            message = f"the run is saved in {core.run_dir}; to go on, call resume_checkpoint with it (--resume)"
-            core.print(message)
-            raise (KeyboardInterrupt if isinstance(left, KeyboardInterrupt) else PreemptedExit)(message) from left
         finally:
             self._core_runs = False
             self._files.settle()
