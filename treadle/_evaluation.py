@@ -51,6 +51,8 @@ class Evaluation(Saving):
             self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
             if not self._looping:
                 self._prepare_model_and_optimizer()
+            # Here too, and wherever it is called: one that a user wrote knows nothing of it.
+            self.parallel.share_buffers(self.model)
             self.run_config = self._create_run_config(None, dataloader_kwargs)
             with history.in_use():
                 self._run_evaluation()
@@ -87,6 +89,7 @@ class Evaluation(Saving):
         """
         refuse_idle_collate(collate_fn, dataset)
         self._prepare_model()
+        self.parallel.share_buffers(self.model)
         defaults = {"batch_size": per_device_batch_size}
         kwargs = loader_arguments(dataset, defaults, dataloader_kwargs, "dataloader_kwargs")
         loader = self._loader(dataset, False, kwargs, collate_fn)

@@ -63,6 +63,8 @@ class Running(Opening):
         if bad:
             self._log()
         self._check_weights()
+        # Those of the first rank are written: whoever goes on from here, now or after a kill, goes on with the same.
+        self.parallel.share_buffers(self.model)
         facts = self._facts(best=best, finished=finished)
         self._wait_for_saver()
         try:

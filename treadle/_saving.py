@@ -48,6 +48,8 @@ class Saving(Foundation):
             save_scheduler: Whether the scheduler's state is kept.
             save_per_node: Whether the first process of every machine writes, or only the first of all.
         """
+        # Each machine writes the same: the buffers of the first process, as everywhere.
+        self.parallel.share_buffers(self.model)
         state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
         if save_optimizer and self.optimizer is not None:
             states = {name: self._optimizer_state(one) for name, one in self.optimizers().items()}
@@ -129,6 +131,7 @@ class Saving(Foundation):
                 f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
                 "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
             )
+        self.parallel.share_buffers(self.model)
         state = {"run": self._state(), "kwargs": checkpoint_kwargs or {}}
         write_file(Path(output_dir) / _state_file(self.processes.rank), state)
         self.processes.barrier()

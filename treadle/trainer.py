@@ -212,6 +212,7 @@ class Trainer(Attempting):
         stream = self._eval_dataloader
         evaluated = stream is not None and self._evaluation_is_due(before)
         if evaluated:
+            self.parallel.share_buffers(self.model)
             self._run_eval_epoch(stream)
             self._agree_on_stop()
         if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
@@ -386,6 +387,7 @@ class Trainer(Attempting):
         if log and step % log == 0:
             self._log()
         if evaluate and step % evaluate == 0:
+            self.parallel.share_buffers(self.model)
             self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
             best = self._improved(evaluated=True)
         if best or (save and step % save == 0):

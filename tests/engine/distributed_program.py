@@ -3,17 +3,21 @@
 import json
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from tests.engine.parts import Points, make_config
+from tests.engine.parts import Classifier, Points, make_config
 from tests.engine.test_evaluation import Seen
 from tests.engine.test_iterations import Remembering
 from treadle.config import LazyCall
-from treadle.engine import DefaultTrainer, dist, hooks, inference_on_dataset
+from treadle.engine import DatasetEvaluator, DefaultTrainer, dist, hooks, inference_on_dataset
+from treadle.engine.checkpointer import Checkpointer
 from treadle.errors import NonFiniteError
 from treadle.optimizers import get_default_optimizer_params
 
@@ -87,6 +91,110 @@ def evaluated(folder: Path) -> dict[str, Any]:
     return found
 
 
+class Normed(Classifier):
+    """A classifier with a batch norm, whose statistics each rank moves by its own batches, outside of its `model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = self.body
+        self.body = nn.Sequential(self.model, nn.BatchNorm1d(8))
+
+
+class Strength(DatasetEvaluator):
+    """The sum of all scores: a number that no two models share."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.total = 0.0
+
+    def process(self, inputs: Any, outputs: Any) -> None:
+        self.total += float(outputs["prediction_scores"].double().abs().sum())
+
+    def evaluate(self) -> dict[str, float]:
+        return {"strength": self.total}
+
+
+class OwnStep(DefaultTrainer):
+    """Makes its steps itself, so that nothing of torch's keeps buffers alike."""
+
+    def run_step(self) -> None:
+        batch = next(self.core.batches)
+        loss = self.model(**batch)["losses"]
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.storage.put_scalar("total_loss", loss.detach())
+
+
+class Dying:
+    """Dies in its second evaluation, when the iteration before it is saved."""
+
+    calls = 0
+
+    @classmethod
+    def test(cls, *args: Any, **kwargs: Any) -> Any:
+        cls.calls += 1
+        if cls.calls == 2:
+            raise RuntimeError("killed")
+        return super().test(*args, **kwargs)  # type: ignore[misc]
+
+    @classmethod
+    def of(cls, kind: type[DefaultTrainer]) -> Any:
+        return type("Dead", (cls, kind), {})
+
+
+def normed_config(folder: Path, **train: Any) -> Any:
+    evaluation = {"enabled": True, "eval_period": 4, "eval_metric": "strength", "evaluator": LazyCall(Strength)()}
+    made = config(folder, processes=dist.get_world_size(), evaluation=evaluation, checkpointer={"period": 2}, **train)
+    made.model = LazyCall(Normed)()
+    return made
+
+
+def strength_of(folder: Path, iteration: int) -> float:
+    """Return what the model of a checkpoint is worth, seen by this process alone."""
+    model = Normed()
+    Checkpointer(model).load(folder / "checkpoints" / f"step_{iteration:08d}")
+    data = Points(count=20, seed=1)
+    return float(model.eval()(data.points, data.labels)["prediction_scores"].double().abs().sum())
+
+
+def normed(folder: Path) -> dict[str, Any]:
+    """Train with batch norm in one go, and dead before an evaluation and resumed; by the core's step and an own one."""
+    found: dict[str, Any] = {}
+    for name, kind in (("core", DefaultTrainer), ("own", OwnStep)):
+        by_hand: list[float] = []
+        place = folder / name / "whole"
+        trainer = kind(normed_config(place))
+        own = weakref.proxy(trainer)
+
+        def look(own: Any = own, by_hand: list[float] = by_hand) -> dict[str, Any]:
+            # As somebody evaluates who never heard of Treadle: this rank, its model, all of the data.
+            data, mode = Points(count=20, seed=1), own.model.training
+            scores = own.model.eval()(data.points, data.labels)["prediction_scores"]
+            own.model.train(mode)
+            by_hand.append(float(scores.double().abs().sum()))
+            return {}
+
+        trainer.register_hooks([hooks.EvalHook(4, look)])
+        trainer.train()
+        reported = trainer.storage.history("strength").values()
+        saved = [strength_of(place, iteration) for iteration in (4, 8, 12)]
+        with suppress(RuntimeError):
+            Dying.of(kind)(normed_config(folder / name / "dead")).train()
+        again = kind(normed_config(folder / name / "dead", resume=True))
+        again.train()
+        found[name] = {
+            "reported": [value for value, _ in reported],
+            "by_hand": by_hand,
+            "saved": saved,
+            "start": again.start_iter,
+            "resumed": [value for value, _ in again.storage.history("strength").values()],
+        }
+    return found
+
+
 def waiting(folder: Path) -> dict[str, Any]:
     """Let the last rank wait for its data."""
 
@@ -122,7 +230,7 @@ def poisoned(folder: Path) -> dict[str, Any]:
 
 
 SCENARIOS: tuple[Callable[[Path], dict[str, Any]], ...] = (
-    *(whole, interrupted, resumed, own_step, evaluated, waiting, poisoned),
+    *(whole, interrupted, resumed, own_step, evaluated, normed, waiting, poisoned),
 )
 
 

@@ -14,7 +14,7 @@ from tests.forking.starting import run
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["whole", "interrupted", "resumed:begun_by_one", "own_step", "evaluated", "waiting", "poisoned"]
+NAMES = ["whole", "interrupted", "resumed:begun_by_one", "own_step", "evaluated", "normed", "waiting", "poisoned"]
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,20 @@ def test_b30_each_sample_is_evaluated_once_on_two_processes(together: Together, 
             assert report[str(count)] == pytest.approx(sorted(Points(count).points[:, 0].tolist()))
     for report in together["whole"]:
         assert report["results"] == alone[1]["whole"]["results"]
+
+
+@pytest.mark.parametrize("step", ["core", "own"])
+def test_evaluations_of_two_processes_are_of_the_model_that_is_saved(together: Together, step: str) -> None:
+    for report in (found[step] for found in together["normed"]):
+        assert report["reported"] == pytest.approx(report["saved"], rel=1e-6)
+        assert report["by_hand"] == pytest.approx(report["saved"], rel=1e-6)
+
+
+@pytest.mark.parametrize("step", ["core", "own"])
+def test_a_run_of_two_processes_that_died_before_an_evaluation_reports_the_same(together: Together, step: str) -> None:
+    for report in (found[step] for found in together["normed"]):
+        assert report["start"] == 8
+        assert report["resumed"] == report["reported"]
 
 
 def test_b38_a_loss_that_is_no_number_on_one_rank_stops_all_of_them(together: Together) -> None:

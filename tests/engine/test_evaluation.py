@@ -46,6 +46,15 @@ def test_b27_evaluation_moves_no_random_generator_of_the_training() -> None:
     assert drawn(lambda: None) == drawn(lambda: {"a": torch.rand(3).sum().item()})
 
 
+def test_each_of_two_evaluations_is_made_at_the_end() -> None:
+    evaluated: list[str] = []
+    trainer = Empty()
+    names = ("first", "second")
+    trainer.register_hooks([hooks.EvalHook(2, lambda name=name: evaluated.append(name)) for name in names])
+    trainer.train(0, 4)
+    assert evaluated == ["first", "second"] * 2
+
+
 def test_b27_a_period_below_0_is_refused() -> None:
     with pytest.raises(ConfigError, match="eval_period=-1 must be 0, for the end only, or a number of iterations"):
         hooks.EvalHook(-1, lambda: None)

@@ -53,3 +53,8 @@ def test_two_ranks_find_what_one_process_finds(folder: Path, way: str) -> None:
         torch.testing.assert_close(
             value, two[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def test_enas_rewards_on_two_ranks_are_of_one_model(folder: Path) -> None:
+    # Each rank fails the launch where its batch norms differ in a step of the controller.
+    assert [(folder / f"compared.2.{rank}.txt").read_text() for rank in (0, 1)] == ["4", "4"]

@@ -130,6 +130,26 @@ def test_a_prediction_that_is_no_tensor_is_refused_on_several_processes(launched
 
 
 @several
+def test_every_verb_looks_at_one_model_where_buffers_differ(launched: Launch, processes: int) -> None:
+    alone = launched("evaluation", processes=1).rank_zero("buffers_apart")
+    for report in launched("evaluation", processes=processes)("buffers_apart"):
+        torch.testing.assert_close(report["predicted"], alone["predicted"], rtol=0, atol=EXACT)
+        assert report["evaluated"] == pytest.approx(alone["evaluated"], rel=EXACT)
+        assert report["by_own_loop"] == pytest.approx(alone["by_own_loop"], rel=EXACT)
+        assert torch.equal(report["saved"], alone["saved"])
+
+
+@several
+def test_what_a_run_reports_is_of_the_model_it_saved(launched: Launch, processes: int) -> None:
+    reports = launched("evaluation", processes=processes)("buffers_apart_in_a_run")
+    for report in reports:
+        assert report["reported"] == pytest.approx(report["of_the_saved"], rel=EXACT)
+        assert report["average"] == pytest.approx(report["of_the_average"], rel=EXACT)
+        assert torch.equal(report["mean"], reports[0]["mean"])
+        assert torch.equal(report["predicted"], reports[0]["predicted"])
+
+
+@several
 def test_d25_training_and_evaluation_alternate_and_ranks_stay_bit_identical(launched: Launch, processes: int) -> None:
     alone = launched("evaluation", processes=1).rank_zero("train_evaluate_train")
     reports = launched("evaluation", processes=processes)("train_evaluate_train")

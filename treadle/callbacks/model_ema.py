@@ -100,6 +100,7 @@ class ModelEmaCallback(WatchesMetric):
         """Evaluate the average after the model was evaluated."""
         if self._evaluates:
             with self._in_place_of_the_model(trainer):
+                trainer.parallel.share_buffers(trainer.model)
                 data, in_training = trainer._eval_dataloader, trainer.run_history.in_training
                 trainer._run_eval_epoch(data, is_training=in_training, is_intermediate=is_intermediate)
             super().on_eval_epoch_end(trainer, is_intermediate)

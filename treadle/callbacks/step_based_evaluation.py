@@ -35,4 +35,5 @@ class StepBasedEvaluationCallback(TrainerCallback):
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Evaluate if it is due."""
         if trainer.progress.step % self.eval_every_n_steps == 0:
+            trainer.parallel.share_buffers(trainer.model)
             trainer._run_eval_epoch(trainer._eval_dataloader, is_intermediate=True)

@@ -63,11 +63,36 @@ class EqualAfterEachStep(TrainerCallback):
         assert torch.equal(own, other), f"rank {trainer.processes.rank} differs at step {trainer.progress.step}"
 
 
+class RewardsOfOneModel(TrainerCallback):
+    """Compares the statistics of batch norms on all ranks after each step of the controller."""
+
+    def __init__(self) -> None:
+        self.compared = 0
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Fail where a rank has others."""
+        if trainer._phase.name == "weights" or not dist.is_initialized():
+            return
+        self.compared += 1
+        for name, own in trainer.model.named_buffers():
+            first = own.clone()
+            dist.broadcast(first, src=0)
+            assert torch.equal(own, first), f"{name} of rank {trainer.processes.rank} differs"
+
+
+def search_with_batch_norm(size: int) -> int:
+    """Search by ENAS in a space with batch norm, whose rewards must be of one model; say how often it was looked."""
+    callback = RewardsOfOneModel()
+    make(nas.EnasTrainer, small(), batch_size=GLOBAL_BATCH // size, callbacks=(callback,)).fit()
+    return callback.compared
+
+
 def main() -> None:
     """Run every search, and write the supernet that each rank ended with."""
     folder = Path(sys.argv[1])
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
+    (folder / f"compared.{size}.{rank}.txt").write_text(str(search_with_batch_norm(size)))
     for name, (kind, options) in WAYS.items():
         model = small(Plain, seed=rank)
         trainer = make(kind, model, batch_size=GLOBAL_BATCH // size, callbacks=(EqualAfterEachStep,), **options)

@@ -11,6 +11,8 @@ from torchmetrics.classification import MulticlassAUROC
 from tests.parallel.programs.models import classifier, flat, per_device, samples, sgd, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
+from treadle.callbacks import ModelEmaCallback
+from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, DataError
 from treadle.parallel import Processes
 
@@ -163,6 +165,86 @@ def metric_whose_state_grows() -> Report:
     """Evaluate a metric that keeps every score, with ranks of unequal numbers of batches."""
     trainer = trainer_of(classifier(), metrics={"auroc": MulticlassAUROC(num_classes=3)})
     return {"auroc": trainer.evaluate(numbered(25), per_device(trainer))["auroc"]}
+
+
+def apart() -> nn.Module:
+    """Return a model whose batch norm is another one on each rank."""
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
+    set_apart(model)
+    return model
+
+
+def set_apart(model: nn.Module) -> None:
+    """Move the statistics of a batch norm as the batches of this rank would, and those of others would not."""
+    model.get_submodule("1").running_mean.add_(Processes().rank)
+
+
+class OwnEvaluation(Trainer):
+    """Evaluates by a loop of its own, which knows nothing of processes but that samples are gathered."""
+
+    @torch.no_grad()
+    def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
+        self.model.eval()
+        scores = torch.cat([self.model(batch[0]) for batch in valid_dl])
+        total = float(self.gather(scores, padding_value=0).abs().sum())
+        self.run_history.update_metric("scores", total)
+        return {"scores": total}
+
+
+class SetsApart(TrainerCallback):
+    """Moves the buffers of the ranks apart after an update; in the evaluation that comes they are as they may be."""
+
+    def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        set_apart(trainer.model)
+        if trainer.progress.step == 2:
+            self.predicted = trainer.predict(samples(12, seed=1), per_device(trainer))
+            set_apart(trainer.model)
+
+
+@program.scenario
+def buffers_apart() -> Report:
+    """Look at a model through every verb while its buffers differ; say what it is seen as."""
+    data, found = samples(24, seed=1), {}
+    trainer = trainer_of(apart())
+    found["predicted"] = trainer.predict(data, per_device(trainer))
+    trainer = trainer_of(apart())
+    found["evaluated"] = trainer.evaluate(data, per_device(trainer))["evaluation_loss"]
+    trainer = trainer_of(apart(), OwnEvaluation)
+    found["by_own_loop"] = trainer.evaluate(data, per_device(trainer))["scores"]
+    trainer = trainer_of(apart())
+    trainer.save_checkpoint(program.folder / f"apart_on_{trainer.processes.size}")
+    found["saved"] = trainer.model.get_submodule("1").running_mean
+    return found
+
+
+@program.scenario
+def buffers_apart_in_a_run() -> Report:
+    """Train with buffers that differ after each update; say what rank 0 saved and what all evaluated."""
+    sets = SetsApart()
+    average = ModelEmaCallback(decay=0.5, save_path=program.folder / f"average_on_{Processes().size}.safetensors")
+    trainer = trainer_of(apart(), callbacks=(sets, average), run_dir=program.folder / f"run_on_{Processes().size}")
+    trainer.train(
+        samples(48),
+        num_epochs=1,
+        eval_dataset=samples(24, seed=1),
+        per_device_batch_size=per_device(trainer),
+        eval_every=2,
+        save_every=2,
+    )
+    saved = CheckpointStore(program.folder / f"run_on_{trainer.processes.size}" / "checkpoints", Policy())
+    weights = saved.read(saved.steps()[-1], rank=0)["tracked"]["model"]
+    alone = apart()
+    alone.load_state_dict(weights)
+    inputs, targets = samples(24, seed=1).tensors
+    return {
+        "predicted": sets.predicted,
+        "reported": trainer.run_history.get_latest_metric("eval_loss_epoch"),
+        "of_the_saved": float(nn.functional.cross_entropy(alone.eval()(inputs), targets)),
+        "average": trainer.run_history.get_latest_metric("ema_model_eval_loss_epoch"),
+        "of_the_average": float(nn.functional.cross_entropy(average.ema_model.module(inputs), targets)),
+        "mean": trainer.model.get_submodule("1").running_mean,
+    }
 
 
 @program.scenario

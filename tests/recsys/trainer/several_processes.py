@@ -67,6 +67,19 @@ class InParts(TwoLosses):
         return BPR.calculate_loss(self, interaction), self.calculate_loss2(interaction)
 
 
+class WithBuffer(BPR):
+    """Scores with a buffer that is another one on each process."""
+
+    def __init__(self, config: Any, dataset: Any) -> None:
+        super().__init__(config, dataset)
+        generator = torch.Generator().manual_seed(Processes("cpu").rank)
+        self.register_buffer("popularity", torch.randn(self.n_items, generator=generator, dtype=torch.float64))
+
+    def full_sort_predict(self, interaction: Interaction) -> torch.Tensor:
+        scores = super().full_sort_predict(interaction).view(-1, self.n_items)
+        return (scores + self.get_buffer("popularity")).reshape(-1)
+
+
 BATCH = 59
 """Four batches of so many rows leave one row for the last."""
 SEQUENTIAL: dict[str, Any] = {
@@ -130,9 +143,20 @@ def resumed(folder: Path, name: str) -> dict[str, Any]:
     return {"same": same, "files": len(list((folder / "saved").glob("*.pth")))}
 
 
+def buffers_apart(folder: Path, name: str) -> dict[str, Any]:
+    """Evaluate a model that nothing has trained yet, whose buffers differ, by both verbs."""
+    first = make(folder, WithBuffer, double=True, embedding_size=8, table=rows())
+    second = make(folder, WithBuffer, double=True, embedding_size=8, table=rows())
+    return {
+        "evaluated": first.trainer.evaluate(first.test, load_best_model=False).exact,
+        "in_detail": second.trainer.evaluate_in_detail(second.test).metrics,
+    }
+
+
 PROGRAMS: dict[str, Callable[[Path, str], dict[str, Any]]] = {
     **dict.fromkeys(SCENARIOS, outcome),
     "resumed": resumed,
+    "buffers_apart": buffers_apart,
     **dict.fromkeys(trees.LIBRARIES, trees.outcome),
 }
 

@@ -13,7 +13,7 @@ from tests.interrupting import assert_same_bits
 from tests.recsys.suites import on_processes
 from tests.recsys.suites.every_model import MODELS
 from tests.recsys.trainer import trees
-from tests.recsys.trainer.several_processes import BATCH, SCENARIOS, outcome
+from tests.recsys.trainer.several_processes import BATCH, SCENARIOS, buffers_apart, outcome
 from treadle.checkpoint import read_file
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +77,15 @@ def test_two_processes_end_in_the_weights_and_metrics_of_one(together: Path, tmp
 def test_two_processes_write_one_file_and_go_on_from_it_exactly(together: Path) -> None:
     for rank in range(2):
         assert read(together, "resumed", rank) == {"same": True, "files": 2}
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_one_model_where_its_buffers_differ(together: Path, tmp_path: Path) -> None:
+    alone = buffers_apart(tmp_path, "")
+    for rank in range(2):
+        found = read(together, "buffers_apart", rank)
+        assert found["evaluated"] == pytest.approx(alone["evaluated"], abs=EXACT)
+        assert found["in_detail"] == pytest.approx(alone["in_detail"], abs=EXACT)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from treadle.data import Stream, make_loader
 from treadle.engine.batch_arguments import call_arguments, with_placement
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
+from treadle.engine.graph import Graph
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,8 @@ def inference_on_dataset(
 ) -> dict[str, Any]:
     """Run `model` over the data, each sample once, and return what `evaluator` makes of it.
 
-    With several processes each takes its share; no sample is padded or repeated.
+    With several processes each takes its share; no sample is padded or repeated. All of them look at one model: the
+    buffers that passes of training move, such as the statistics of batch norms, are those of the first process.
 
     Args:
         model: What to evaluate.
@@ -62,7 +64,9 @@ def inference_on_dataset(
     processes = Processes(device)
     evaluator = DatasetEvaluator() if evaluator is None else evaluator
     prepare = _prepared(get_batch, input_placement_device)
-    strategy = strategy_of(getattr(model, "model", model))
+    whole = model.model if isinstance(model, Graph) else model
+    strategy = strategy_of(whole)
+    (processes if strategy is None else strategy).share_buffers(whole)
     stream = _share_of(data_loader, batch_size, processes, strategy)
     evaluator.reset()
     began = time.perf_counter()
@@ -76,7 +80,7 @@ def inference_on_dataset(
             if counts or not evaluator.local:
                 _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
         if strategy is not None:
-            strategy.after_looking(getattr(model, "model", model))
+            strategy.after_looking(whole)
         if processes.distributed and not evaluator.local:
             _wait_for_others(evaluator, processes)
     results = evaluator.evaluate() or {}

@@ -13,7 +13,8 @@ from treadle.events import flatten_results
 class EvalHook(HookBase):
     """Calls a function every so many iterations, and once more at the end, and reports the numbers it returns.
 
-    Nested dicts are reported as `a/b/c`. No random generator that the training draws from is moved.
+    Nested dicts are reported as `a/b/c`. No random generator that the training draws from is moved. On several
+    processes the function finds the same model on each, with the buffers of the first.
 
     Args:
         eval_period: Iterations between two evaluations; 0 evaluates at the end only.
@@ -27,6 +28,11 @@ class EvalHook(HookBase):
         self._period = eval_period
         self._function = eval_function
         self._at_end = eval_after_train
+        self._evaluated_at = -1
+
+    def before_train(self) -> None:
+        """Forget what an earlier run evaluated."""
+        self._evaluated_at = -1
 
     def after_step(self) -> None:
         """Evaluate if it is time; the last time is left to the end."""
@@ -36,17 +42,20 @@ class EvalHook(HookBase):
 
     def after_train(self) -> None:
         """Evaluate at the end, unless the run failed or was stopped right after an evaluation."""
-        if self._at_end and self.trainer.failure is None and self.trainer.evaluated_at != self.trainer.iter:
+        if self._at_end and self.trainer.failure is None and self._evaluated_at != self.trainer.iter:
             self._evaluate(self.trainer.iter)
 
     def _evaluate(self, done: int) -> None:
         random = RandomState()
         before = random.state_dict()
+        core = self.trainer.core
+        core.parallel.share_buffers(core.model)
         try:
             results = self._function()
         finally:
             random.load_state_dict(before)
-        self.trainer.evaluated_at = done
+        # Its own as well: another hook may have evaluated something else here.
+        self.trainer.evaluated_at = self._evaluated_at = done
         if results is not None:
             if not isinstance(results, Mapping):
                 raise ConfigError(f"the evaluation returned a {type(results).__name__}; return a dict of numbers")

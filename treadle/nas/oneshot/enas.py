@@ -74,6 +74,9 @@ class EnasCore(SearchCore):
     def before_update(self, phase: Phase) -> None:
         """Draw the architecture that the weights are trained in; the controller draws one for each micro-batch."""
         self._drawn = 0
+        if phase.name != WEIGHTS and not self.progress.visit_step:
+            # Rewards are of one model: statistics that each process moved by its own batches are the first one's.
+            self.parallel.share_buffers(self.model)
         if phase.name == WEIGHTS:
             with torch.no_grad():
                 places = self.controller.draw(self._noise(0)).places

@@ -104,6 +104,7 @@ class Evaluating(AbstractTrainer):
             keep_per_user: Whether the values of single users are kept, for `compare_runs`.
         """
         options = {"user_groups": user_groups, "item_groups": item_groups, "keep_per_user": keep_per_user}
+        self._processes.share_buffers(self.model)
         with looking(self.model):
             return self._prepare_evaluation(eval_data, **options).run()
 
@@ -117,6 +118,7 @@ class Evaluating(AbstractTrainer):
     def _evaluation_of(self, loader: Any) -> EvaluationResult:
         if loader not in self._evaluations:
             self._evaluations[loader] = self._prepare_evaluation(loader)
+        self._processes.share_buffers(self.model)
         with looking(self.model):
             return self._evaluations[loader].run()
 
