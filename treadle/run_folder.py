@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from treadle.checkpoint.durable import clear_parts, read_patiently, replace_text, telling_absence
+from treadle.credentials import without_passwords
 from treadle.errors import CheckpointError
 from treadle.run_status import made
 
@@ -51,7 +52,7 @@ class RunFolder:
         """
         manifest = {
             **facts,
-            "command": sys.argv,
+            "command": [without_passwords(argument) for argument in sys.argv],
             "folder": os.getcwd(),
             "git": git_commit(Path.cwd()),
             "packages": {name: _version(name) for name in PACKAGES},

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from treadle.credentials import without_passwords
 from treadle.errors import CheckpointError
 from treadle.leaving import PreemptedExit
 
@@ -134,7 +135,7 @@ class Occupation:
             pid=os.getpid(),
             host=platform.node(),
             folder=os.getcwd(),
-            command=tuple(sys.argv),
+            command=tuple(without_passwords(argument) for argument in sys.argv),
             processes=processes,
             processes_here=processes_here,
         )

@@ -393,3 +393,12 @@ def test_a_trainer_shows_its_parts() -> None:
     assert trainer.device == torch.device("cpu")
     assert trainer.optimizer is trainer.core.optimizers()["weights"]
     assert list(trainer.space.decisions) == ["layer", "inner", "skip"]
+
+
+def test_a_bound_of_zero_clips_nothing_as_nni_has_it() -> None:
+    runs = {bound: make(nas.DartsTrainer, grad_clip=bound, seed=3) for bound in (0, None, 1e-6)}
+    for trainer in runs.values():
+        trainer.fit(max_steps=4)
+    weights = {bound: nn.utils.parameters_to_vector(trainer.model.parameters()) for bound, trainer in runs.items()}
+    assert torch.equal(weights[0], weights[None])
+    assert not torch.equal(weights[0], weights[1e-6])

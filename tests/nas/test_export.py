@@ -197,3 +197,16 @@ def test_the_best_operations_of_a_node_come_from_different_states() -> None:
     assert [architecture[f"cell/{what}_3_{slot}"] for slot in (0, 1) for what in ("input", "op")] == [
         [0], "linear", [2], "none",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind is not nas.SposTrainer], ids=lambda kind: kind.__name__
+)
+def test_nothing_is_exported_before_anything_was_trained(kind: Any) -> None:
+    trainer = make(kind)
+    with pytest.raises(
+        ConfigError, match=r"has trained nothing yet, so there is nothing to export; call fit\(\) first"
+    ):
+        trainer.export()
+    trainer.fit()
+    assert trainer.export()

@@ -15,6 +15,7 @@ from treadle.cli.sources import CONFIG_FILE
 from treadle.config import ConfigDict
 from treadle.config.saving import plain
 from treadle.config.yaml_format import from_yaml
+from treadle.credentials import without_passwords
 from treadle.engine import DefaultTrainer
 from treadle.engine.arguments import prepare_environment
 from treadle.engine.run_config import trainer_of
@@ -76,7 +77,7 @@ def _build(config: ConfigDict, folder: Path, *, resume: Any) -> DefaultTrainer:
     earlier = folder / CONFIG_FILE
     before = from_yaml(earlier.read_text(encoding="utf-8"), str(earlier)) if earlier.is_file() else None
     trainer = trainer_of(config)(config)
-    logger.info("command line: %s", shlex.join(sys.argv))
+    logger.info("command line: %s", without_passwords(shlex.join(sys.argv)))
     if before is not None and trainer.start_iter and worker.is_first():
         _say_changes(before, plain(saved_form(trainer.cfg)))
     return trainer

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import open_dict
 
 from treadle.config import LazyConfig, try_get_key
+from treadle.credentials import without_passwords
 from treadle.engine import dist
 from treadle.engine.building import complete
 from treadle.engine.logs import setup_logger
@@ -66,7 +67,8 @@ def default_setup(cfg: Any, args: Any) -> None:
     folder = Path(full.train.output_dir)
     setup_logger(folder)
     prepare_environment(full)
-    logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), " ".join(sys.argv))
+    command = without_passwords(" ".join(sys.argv))
+    logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), command)
     logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full))
 
 

@@ -1,15 +1,15 @@
 """What every architecture of a space must satisfy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.decisions import Architecture
 from treadle.nas.expressions import FREEZING, Expression, Leaf, copied
 
 
 class Constraint:
-    """Something that every architecture must satisfy; keep it as an attribute of a module of the space.
+    """What every architecture must satisfy: an attribute of a module of the space, or a value in a dict space.
 
     Where a decision that it speaks of does not exist, because another branch was taken, it is satisfied.
 
@@ -21,6 +21,9 @@ class Constraint:
     Raises:
         ConfigError: It is a function, and the labels are missing.
     """
+
+    stands_for_a_setting = True
+    """A config file may have it at its top."""
 
     def __init__(
         self,
@@ -42,6 +45,20 @@ class Constraint:
     def labels(self) -> tuple[str, ...]:
         """The decisions that it looks at."""
         return (*self._labels, *(leaf.key for leaf in self.expressions()))
+
+    def require_known(self, known: Iterable[str]) -> None:
+        """Refuse labels that no decision of a space has: such a constraint would hold for ever.
+
+        Raises:
+            ConfigError: It looks at a decision that is not in the space.
+        """
+        known = list(known)
+        for label in self.labels:
+            if label not in known:
+                near = did_you_mean(label, known)
+                raise ConfigError(
+                    f"a Constraint looks at {label!r}, which the space does not decide{near or f'; it decides {known}'}"
+                )
 
     def satisfied(self, architecture: Architecture) -> bool:
         """Whether an architecture may be."""

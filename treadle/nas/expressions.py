@@ -7,10 +7,13 @@ from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
+import torch
+
 from treadle.errors import ConfigError
 from treadle.nas.choosing import DEFAULTS, Chooser
 from treadle.nas.decisions import Decision, checked_weights, key_of, plain
 from treadle.nas.labelled import Labelled
+from treadle.nas.undecided import require_forward, undecided
 
 FREEZING = "treadle.nas: the architecture that a copy is frozen to"
 """The entry of a copy's memo that holds the architecture; without it a copy is a copy."""
@@ -65,19 +68,43 @@ class Expression:
         return list(found.values())
 
     def __int__(self) -> int:
+        self._require_forward()
         return int(self.value())
 
     def __index__(self) -> int:
+        self._require_forward()
         return operator.index(self.value())
 
     def __float__(self) -> float:
+        self._require_forward()
         return float(self.value())
 
+    def __iter__(self) -> Iterator[Any]:
+        self._require_forward()
+        return iter(self.value())
+
+    @property
+    def __torch_function__(self) -> Any:
+        """What torch calls instead of a function that gets it as an argument: a refusal where a model is being built.
+
+        Torch asks for it before it asks for `__index__`, whose refusal it would hide behind words of its own about
+        tuples of integers. In a forward there is nothing to call, and torch uses the value.
+        """
+        try:
+            self._require_forward()
+        except ConfigError as error:
+            return partial(_refuse, error)
+        return torch._C._disabled_torch_function_impl
+
     def __bool__(self) -> bool:
-        raise ConfigError(
-            f"{self!r} is not decided yet, so it is neither true nor false; use & and | instead of `and` and `or`, "
-            "condition(test, a, b) instead of `if`, and value_of(...) in a forward"
-        )
+        raise undecided(self._described())
+
+    def _require_forward(self) -> None:
+        require_forward(self._described(), placed=all(leaf.placed for leaf in self.leaves()))
+
+    def _described(self) -> str:
+        """Return what there is to decide, for messages: an expression of a layer's own making says nothing."""
+        return " and ".join(repr(leaf) for leaf in self.leaves()) or repr(self)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         """Return a copy, or the value if the copy is a frozen network."""
@@ -394,6 +421,10 @@ def copied(value: Kind, memo: dict[Any, Any]) -> Kind:
     memo[id(value)] = copy
     vars(copy).update(deepcopy(vars(value), memo))
     return copy
+
+
+def _refuse(error: ConfigError, *_: Any, **__: Any) -> None:
+    raise error
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -31,6 +31,11 @@ class Labelled:
             )
         return self.label_now
 
+    @property
+    def placed(self) -> bool:
+        """Whether somebody has looked where it is used."""
+        return self._path is not None
+
     def located(self, path: str) -> None:
         """Take note of where it is used: its label, unless it was given one."""
         self._path = path

@@ -58,6 +58,8 @@ class Space:
         self._seen: set[int] = set()
         self._walk(self.model, "", [{}], {})
         self.decisions: dict[str, Decision] = {label: self._found[label] for label in self._ordered()}
+        for constraint in self.constraints:
+            constraint.require_known(self.decisions)
 
     # Reading the model ------------------------------------------------------------------------------------
 

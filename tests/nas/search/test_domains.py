@@ -133,3 +133,41 @@ MISTAKES = [
 def test_a_domain_that_cannot_be_meant_is_refused(mistake: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mistake()
+
+
+def evaluated(space: Any, **options: Any) -> list[dict[str, Any]]:
+    """Return what the trials of a search were given."""
+    given: list[dict[str, Any]] = []
+
+    def judge(one: dict[str, Any]) -> float:
+        given.append(one)
+        return 0.0
+
+    nas.Search(space, judge, store="memory", **options).run()
+    return given
+
+
+@pytest.mark.parametrize("strategy", ["grid", "random", "tpe", "evolution"])
+def test_a_constraint_of_a_dict_space_is_obeyed_and_is_no_setting(strategy: str) -> None:
+    width, depth = nas.ValueChoice([1, 2, 3], label="width"), nas.ValueChoice([1, 2, 3], label="depth")
+    space = {"net": {"width": width, "depth": depth, "rules": [nas.Constraint(width * depth <= 3)]}}
+    given = evaluated(space, strategy=strategy, trials=8, seed=0)
+    assert all(set(one["net"]) == {"width", "depth", "rules"} and one["net"]["rules"] == [] for one in given)
+    assert all(one["net"]["width"] * one["net"]["depth"] <= 3 for one in given)
+    if strategy == "grid":
+        assert len(given) == 5
+
+
+def test_a_constraint_that_is_a_function_sees_domains_by_their_places() -> None:
+    rule = nas.Constraint(lambda taken: taken["a.x"] != taken["y"], labels=["a.x", "y"])
+    space = {"a": {"x": nas.one_of(1, 2)}, "y": nas.one_of(1, 2), "rule": rule}
+    given = evaluated(space, strategy="grid")
+    assert given == [{"a": {"x": 1}, "y": 2}, {"a": {"x": 2}, "y": 1}]
+
+
+def test_a_constraint_on_a_value_that_a_dict_space_does_not_have_is_refused() -> None:
+    space = {"lr": nas.one_of(1, 2), "rule": nas.Constraint(lambda taken: True, labels=["lrr"])}
+    with pytest.raises(
+        ConfigError, match=r"a Constraint looks at 'lrr', which the space does not decide; did you mean 'lr'"
+    ):
+        nas.Search(space, lambda one: 0.0, store="memory")

@@ -20,6 +20,7 @@ from treadle.config import LazyCall
 from treadle.errors import ConfigError, MissingDependencyError
 from treadle.nas.search.launchers import spawning
 from treadle.nas.search.launchers.exchange import Exchange
+from treadle.nas.search.launchers.ray import RayWorker
 from treadle.nas.search.launchers.wire import Line, WireError, connect
 from treadle.nas.search.tasks import Task
 
@@ -291,3 +292,33 @@ def test_there_is_no_search_where_nobody_listens() -> None:
 
 def test_numbers_of_finished_trials_are_those_of_the_store(tmp_path: Path) -> None:
     assert numbers(search_in(tmp_path, trials=3).run()) == [0, 1, 2]
+
+
+class WorkerCrashedError(Exception):
+    """What Ray raises for a worker that was killed."""
+
+
+class Cluster:
+    """As much of Ray as a worker needs: one piece of work, which runs, has ended, or was lost."""
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+    def wait(self, references: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        return ([], references) if self.state == "running" else (references, [])
+
+    def get(self, reference: str) -> None:
+        if self.state == "lost":
+            raise WorkerCrashedError("The worker died unexpectedly while executing this task.\nCheck its logs.")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("running", None),
+        ("ended", "ended by itself"),
+        ("lost", "died (WorkerCrashedError: The worker died unexpectedly while executing this task.)"),
+    ],
+)
+def test_a_worker_that_ray_lost_has_not_ended_well(state: str, words: str | None) -> None:
+    assert RayWorker(Cluster(state), "work").ended() == words

@@ -5,14 +5,17 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from tests.nas.search.support import Killed, letters, noisy, numbers, search_in, without_clocks
 from treadle import nas
 from treadle.nas.search import presence
+from treadle.nas.search import store as stores_module
 from treadle.nas.search.history import OWNER
 from treadle.nas.search.mutex import study_as_mutex
 from treadle.nas.search.presence import Presence, Watch, machine, start_of
@@ -233,3 +236,23 @@ def test_optunas_own_logs_are_quiet_and_its_level_is_put_back(
     finally:
         optuna.logging.set_verbosity(before)
     assert "A new study" not in capfd.readouterr().err
+
+
+def test_the_password_of_a_store_is_never_shown() -> None:
+    url = "nosuchdialect://user:secretpw@db.example/trials"
+    with pytest.raises(
+        nas.SearchError, match=r"nosuchdialect://user:\*\*\*@db.example/trials' cannot be open"
+    ) as caught:
+        Store(url, "search", ["maximize"], {"space": {}, "objectives": [], "seed": 0})
+    assert "secretpw" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_password_of_a_store_with_another_search_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: Any = optuna.storages.InMemoryStorage()
+    monkeypatch.setattr(stores_module, "_opened", lambda place: kept)
+    url = "mysql+pymysql://user:secretpw@db.example/trials"
+    Store(url, "search", ["maximize"], {"space": {}, "objectives": [], "seed": 0})
+    with pytest.raises(
+        nas.SearchError, match=r"mysql\+pymysql://user:\*\*\*@db.example/trials holds a search 'search' wi"
+    ):
+        Store(url, "search", ["maximize"], {"space": {}, "objectives": [], "seed": 1})

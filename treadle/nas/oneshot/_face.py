@@ -49,7 +49,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         validation_dataset: What the architecture is judged on.
         batch_size: Samples in a batch, on each process.
         workers: Processes that fetch samples; None as the core trainer thinks best.
-        grad_clip: Bounds the norm of the gradient of the weights.
+        grad_clip: Bounds the norm of the gradient of the weights; 0 or None does not.
         warmup_epochs: Epochs in which only the weights are trained.
         scheduler: Called with the optimizer of the weights, returns its schedule; placeholders in it are replaced.
         gradient_accumulation_steps: Batches in an update.
@@ -95,7 +95,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         self._space = Space(model)
         self.num_epochs, self._seed = num_epochs, seed
         self.penalties = [penalties] if isinstance(penalties, Penalty) else list(penalties)
-        self._log_every = log_frequency or 50
+        self._log_every = 50 if log_frequency is None else log_frequency
         judged = _as_torchmetrics(metrics)
         self._evaluates = judged is not None
         self._train_data, validation = self._data(dataset, validation_dataset, split)
@@ -105,7 +105,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             batch_size=batch_size,
             loader_options=loading,
             warmup_epochs=warmup_epochs,
-            clip_norm=grad_clip,
+            clip_norm=grad_clip or None,
             architecture_clip_norm=self._architecture_clip(),
             metrics=None if judged is not None else metrics,
             scheduler=scheduler,
@@ -117,6 +117,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         self.core = self._make_core(supernet, loss, optimizers, own | options)
         self.core.trainer_name = type(self).__name__
         self.core.draw_found = self._draw_found
+        self._initial = _values(supernet.architecture)
 
     # What each algorithm adds -------------------------------------------------------------------------------
 
@@ -219,8 +220,14 @@ class OneShotTrainer(BaseOneShotTrainer):
             self.core.print(f"no picture of the architecture: {error}")
 
     def _has_found(self) -> bool:
-        """Whether there is something to export."""
-        return True
+        """Whether there is something to export: something was trained, or put into the weights of candidates."""
+        return self.core.progress.step > 0 or self._initial != _values(self.supernet.architecture)
+
+    def _refuse_export(self) -> None:
+        raise ConfigError(
+            f"{type(self).__name__} has trained nothing yet, so there is nothing to export; call fit() first, and "
+            'fit(resume="auto") for a search that is in a folder already'
+        )
 
     def probabilities(self) -> dict[str, dict[Any, float]]:
         """Return the weight of each candidate, by row; those of a row sum to one, and nothing is random in them."""
@@ -253,6 +260,8 @@ class OneShotTrainer(BaseOneShotTrainer):
         """
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ConfigError(f"export: top_k={top_k!r} must be a whole number from 1")
+        if not self._has_found():
+            self._refuse_export()
         found = self._ranked(top_k or 1)
         if with_weights:
             found = [one._replace(network=freeze(self._space.model, one.architecture)) for one in found]
@@ -301,6 +310,11 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
     for option in options:
         if option not in known:
             raise ConfigError(f"{name} takes no {option!r}{did_you_mean(option, known)}")
+
+
+def _values(architecture: nn.Module | None) -> list[Any]:
+    """Return what is known of the choices, as plain numbers that nothing changes."""
+    return [] if architecture is None else [weight.tolist() for weight in architecture.parameters()]
 
 
 def _as_torchmetrics(metrics: Any) -> Any:

@@ -221,12 +221,14 @@ class SposTrainer(OneShotTrainer):
     def _has_found(self) -> bool:
         return self.core.progress.epoch >= self._epochs() and bool(self.core.evolution.ranked())
 
+    def _refuse_export(self) -> None:
+        judged = len(self.core.evolution.ranked())
+        raise ConfigError(
+            f"SposTrainer has judged {judged} networks and not come to the end of its search; call fit() first"
+        )
+
     def _ranked(self, most: int) -> list[Found]:
         judged = self.core.evolution.ranked()
-        if not self._has_found():
-            raise ConfigError(
-                f"SposTrainer has judged {len(judged)} networks and not come to the end of its search; call fit() first"
-            )
         return [Found(dict(architecture), score) for architecture, score in judged[:most]]
 
     def _finished(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.nas.constraints import Constraint
 from treadle.nas.expressions import Expression, ValueChoice
 from treadle.nas.search.dimensions import Categorical, Dimension, dimension_of
 from treadle.nas.search.domains import Choice, Range
@@ -35,6 +36,16 @@ def domains_in(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield from domains_in(item, (*place, key))
 
 
+def constraints_in(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Constraint]]:
+    """Yield every constraint in a config, or in plain dicts, lists and tuples, with its place."""
+    value = _value(tree)
+    if isinstance(value, Constraint):
+        yield place, value
+    elif not isinstance(value, _DOMAINS):
+        for key, item in _items(value):
+            yield from constraints_in(item, (*place, key))
+
+
 def has_domains(tree: Any) -> bool:
     """Whether there is anything to decide in a config."""
     return next(domains_in(tree), None) is not None
@@ -59,13 +70,15 @@ def dimensions_in(tree: Any, prefix: str = "") -> dict[str, Dimension]:
 
 
 def with_values(tree: Any, taken: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return a copy of a config in which each domain is replaced by its value."""
+    """Return a copy of a config in which each domain is replaced by its value, without the constraints."""
     places = list(domains_in(tree))
     if places and not places[0][0]:
         return _decided(places[0][1], prefix, taken)
     copied = _thawed(copy.deepcopy(tree))
     for place, domain in places:
         copied = _put(copied, place, _decided(domain, prefix + name_of_place(place), taken))
+    for place, _ in reversed(list(constraints_in(tree))):
+        copied = _removed(copied, place)
     return copied
 
 
@@ -137,6 +150,18 @@ def _thawed(tree: Any) -> Any:
         from omegaconf import OmegaConf
 
         OmegaConf.set_readonly(tree, False)
+    return tree
+
+
+def _removed(tree: Any, place: Place) -> Any:
+    """Return the tree without what is at a place."""
+    key, rest = place[0], place[1:]
+    if rest:
+        inner = tree._get_node(key) if hasattr(tree, "_content") else tree[key]
+        return _put(tree, (key,), _removed(inner, rest))
+    if type(tree) is tuple:
+        return (*tree[:key], *tree[key + 1 :])
+    del tree[key]
     return tree
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.credentials import without_passwords
 from treadle.errors import ConfigError
 from treadle.nas.search.errors import SearchError
 from treadle.nas.search.history import OWNER
@@ -49,7 +50,7 @@ class Store:
     ) -> None:
         self.name = name
         opened = _opened(place)
-        self.shown = "memory" if place == MEMORY else str(place)
+        self.shown = "memory" if place == MEMORY else without_passwords(str(place))
         with quiet_optuna():
             self.study: Study = optuna().create_study(
                 study_name=name, storage=opened, directions=list(directions), load_if_exists=True
@@ -186,7 +187,8 @@ def _opened(place: Any) -> Any:
         try:
             return library.storages.RDBStorage(place)
         except Exception as error:
-            raise SearchError(f"the store {place!r} cannot be opened: {error}") from error
+            # Without its cause: a traceback would print what the library quotes.
+            raise SearchError(without_passwords(f"the store {place!r} cannot be opened: {error}")) from None
     if not isinstance(place, (str, os.PathLike)):
         raise ConfigError(f"store={place!r} must be the path of a journal, the URL of a database, or {MEMORY!r}")
     return library.storages.JournalStorage(_journal(Path(place)))

@@ -12,7 +12,7 @@ from treadle.nas.classic_values import build, decode, encode
 from treadle.nas.decisions import Architecture, Decision, Subset
 from treadle.nas.freezing import freeze
 from treadle.nas.search.dimensions import Categorical, Dimension
-from treadle.nas.search.placing import dimensions_in, has_domains, with_values
+from treadle.nas.search.placing import constraints_in, dimensions_in, has_domains, with_values
 from treadle.nas.search.searched import Searched
 from treadle.nas.space import Space
 
@@ -124,6 +124,18 @@ class ConfigSearched(Searched):
     def __init__(self, given: Any, prefix: str = "") -> None:
         self.given, self.prefix = given, prefix
         self.dimensions = dimensions_in(given, prefix)
+        self.constraints = [constraint for _, constraint in constraints_in(given)]
+        for constraint in self.constraints:
+            constraint.require_known(self.dimensions)
+
+    def allows(self, taken: Architecture) -> bool:
+        """Whether all constraints are satisfied."""
+        return all(constraint.satisfied(taken) for constraint in self.constraints)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some combinations of values are not to be had."""
+        return bool(self.constraints)
 
     def task(self, taken: Architecture) -> Value:
         """Return the config with values."""

@@ -11,7 +11,6 @@ from treadle.nas.search.launchers.spawning import (
     Process,
     Spawned,
     device_environment,
-    in_words,
     worker_environment,
 )
 from treadle.nas.search.launchers.wire import Line, WireError
@@ -87,15 +86,15 @@ class Processes(Launcher):
         for slot in list(self._slots.values()):
             if self._is_late(slot):
                 self._lose(slot, "TimeoutError", f"the trial took longer than {self.timeout:g} seconds")
-            elif slot.line is None and slot.process.poll() is not None:
-                self._lose(slot, "WorkerError", f"the worker {in_words(slot.process.poll())} before it could begin")
+            elif slot.line is None and (how := slot.process.ended()) is not None:
+                self._lose(slot, "WorkerError", f"the worker {how} before it could begin")
 
     def _hear(self, said: Said) -> None:
         slot = self._slots.get(said.worker)
         if slot is None:
             return
         if said.message is GONE:
-            self._lose(slot, "WorkerError", f"the worker {in_words(self._status(slot))}")
+            self._lose(slot, "WorkerError", f"the worker {self._how_it_ended(slot)}")
         elif "ready" in said.message:
             slot.line = said.line
             self._hand_over(slot)
@@ -127,11 +126,11 @@ class Processes(Launcher):
         slot.process.kill()
         self._end(slot, Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"}))
 
-    def _status(self, slot: Slot) -> int | None:
+    def _how_it_ended(self, slot: Slot) -> str:
         deadline = time.monotonic() + DYING_SECONDS
-        while slot.process.poll() is None and time.monotonic() < deadline:
+        while (how := slot.process.ended()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        return slot.process.poll()
+        return how or "hung up"
 
     def _is_late(self, slot: Slot) -> bool:
         # A worker that is still loading its libraries has not begun the trial.
@@ -146,7 +145,7 @@ class Processes(Launcher):
             else:
                 slot.process.kill()
         for slot in self._slots.values():
-            self._status(slot)
+            self._how_it_ended(slot)
             slot.process.kill()
         self._slots.clear()
         self.exchange.close()

@@ -50,7 +50,7 @@ class Ray(Processes):
         """Have Ray start a worker."""
         path = [os.path.abspath(entry) for entry in sys.path]
         remote = self._ray.remote(_serve).options(max_retries=0, **self._resources)
-        return _RayWorker(self._ray, remote.remote(self.exchange.address(name), path))
+        return RayWorker(self._ray, remote.remote(self.exchange.address(name), path))
 
 
 def _serve(address: str, path: list[str]) -> None:
@@ -58,16 +58,27 @@ def _serve(address: str, path: list[str]) -> None:
     main()
 
 
-class _RayWorker:
-    """A worker that Ray has started, as if it were a process."""
+class RayWorker:
+    """A worker that Ray has started, as if it were a process.
+
+    Args:
+        ray: The library.
+        reference: What Ray calls the work.
+    """
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self._ray, self._reference = ray, reference
 
-    def poll(self) -> int | None:
-        """Return 0 once it has ended; None while it runs or waits for room."""
+    def ended(self) -> str | None:
+        """Return in words how it ended; None while it runs or waits for room."""
         done, _ = self._ray.wait([self._reference], timeout=0)
-        return 0 if done else None
+        if not done:
+            return None
+        try:
+            self._ray.get(self._reference)
+        except Exception as error:  # Ray's word for a worker that was killed, or what the worker itself raised
+            return f"died ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'})"
+        return "ended by itself"
 
     def kill(self) -> None:
         """End it."""

@@ -18,8 +18,8 @@ WORKER = "treadle.nas.search.worker"
 class Spawned(Protocol):
     """A worker that was started."""
 
-    def poll(self) -> int | None:
-        """Return its exit status; None while it runs."""
+    def ended(self) -> str | None:
+        """Return in words how it ended; None while it runs."""
 
     def kill(self) -> None:
         """End it, and all that it started."""
@@ -37,9 +37,10 @@ class Process:
         # In a session of its own: Ctrl-C is for the search, which then ends its workers.
         self._process = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True)
 
-    def poll(self) -> int | None:
-        """Return its exit status; None while it runs."""
-        return self._process.poll()
+    def ended(self) -> str | None:
+        """Return in words how it ended; None while it runs."""
+        status = self._process.poll()
+        return None if status is None else in_words(status)
 
     def kill(self) -> None:
         """End it, and all that it started."""
@@ -77,12 +78,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_words(status: int | None) -> str:
+def in_words(status: int) -> str:
     """Return how a process ended.
 
     >>> in_words(-9), in_words(1)
     ('was killed by SIGKILL', 'ended with status 1')
     """
-    if status is None:
-        return "hung up"
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.errors import ConfigError
 from treadle.nas.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer
 from treadle.nas.search.launchers.exchange import GONE, Exchange, Said
-from treadle.nas.search.launchers.spawning import WORKER, Process, in_words, worker_environment
+from treadle.nas.search.launchers.spawning import WORKER, Process, worker_environment
 from treadle.nas.search.launchers.wire import Line, WireError
 from treadle.nas.search.session import Session
 from treadle.nas.search.tasks import Task
@@ -76,8 +76,8 @@ class Torchrun(Launcher):
         for name, group in list(self._groups.items()):
             if self._is_late(group):
                 self._end(name, _failure("TimeoutError", f"the trial took longer than {self.timeout:g} seconds"))
-            elif group.process.poll() is not None:
-                words = f"the processes' launcher {in_words(group.process.poll())}"
+            elif (how := group.process.ended()) is not None:
+                words = f"the processes' launcher {how}"
                 self._end(name, group.endings.get(0) or _failure("WorkerError", words))
 
     def _hear(self, name: str, group: Group, said: Said) -> None:
