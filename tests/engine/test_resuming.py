@@ -347,7 +347,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"resume": "always"}, "train.resume='always' is unknown; use True, False or 'auto'"),
-        ({"load_weight": 5}, "train.load_weight=5 must be a path, or '' for none"),
+        ({"load_weight": 5}, "train.load_weight=5 must be text, a path or None"),
     ],
 )
 def test_settings_of_a_start_that_mean_nothing_are_refused(

@@ -67,11 +67,13 @@ def load_for_run(source: str, overrides: Sequence[str], *, fast: bool = False) -
     """
     from treadle.config import LazyConfig
     from treadle.engine.building import complete
+    from treadle.engine.keys import check_keys
 
     config = complete(load_config(source))
     if fast:
         config.train.update(FAST)
     LazyConfig.apply_overrides(config, list(overrides))
+    check_keys(config)
     LazyConfig.check(config)
     return config
 

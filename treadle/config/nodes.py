@@ -82,6 +82,7 @@ class ConfigDict(DictConfig):
     def __deepcopy__(self, memo: dict[int, Any]) -> "ConfigDict":
         copied: ConfigDict = _retyped(super().__deepcopy__(memo), type(self))
         copied.__dict__["_file"] = self.__dict__["_file"]
+        copied.__dict__["_overridden"] = self.__dict__.get("_overridden")
         return copied
 
     def _set_item_impl(self, key: Any, value: Any) -> None:

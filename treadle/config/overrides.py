@@ -12,7 +12,8 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict
 from treadle.config.locating import title
 from treadle.config.nodes import TARGET, ConfigDict, children, is_lazy, location
 from treadle.config.override_values import parse_value
-from treadle.config.signatures import accepted_names, check_tree, target_of
+from treadle.config.signatures import accepted_names, check_tree, default_of, target_of
+from treadle.config.truth import truth_of
 from treadle.errors import ConfigError
 
 _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=+~][^=]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)
@@ -61,6 +62,9 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
         for override in parsed:
             _apply(changed, override)
         check_tree(changed, load_targets=False)
+    # Whoever finds fault with a value later can say where it was given.
+    given = {".".join(override.parts): override.text for override in parsed}
+    config.__dict__["_overridden"] = {**(config.__dict__.get("_overridden") or {}), **given}
     return config
 
 
@@ -85,7 +89,15 @@ def _set(config: DictConfig, override: Override, parts: list[str], value: Any) -
         raise ConfigError(
             f"{override.text!r} adds a key that {location(config)} has already; write {override.text[1:]} to change it"
         )
-    _assign(holder, key, value, override)
+    _assign(holder, key, truth_of(value) if _is_truth(holder, key, current) else value, override)
+
+
+def _is_truth(holder: DictConfig | ListConfig, key: Any, current: Node | None) -> bool:
+    """Whether True or False is meant: that stands there now, or a call has it as the default of the argument."""
+    if current is not None:
+        return isinstance(current._value(), bool)
+    target = target_of(holder, load=False) if is_lazy(holder) else None
+    return target is not None and isinstance(default_of(target, str(key)), bool)
 
 
 def _assign(holder: DictConfig | ListConfig, key: Any, value: Any, override: Override) -> None:

@@ -35,6 +35,19 @@ def accepted_names(target: Any) -> list[str] | None:
     return names
 
 
+def default_of(target: Any, name: str) -> Any:
+    """Return the default of an argument of `target`; None where it has none, or does not tell.
+
+    >>> default_of(lambda rate, *, decay=0.5: None, "decay")
+    0.5
+    """
+    try:
+        parameter = inspect.signature(target).parameters.get(name)
+    except (TypeError, ValueError):
+        return None
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
 def check_names(target: Any, names: Iterable[str], node: DictConfig | None = None) -> None:
     """Raise for the first of `names` that `target` does not take; `node` is the call, for the message."""
     accepted = accepted_names(target)

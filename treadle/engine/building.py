@@ -10,9 +10,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from treadle.config import ConfigDict, get_config, instantiate, try_get_key
-from treadle.config.nodes import is_lazy
+from treadle.config.nodes import is_lazy, is_plain_mapping
 from treadle.config.signatures import accepted_names, target_of
 from treadle.data import make_loader
+from treadle.engine.keys import check_keys
 from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -56,17 +57,21 @@ def complete(cfg: Any) -> ConfigDict:
     """Return a copy of a config in which `train` has every key, with its default where the config has none.
 
     Raises:
-        ConfigError: It has no `train`.
+        ConfigError: It has no `train`, a key is misspelt, or a value is none that its key takes.
     """
-    copied = ConfigDict(cfg, file=vars(cfg).get("_file") if isinstance(cfg, DictConfig) else None)
+    origins = vars(cfg) if isinstance(cfg, DictConfig) else {}
+    copied = ConfigDict(cfg, file=origins.get("_file"))
+    copied.__dict__["_overridden"] = origins.get("_overridden")
     if try_get_key(copied, "train") is None:
         raise ConfigError("the config has no `train`; begin with train = get_config('common/train.py').train")
     with open_dict(copied):
-        train = get_config("common/train.py").train
-        with open_dict(train):
-            _open_everywhere(train)
-            train.update(copied.train)
-        copied.train = train
+        if is_plain_mapping(copied._get_node("train")):
+            train = get_config("common/train.py").train
+            with open_dict(train):
+                _open_everywhere(train)
+                train.update(copied.train)
+            copied.train = train
+        check_keys(copied)
     return copied
 
 

@@ -26,6 +26,7 @@ from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
 from treadle.engine.graph import BUDGET, Graph
 from treadle.engine.graph_trainer import GraphTrainer
 from treadle.engine.hook_base import HookBase
+from treadle.engine.keys import check_keys, tell_unknown
 from treadle.engine.logs import setup_logger
 from treadle.engine.options import (
     check_supported,
@@ -76,6 +77,7 @@ class DefaultTrainer(TrainerBase):
         self.cfg = cfg = building.complete(cfg)
         check_supported(cfg)
         setup_logger(cfg.train.output_dir)
+        tell_unknown(check_keys(cfg))
         folder, timeout = Path(cfg.train.output_dir), try_get_key(cfg, "train.dist.timeout", default=None)
         self._processes = Processes(device_of(cfg), timeout=timeout, folder=folder)
         seed_all(cfg.train.seed)
@@ -163,8 +165,6 @@ class DefaultTrainer(TrainerBase):
             raise ConfigError(f"train.resume={resume!r} is unknown; use True, False or 'auto'")
         self._resumes = bool(resume)
         weights = self.cfg.train.load_weight
-        if weights is not None and not isinstance(weights, (str, os.PathLike)):
-            raise ConfigError(f"train.load_weight={weights!r} must be a path, or '' for none")
         if not self._resumes and dist.broadcast_from_main(self.checkpointer.has_checkpoint()):
             raise CheckpointError(
                 f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to go on "

@@ -48,9 +48,19 @@ def check_supported(cfg: Any) -> None:
             "train.nccl_fusion_threshold_mb"
         )
     execution_of(cfg)
+    precision_of(cfg)
     loss_scaling_of(cfg)
     lr_scaling_of(cfg)
     _check_world(cfg)
+    _check_placement(cfg)
+
+
+def _check_placement(cfg: Any) -> None:
+    place = try_get_key(cfg, "train.input_placement_device", default=None)
+    try:
+        torch.device(place or "cpu")
+    except RuntimeError as error:
+        raise ConfigError(f"train.input_placement_device={place!r} is no device; use 'cuda', 'cpu' or None") from error
 
 
 def _check_stages(cfg: Any) -> None:
@@ -177,12 +187,11 @@ def precision_of(cfg: Any) -> str:
     Raises:
         ConfigError: `amp.dtype` is none of these.
     """
-    if not try_get_key(cfg, "train.amp.enabled", default=False):
-        return "fp32"
-    dtype = str(try_get_key(cfg, "train.amp.dtype", default=None) or "bf16").removeprefix("torch.")
+    given = try_get_key(cfg, "train.amp.dtype", default=None)
+    dtype = "bf16" if given is None else str(given).removeprefix("torch.")
     if dtype not in PRECISIONS:
         raise ConfigError(f"train.amp.dtype={dtype!r} is unknown; use 'bf16' or 'fp16'")
-    return PRECISIONS[dtype]
+    return PRECISIONS[dtype] if try_get_key(cfg, "train.amp.enabled", default=False) else "fp32"
 
 
 def loss_scaling_of(cfg: Any) -> LossScaling | None:

@@ -1,4 +1,7 @@
-"""The settings of a run that is driven from a config; docs/config.md says what each key means."""
+"""The settings of a run that is driven from a config; docs/engine.md says what each key means."""
+
+from os import PathLike
+from typing import Any, Literal
 
 from treadle.config import LazyCall
 
@@ -70,4 +73,64 @@ train = {
         "timeout": 1800,
     },
     "input_placement_device": "cuda",
+}
+
+# What a key may hold is what its default is, an instance of the same type. Here stand those whose default does not tell
+# it, or that take more.
+_types = {
+    "output_dir": str | PathLike,
+    "train_micro_batch_size": int | None,
+    "global_batch_size": int | None,
+    "num_accumulation_steps": int | None,
+    "train_epoch": float,
+    "warmup_ratio": float,
+    "lr_scaling.rule": str | None,
+    "lr_scaling.reference_batch_size": int | None,
+    "resume": bool | str | None,
+    "load_weight": str | PathLike | None,
+    "seed": int | None,
+    "execution": str | None,
+    "amp.dtype": Any,  # text, or torch.float16; the one that reads it knows them
+    "amp.loss_scaling": dict | None,
+    "matmul_precision": str | None,
+    "convolution_precision": str | None,
+    "activation_checkpoint.modules": list[str] | None,
+    "on_nonfinite": str | None,
+    "tokens_per_sample": float | None,
+    "flops_per_sample": float | None,
+    "peak_flops": float | None,
+    "nccl_fusion_threshold_mb": float | None,
+    "nccl_fusion_max_ops": int | None,
+    "checkpointer.max_to_keep": int | None,
+    "checkpointer.save_model_after_n_epoch": int | None,
+    "evaluation.evaluator": LazyCall | dict,
+    "evaluation.eval_after_n_epoch": int | None,
+    "evaluation.eval_mode": Literal["max", "min"],
+    "scheduler": LazyCall | None,
+    "dist.data_parallel_size": int | None,
+    "dist.tensor_parallel_size": int | None,
+    "dist.pipeline_parallel_size": int | None,
+    "dist.pipeline_num_layers": int | None,
+    "dist.custom_pipeline_stage_id": list[int] | None,
+    "dist.num_nodes": int | None,
+    "dist.num_gpus_per_node": int | None,
+    "dist.timeout": float | None,
+    "input_placement_device": str | None,
+}
+
+# The least that a number may be, where nothing else says so.
+_least = {
+    "log_period": 1,
+    "tokens_per_sample": 0,
+    "flops_per_sample": 0,
+    "peak_flops": 0,
+    "zero_optimization.stage": 1,
+    "nccl_fusion_threshold_mb": 0,
+    "checkpointer.max_to_keep": 1,
+    "test_micro_batch_size": 1,
+    "evaluation.eval_period": 0,
+    "evaluation.eval_iter": 1,
+    "dist.data_parallel_size": 1,
+    "dist.tensor_parallel_size": 1,
+    "dist.pipeline_parallel_size": 1,
 }

@@ -10,3 +10,6 @@ graph = {
     "compile_budget": 8,
     "auto_parallel": {"enabled": False},
 }
+
+# As in common/train.py: what the default does not tell.
+_types = {"mode": str | None}
