@@ -14,6 +14,7 @@ from treadle.gradients import norm_of
 from treadle.leaving import LeavingRequests, leave
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.result import find_best
+from treadle.run_lock import held_here
 
 PATIENCE_AFTER_FAILURE = 10.0
 """Seconds that the last checkpoint of a run that failed waits for the parts of other ranks."""
@@ -42,6 +43,9 @@ class Running(Opening):
         self._judged = self._judgements()
         if self._started_at is None:
             self._started_at = self.progress.step
+            lock = None if self.run_dir is None else held_here(self.run_dir)
+            if lock is not None:
+                lock.note_begin()
             self._write_manifest()
             if fresh:
                 self._save()
@@ -191,6 +195,7 @@ class Running(Opening):
                 self._saver.wait()
             except CheckpointError as error:
                 self.print(str(error))
+        self._keep_folder_while_writing()
         if self._metrics_file is not None:
             self.storage.flush()
             self._metrics_file.close()
@@ -198,6 +203,13 @@ class Running(Opening):
         actions, self._afterwards = self._afterwards, []
         for action in actions:
             action()
+
+    def _keep_folder_while_writing(self) -> None:
+        """Let nobody else into the folder while a checkpoint is still being written into it."""
+        writer = None if self._saver is None else self._saver.writer()
+        lock = None if self.run_dir is None else held_here(self.run_dir)
+        if writer is not None and lock is not None:
+            lock.hold_for(writer)
 
     def afterwards(self, action: Callable[[], object]) -> None:
         """Have `action` called once the files of this run are complete and closed, however the run ends."""

@@ -1,32 +1,23 @@
-"""Who trains in a run's folder, and how that ended: `status.json`, and a lock that dies with its process.
+"""Who trains in a run's folder, and how that ended: `status.json`, and whether its lock is held.
 
 Nothing here needs torch, so that a list of runs is there at once.
 """
 
-import errno
 import fcntl
 import json
 import os
 import platform
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from treadle.credentials import without_passwords
 from treadle.errors import CheckpointError
-from treadle.leaving import PreemptedExit
+from treadle.process_identity import machine, start_of
 
 STATUS = "status.json"
 LOCK = ".lock"
-PATIENCE = 10.0
-"""Seconds that a run waits for a process that is just being killed, and still holds the folder."""
-
-_held: set[Path] = set()
-"""The folders that this process itself trains in."""
 
 RUNNING, FINISHED, STOPPED, FAILED, KILLED = "running", "finished", "stopped", "failed", "killed"
 
@@ -45,6 +36,8 @@ class RunStatus:
         command: Its command line.
         processes: How many processes there were.
         processes_here: How many of them were on this machine.
+        machine: The machine since it was last started, as far as that is known.
+        started: When the process was started, in the words of the system.
     """
 
     state: str
@@ -56,6 +49,8 @@ class RunStatus:
     command: tuple[str, ...] = ()
     processes: int = 1
     processes_here: int = 1
+    machine: str = ""
+    started: str = ""
 
 
 def read_status(run: Path) -> RunStatus | None:
@@ -63,31 +58,47 @@ def read_status(run: Path) -> RunStatus | None:
 
     A run that says it is running while no process holds its folder was killed.
     """
+    status = recorded_status(run)
+    if status is not None and status.state == RUNNING and not is_occupied(run):
+        return replace(status, state=KILLED, message="its process ended without a word")
+    return status
+
+
+def recorded_status(run: Path) -> RunStatus | None:
+    """Return what the run in a folder last said of itself, whether that still holds or not."""
     try:
         content: Any = json.loads((run / STATUS).read_text(encoding="utf-8"))
         known = {name: value for name, value in content.items() if name in RunStatus.__dataclass_fields__}
         known["command"] = tuple(known.get("command", ()))
-        status = RunStatus(**known)
+        return RunStatus(**known)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-    if status.state == RUNNING and not is_occupied(run):
-        return RunStatus(**{**asdict(status), "state": KILLED, "message": "its process ended without a word"})
-    return status
+
+
+def may_live(status: RunStatus) -> bool:
+    """Whether the process that said this may still be there: on another machine nobody knows, here the system does."""
+    if status.machine.partition(":")[0] != machine().partition(":")[0]:
+        return True
+    began = start_of(status.pid)
+    return status.machine == machine() and began is not None and began == status.started
 
 
 def is_occupied(run: Path) -> bool:
     """Whether a process trains in the folder now."""
-    if run.resolve() in _held:
-        return True  # to look would give it away: a process loses its lock when it closes the file, however often open
     try:
-        file = (run / LOCK).open()
+        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno in (errno.EACCES, errno.EAGAIN)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # A file system without locks: there is only what the run says of itself.
+        status = recorded_status(run)
+        return status is not None and status.state == RUNNING and may_live(status)
+    finally:
+        os.close(descriptor)
     return False
 
 
@@ -105,103 +116,24 @@ def made(run: Path) -> Iterator[None]:
         raise CheckpointError(f"the run folder {run} cannot be written: {error}; choose another folder") from error
 
 
-class Occupation:
-    """Holds the folder of a run while this process trains in it, and notes how that ended.
-
-    The lock is one that a forked worker does not inherit, and that the kernel takes back from a process that was
-    killed.
-
-    Args:
-        run: The folder.
-        processes: How many processes train.
-        processes_here: How many of them on this machine.
-
-    Raises:
-        CheckpointError: Another process trains in the folder, or it cannot be written.
-    """
-
-    def __init__(self, run: Path, *, processes: int = 1, processes_here: int = 1) -> None:
-        self._run = run
-        with made(run):
-            self._file = (run / LOCK).open("a+")
-        try:
-            self._lock(time.monotonic() + PATIENCE)
-        except BaseException:
-            self._file.close()
-            raise
-        self._status = RunStatus(
-            RUNNING,
-            since=time.time(),
-            pid=os.getpid(),
-            host=platform.node(),
-            folder=os.getcwd(),
-            command=tuple(without_passwords(argument) for argument in sys.argv),
-            processes=processes,
-            processes_here=processes_here,
-        )
-        _held.add(run.resolve())
-        self._write(self._status)
-
-    def _lock(self, deadline: float) -> None:
-        while True:
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    return  # a file system without locks: better an unguarded run than none
-                if time.monotonic() > deadline:
-                    raise CheckpointError(in_use(self._run)) from error
-                time.sleep(0.05)
-                continue
-            return
-
-    def end(self, state: str, message: str = "") -> None:
-        """Note how the run ended, and let go of the folder."""
-        self._write(RunStatus(**{**asdict(self._status), "state": state, "message": message, "since": time.time()}))
-        _held.discard(self._run.resolve())
-        self._file.close()
-
-    def _write(self, status: RunStatus) -> None:
-        temporary = self._run / f".{STATUS}"
-        with suppress(OSError):  # a full disk stops no run for that
-            temporary.write_text(json.dumps(asdict(status), indent=1), encoding="utf-8")
-            os.replace(temporary, self._run / STATUS)
-
-
-def require_free(run: Path) -> None:
-    """Refuse a folder in which another process trains, having waited a little for one that is being killed.
-
-    Raises:
-        CheckpointError: A process trains in it.
-    """
-    deadline = time.monotonic() + PATIENCE
-    while is_occupied(run):
-        if time.monotonic() > deadline:
-            raise CheckpointError(in_use(run))
-        time.sleep(0.05)
+def write_status(run: Path, status: RunStatus) -> None:
+    """Write what is to be known of the run in a folder."""
+    temporary = run / f".{STATUS}"
+    with suppress(OSError):  # a full disk stops no run for that
+        temporary.write_text(json.dumps(asdict(status), indent=1), encoding="utf-8")
+        os.replace(temporary, run / STATUS)
 
 
 def in_use(run: Path) -> str:
     """Return, in words, who trains in a folder and what to do about it."""
-    status = read_status(run)
-    who = "another process" if status is None else f"process {status.pid} on {status.host}"
-    return f"{run} is in use: {who} trains in it; wait for its end, stop it, or choose another folder"
-
-
-@contextmanager
-def ended(holder: Occupation | None, is_done: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Note how the block ended in the folder that `holder` holds; nothing on a process that holds none.
-
-    Args:
-        holder: What holds the folder.
-        is_done: Whether the run came to its end, asked after the block; otherwise it was stopped.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if holder is not None:
-            left = isinstance(error, (PreemptedExit, KeyboardInterrupt))
-            holder.end(STOPPED if left else FAILED, str(error) if left else f"{type(error).__name__}: {error}")
-        raise
-    if holder is not None:
-        holder.end(FINISHED if is_done() else STOPPED)
+    status = recorded_status(run)
+    if status is None:
+        who = "another process trains in it"
+    elif status.pid == os.getpid() and status.machine == machine():
+        who = "this process trains in it already"
+    else:
+        who = f"process {status.pid} on {status.host} trains in it"
+    what = "wait for its end, stop it, or choose another folder"
+    if status is not None and status.host != platform.node():
+        what += f"; if it is gone for good and the lock is not, remove {run / LOCK} and {run / STATUS}"
+    return f"{run} is in use: {who}; {what}"

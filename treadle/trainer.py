@@ -23,6 +23,7 @@ from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
 from treadle.progress import Cadence
 from treadle.result import TrainResult, find_best
+from treadle.run_lock import occupied
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
 from treadle.settings import Interval, RunSettings, one_limit
@@ -125,7 +126,8 @@ class Trainer(Attempting):
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
-        with self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
+        alone = occupied(self.run_dir, self.processes, lambda: not self._pauses)
+        with alone, self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
             return self._run_training()
 
     def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:

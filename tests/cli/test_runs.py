@@ -12,7 +12,8 @@ from tests.cli.conftest import Treadle
 from tests.interrupting import make_trainer, samples
 from treadle.cli.run_facts import facts_of, find_runs
 from treadle.errors import CheckpointError
-from treadle.run_status import STATUS, Occupation, read_status
+from treadle.run_lock import RunLock
+from treadle.run_status import STATUS, read_status
 
 CONFIG = "configs/small.py"
 
@@ -69,8 +70,9 @@ def test_a_run_that_an_error_ended_has_failed(project: Path, treadle: Treadle) -
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from treadle.run_status import Occupation, read_status
-holder = Occupation(Path(sys.argv[1]))
+from treadle.run_lock import RunLock
+from treadle.run_status import read_status
+holder = RunLock(Path(sys.argv[1]))
 print(read_status(Path(sys.argv[1])).state, flush=True)
 sys.stdin.read()
 holder.end("stopped", "asked to")
@@ -93,13 +95,13 @@ def test_a_run_is_running_while_its_process_lives_and_killed_when_that_is_gone(t
 
 
 def test_a_forked_worker_does_not_keep_the_folder_of_a_run_that_has_ended(tmp_path: Path) -> None:
-    holder = Occupation(tmp_path)
+    holder = RunLock(tmp_path)
     child = os.fork()
     if not child:
         os.read(os.pipe()[0], 1)
     try:
         holder.end("finished")
-        Occupation(tmp_path).end("finished")
+        RunLock(tmp_path).end("finished")
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -129,4 +131,4 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     message = r"the run folder .*file/run cannot be written: .*Not a directory.*; choose another folder"
     with pytest.raises(CheckpointError, match=message):
-        Occupation(tmp_path / "file" / "run")
+        RunLock(tmp_path / "file" / "run")

@@ -12,7 +12,8 @@ import pytest
 from tests.cli.conftest import Treadle
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.config import LazyConfig
-from treadle.run_status import Occupation, read_status
+from treadle.run_lock import RunLock
+from treadle.run_status import read_status
 
 CONFIG = "configs/small.py"
 
@@ -171,11 +172,11 @@ def test_a_folder_in_which_a_process_trains_is_refused(
     project: Path, treadle: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     treadle("train", CONFIG, "train.train_iter=1")
-    monkeypatch.setattr("treadle.run_status.PATIENCE", 0.0)
+    monkeypatch.setattr("treadle.run_lock.PATIENCE", 0.0)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # another process: a lock does not shut out the one that holds it
-        holder = Occupation(Path("runs/small"))
+        holder = RunLock(Path("runs/small"))
         os.write(writing, b"1")
         time.sleep(600)
         holder.end("stopped")

@@ -109,6 +109,10 @@ class Saver:
             self._thread = None
         self.check()
 
+    def writer(self) -> threading.Thread | None:
+        """Return the thread that may still be writing; None if nothing is being written."""
+        return self._thread
+
     def abandon(self, patience: float) -> None:
         """Wait for other ranks no longer than this: a run that failed on one of them must not be held up by it."""
         self.store.abandon(patience)

@@ -14,7 +14,8 @@ from treadle.cli.options import LaunchOptions, Overrides, Run, with_launch_optio
 from treadle.cli.reporting import reported
 from treadle.cli.sources import config_of_run, load_for_run
 from treadle.errors import ConfigError
-from treadle.run_status import read_status, require_free
+from treadle.run_lock import require_free
+from treadle.run_status import read_status
 
 if TYPE_CHECKING:
     from treadle.config import ConfigDict

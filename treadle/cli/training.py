@@ -16,7 +16,7 @@ from treadle.cli.options import LaunchOptions, Overrides, with_launch_options
 from treadle.cli.reporting import reported
 from treadle.cli.sources import folder_for, load_for_run
 from treadle.errors import ConfigError
-from treadle.run_status import require_free
+from treadle.run_lock import require_free
 
 
 @with_launch_options

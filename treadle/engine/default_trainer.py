@@ -17,7 +17,6 @@ from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
 from treadle.engine._adapter import CoreOptions, StepPlan
-from treadle.engine._occupying import occupied
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import Checkpointer
@@ -46,6 +45,7 @@ from treadle.errors import CheckpointError, ConfigError
 from treadle.lr_scaling import scale_rates
 from treadle.parallel import Processes
 from treadle.precision import Precision
+from treadle.run_lock import occupied, require_free_for_all
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class DefaultTrainer(TrainerBase):
         self.resume_or_load(cfg.train.resume)
         if not self.start_iter:
             # That of a run that is there is replaced once the run has been taken for this one.
+            require_free_for_all(folder, self._processes)
             self._save_config()
         self.register_hooks(self.build_hooks())
 
@@ -194,7 +195,8 @@ class DefaultTrainer(TrainerBase):
             logger.info("nothing to do: iteration %d of %d is reached", start, end)
             return self._last_eval_results
         self.start_iter = start
-        with occupied(Path(self.cfg.train.output_dir), lambda: self.iter >= self.max_iter):
+        folder = Path(self.cfg.train.output_dir)
+        with occupied(folder, self._processes, lambda: self.iter >= self.max_iter, encloses=True):
             self._run(start, max(start, end), resume=self._resumes)
         return self._last_eval_results
 

@@ -21,7 +21,8 @@ from treadle.recsys.dataset import Dataset
 from treadle.recsys.preparation import create_dataset
 from treadle.recsys.quick_start import build
 from treadle.recsys.search_space import Dimension
-from treadle.run_status import FINISHED, STOPPED, Occupation
+from treadle.run_lock import RunLock
+from treadle.run_status import FINISHED, STOPPED
 
 JOURNAL = "journal.log"
 BEST = "best.json"
@@ -141,7 +142,7 @@ class Search:
         if trials < 1:
             raise ConfigError(f"trials={trials}: make at least one")
         self._check_names()
-        holder = Occupation(self.folder)
+        holder = RunLock(self.folder)
         done = False
         try:
             result = self._run(trials, tell)

@@ -1,15 +1,15 @@
 """Who is searching: by that a search knows whether a trial that is said to be running still is."""
 
 import os
-import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from treadle.process_identity import machine, start_of
 
 BEAT_SECONDS = 10.0
 """How often a search says that it is alive, to those on other machines."""
@@ -104,33 +104,3 @@ def _runs_here(owner: Mapping[str, Any]) -> bool:
     if number == os.getpid():
         return owner.get("id") in _here
     return start_of(number) is not None and start_of(number) == owner.get("started")
-
-
-def machine() -> str:
-    """Return the name of this machine since it was last started."""
-    with suppress(OSError):
-        return f"{socket.gethostname()}:{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
-    return socket.gethostname()
-
-
-def start_of(process: int) -> str | None:
-    """Return when a process of this machine was started, in the words of the system; None if there is none."""
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return _exists(process)
-    fields = text.rpartition(")")[2].split()
-    # The third field is the state: a zombie has ended, and waits for its parent to ask.
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def _exists(process: int) -> str | None:
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        return ""
-    return ""

@@ -14,8 +14,9 @@ from treadle.recsys.bench.protocol import Protocol
 from treadle.recsys.bench.records import DONE, FAILED, Record
 from treadle.recsys.trainers.model_file import storable
 from treadle.run_folder import to_yaml
+from treadle.run_lock import RunLock
 from treadle.run_reading import read_json
-from treadle.run_status import FINISHED, STOPPED, Occupation
+from treadle.run_status import FINISHED, STOPPED
 
 PROTOCOL_FILE = "protocol.json"
 OWN = ("run_dir", "show_progress", "seed", "state")
@@ -64,7 +65,7 @@ class Benchmark:
             ConfigError: The folder holds a training of the same model with other settings.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        holder = Occupation(self.folder / ".work")
+        holder = RunLock(self.folder / ".work")
         state = STOPPED
         try:
             text = json.dumps({"dataset": self.protocol.dataset, **self.protocol.shared}, default=str)

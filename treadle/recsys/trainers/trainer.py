@@ -20,9 +20,9 @@ from treadle.recsys.trainers._keeping import Keeping
 from treadle.recsys.trainers.fitting import Fitting
 from treadle.recsys.trainers.learners import build_optimizer, warn_of_double_penalty
 from treadle.recsys.trainers.model_file import storable
-from treadle.recsys.trainers.occupying import occupied
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import is_overridden, required
+from treadle.run_lock import occupied
 from treadle.writers import EventWriter, TensorboardWriter, WandbWriter, WritersCallback
 
 NO_VALIDATION = -1.0
@@ -133,7 +133,7 @@ class Trainer(Keeping):
     def _run(self, core: RecsysCore, epochs: int, finish: Callable[[], None] | None = None) -> None:
         self._core, self._core_runs = core, True
         try:
-            with occupied(core.run_dir, self._processes):
+            with occupied(core.run_dir, self._processes, encloses=True):
                 core.run(epochs)
                 if finish is not None:
                     finish()
