@@ -30,7 +30,7 @@ from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_error
 from treadle.offload import OffloadedState, check_offload
-from treadle.parallel import LossModule, Plan, Processes
+from treadle.parallel import GradientExchange, LossModule, Plan, Processes
 from treadle.parallel.choosing import strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
@@ -133,6 +133,7 @@ class Foundation:
         self.execution = execution
         self.compile = Compile.of(compile or execution == "compile")
         self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
+        self.exchange = GradientExchange(self.processes, self)
         check_execution(execution, self.processes.device, self.compile)
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = Precision(precision, self.processes.device, loss_scaling, agree)

@@ -6,11 +6,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from treadle._opening import Opening
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.fingerprint import environment
 from treadle.gradients import norm_of
+from treadle.kept import kept_by
 from treadle.leaving import LeavingRequests, leave
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.result import find_best
@@ -49,6 +51,21 @@ class Running(Opening):
             self._write_manifest()
             if fresh:
                 self._save()
+
+    def _tell_of_untracked(self) -> None:
+        """Say which optimizers the trainer keeps that no checkpoint will hold."""
+        if self._saver is None:
+            return
+        given = list(self.optimizers().values())
+        for name, value in kept_by(self):
+            if isinstance(value, Optimizer) and not any(value is one for one in given):
+                given.append(value)
+                if not self._tracked.holds(value):
+                    called = name.rpartition(".")[2]
+                    self.print(
+                        f"{called}, of type {type(value).__name__}, is not saved with the run, and begins anew when it "
+                        "is resumed; call trainer.track(name=...) with it and with what it trains"
+                    )
 
     # Saving -----------------------------------------------------------------------------------------------
 

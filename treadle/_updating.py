@@ -139,6 +139,7 @@ class Updating(Running):
         if phase.scheduler is not None and self._scheduled_by_step and not self.recording:
             self.scheduler_step()
         self.optimizer_zero_grad()
+        self.exchange.note(None)
 
     def normalise_gradients(self, phase: Phase) -> None:
         """Make the gradient that of one batch with all samples of the window, over all ranks."""
@@ -154,6 +155,7 @@ class Updating(Running):
             self._learn_reach()
         self._scale.normalise(gradients_of(phase.trained), rider.grad)
         rider.grad = None
+        self.exchange.note(phase.optimizer)
 
     def _clip_gradients(self) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""

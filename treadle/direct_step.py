@@ -38,10 +38,20 @@ def _is_unobserved(optimizer: Optimizer) -> bool:
         type(optimizer) in (Adam, AdamW)
         and _is_torchs(type(optimizer).step, kept.get("step"))
         and not ("grad_scale" in kept or "found_inf" in kept)
-        and not (kept["_optimizer_step_pre_hooks"] or kept["_optimizer_step_post_hooks"])
-        and not (base._global_optimizer_pre_hooks or base._global_optimizer_post_hooks)
+        and not (kept["_optimizer_step_post_hooks"] or base._global_optimizer_post_hooks)
+        and _pass(optimizer, kept["_optimizer_step_pre_hooks"])
+        and _pass(optimizer, base._global_optimizer_pre_hooks)
         and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
     )
+
+
+def _pass(optimizer: Optimizer, hooks: dict[int, Any]) -> bool:
+    """Whether nobody would act before a step of `optimizer`: there are no hooks, or they say so."""
+    return not hooks or all(getattr(hook, "passes", _acts)(optimizer) for hook in hooks.values())
+
+
+def _acts(optimizer: Optimizer) -> bool:
+    return False
 
 
 def _is_torchs(of_class: Any, of_object: Any) -> bool:

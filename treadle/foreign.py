@@ -1,12 +1,9 @@
-"""Loops that a user wrote: their updates are counted and their gradients averaged all the same."""
+"""Loops that a user wrote: their updates are counted all the same."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
-
-from treadle.parallel import GradientAverager
-from treadle.phase import held_by
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -15,26 +12,20 @@ if TYPE_CHECKING:
 class ForeignUpdates:
     """While entered, every `optimizer.step()` outside the trainer's own `update` counts as an update.
 
-    Before it, gradients are averaged across the processes; after it, progress moves on and whatever is due by
-    steps happens at the end of the epoch, the only safe point that a loop of somebody else has.
+    After it progress moves on, and whatever is due by steps happens at the end of the epoch, the only safe point that
+    a loop of somebody else has. Gradients are averaged by the trainer's `exchange`.
     """
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
-        self._averager = GradientAverager(trainer.processes)
         self._handles: list[RemovableHandle] = []
         self._own_updates = trainer.progress.step
 
     def __enter__(self) -> Self:
         for optimizer in self._trainer.optimizers().values():
-            self._handles.append(optimizer.register_step_pre_hook(self._before))
             self._handles.append(optimizer.register_step_post_hook(self._after))
         self._trainer._begin_streams()
         return self
-
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._trainer.in_own_loop:
-            self._averager.average(held_by(optimizer))
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._trainer.in_own_loop:
@@ -52,8 +43,8 @@ class ForeignUpdates:
 class ForeignStep:
     """Makes one update of the loop out of a step that a user wrote, in which he calls `optimizer.step()` himself.
 
-    Before it, gradients are averaged across the processes and clipped as the run's settings say. While `own` is
-    set, the step is the trainer's, which did both.
+    Before it, gradients are clipped as the run's settings say, after the trainer's `exchange` has averaged them. While
+    `own` is set, the step is the trainer's, which did both.
 
     Attributes:
         own: Whether the optimizer steps in the trainer's own `update`.
@@ -61,7 +52,6 @@ class ForeignStep:
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
-        self._averager = GradientAverager(trainer.processes)
         self._steps = 0
         self.own = False
 
@@ -85,10 +75,8 @@ class ForeignStep:
                 handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self.own:
-            self._averager.average(held_by(optimizer))
-            if self._trainer._clips:
-                self._trainer._clip_gradients()
+        if not self.own and self._trainer._clips:
+            self._trainer._clip_gradients()
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._steps += 1

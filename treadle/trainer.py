@@ -18,6 +18,7 @@ from treadle.execution import GraphExecution
 from treadle.foreign import ForeignUpdates
 from treadle.lr_scaling import LRScaling
 from treadle.nonfinite import REMEDY, RollBack
+from treadle.parallel import local_updates
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
@@ -169,6 +170,7 @@ class Trainer(Attempting):
 
     def _run_epochs(self) -> str:
         self._looping, self._stopped = True, False
+        self._tell_of_untracked()
         try:
             if self.progress.mid_epoch and self._limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
@@ -202,7 +204,7 @@ class Trainer(Attempting):
         before = self.progress.step
         if self._graphs is not None and self._loop_is_foreign():
             self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
-        with ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
+        with self.exchange, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
             self._run_train_epoch(self._train_dataloader)
         foreign = self._loop_is_foreign()
         if not self.progress.mid_epoch and not foreign:
@@ -390,7 +392,8 @@ class Trainer(Attempting):
             self._log()
         if evaluate and step % evaluate == 0:
             self.parallel.share_buffers(self.model)
-            self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
+            with local_updates():
+                self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
             best = self._improved(evaluated=True)
         if best or (save and step % save == 0):
             self._save(best=best)

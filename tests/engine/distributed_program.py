@@ -80,6 +80,29 @@ def own_step(folder: Path) -> dict[str, Any]:
     return report_of(trainer)
 
 
+class Beside(Remembering):
+    """Trains something of its own beside the model, with an optimizer that it makes itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        torch.manual_seed(5)
+        self.probe = torch.nn.Linear(1, 1)
+        self.opt_probe = torch.optim.SGD(self.probe.parameters(), lr=0.1)
+
+    def run_step(self, get_batch: Any) -> None:  # type: ignore[override]
+        super().run_step(get_batch)
+        self.opt_probe.zero_grad()
+        (self.probe.weight.sum() * sum(self.previous_output.values()).detach()).backward()
+        self.opt_probe.step()
+
+
+def own_optimizer(folder: Path) -> dict[str, Any]:
+    trainer = DefaultTrainer(config(folder, processes=dist.get_world_size()))
+    inner = trainer._trainer = Beside(trainer.model, trainer.train_loader, trainer.optimizer)
+    trainer.train()
+    return report_of(trainer) | {"probe": inner.probe.weight.item()}
+
+
 def evaluated(folder: Path) -> dict[str, Any]:
     model = DefaultTrainer(config(folder, processes=dist.get_world_size())).model
     found: dict[str, Any] = {}
@@ -230,7 +253,7 @@ def poisoned(folder: Path) -> dict[str, Any]:
 
 
 SCENARIOS: tuple[Callable[[Path], dict[str, Any]], ...] = (
-    *(whole, interrupted, resumed, own_step, evaluated, normed, waiting, poisoned),
+    *(whole, interrupted, resumed, own_step, own_optimizer, evaluated, normed, waiting, poisoned),
 )
 
 

@@ -14,7 +14,17 @@ from tests.forking.starting import run
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["whole", "interrupted", "resumed:begun_by_one", "own_step", "evaluated", "normed", "waiting", "poisoned"]
+NAMES = [
+    "whole",
+    "interrupted",
+    "resumed:begun_by_one",
+    "own_step",
+    "own_optimizer",
+    "evaluated",
+    "normed",
+    "waiting",
+    "poisoned",
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +34,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     reports = {"whole": program.whole(folder / "whole")}
     program.interrupted(folder / "begun_by_one")
     reports["own_step"] = program.own_step(folder / "own_step")
+    reports["own_optimizer"] = program.own_optimizer(folder / "own_optimizer_alone")
     return folder, reports
 
 
@@ -130,3 +141,10 @@ def test_b39_the_time_waited_for_data_is_the_longest_of_any_rank(together: Toget
 def test_a_step_of_ones_own_gets_averaged_gradients(together: Together, alone: Alone) -> None:
     for report in together["own_step"]:
         assert_same(report, alone[1]["own_step"])
+
+
+def test_an_optimizer_that_a_step_of_ones_own_made_gets_averaged_gradients(together: Together, alone: Alone) -> None:
+    first, second = together["own_optimizer"]
+    assert first["probe"] == second["probe"]
+    assert first["probe"] == pytest.approx(alone[1]["own_optimizer"]["probe"], abs=1e-6)
+    assert_same(first, alone[1]["own_optimizer"])

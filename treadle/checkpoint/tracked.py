@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from treadle.checkpoint.pieces import materialised
 from treadle.checkpoint.tree import all_plain
 from treadle.errors import CheckpointError, ConfigError
+from treadle.kept import name_within
 
 
 @runtime_checkable
@@ -45,6 +46,10 @@ class Tracked:
     def remove(self, name: str) -> None:
         """Stop tracking `name`."""
         self._objects.pop(name, None)
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is tracked, or kept by something that is."""
+        return any(one is value or name_within(one, value) is not None for one in self._objects.values())
 
     def names(self) -> list[str]:
         """Return the names tracked, in the order they were added."""

@@ -40,6 +40,19 @@ class Alternating(Trainer):
         return total_loss
 
 
+class ByParts(Alternating):
+    """Has an optimizer for the items besides, in a dict, made when the first epoch begins."""
+
+    def _train_epoch(self, train_data: Any, epoch_idx: int) -> float:  # type: ignore[override]
+        if not hasattr(self, "parts"):
+            self.parts = {"items": torch.optim.Adagrad(self.model.item_embedding.parameters(), lr=0.05)}
+        for interaction in train_data:
+            self.parts["items"].zero_grad()
+            self.model.calculate_loss2(interaction.to(self.device)).backward()
+            self.parts["items"].step()
+        return super()._train_epoch(train_data, epoch_idx)
+
+
 class TwoLosses(BPR):
     """A model with two losses; the second reaches the items only."""
 
@@ -94,6 +107,7 @@ SEQUENTIAL: dict[str, Any] = {
 TRANSLATED: dict[str, Any] = {"embedding_size": 8, "use_st_gumbel": False}
 SCENARIOS: dict[str, dict[str, Any]] = {
     "own_loop": {"model": TwoLosses, "kind": Alternating, "embedding_size": 8},
+    "own_optimizer": {"model": TwoLosses, "kind": ByParts, "embedding_size": 8},
     "pairs": {"model": "BPR"},
     "points": {"model": Points, "embedding_size": 8},
     "sampled": {"model": "BPR", "eval_args": {"mode": "uni5"}},

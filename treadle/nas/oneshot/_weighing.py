@@ -133,3 +133,5 @@ class WeighingCore(SearchCore):
         """Divide by the window's weight; unrolled, that was done pass by pass."""
         if not self._looks_ahead(phase):
             super().normalise_gradients(phase)
+        else:
+            self.exchange.note(phase.optimizer)

@@ -23,7 +23,6 @@ from treadle.recsys.trainers.model_file import check_tokens, storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
-from treadle.recsys.trainers.weighed_shares import WeighedShares
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -111,6 +110,8 @@ class RecsysCore(Trainer):
                 f"start the same command with --resume {options.run_dir} to go on, or in a program call "
                 "resume_checkpoint with this folder before fit"
             )
+        # In a loop of the user's, the gradients of a process count by its rows: a short batch may not divide evenly.
+        self.exchange.weigh = _weight_of_share
         self.epoch_losses = self._sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
         self._sums_before: dict[str, Tensor] = {}
         self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)
@@ -124,17 +125,16 @@ class RecsysCore(Trainer):
     def run(self, epochs: int) -> None:
         """Train until `epochs` are done."""
         saves = self.run_dir is not None
-        with WeighedShares(self):
-            self.train(
-                self._data,
-                num_epochs=epochs,
-                clip_norm=clip_limit(self._face.clip_grad_norm),
-                eval_every=None,
-                log_every=self.LOG_EVERY,
-                save_every=(self.options.save_every or "1 epoch") if saves else None,
-                resume="auto" if self.options.resume else None,
-                resume_from=self.options.resume_from,
-            )
+        self.train(
+            self._data,
+            num_epochs=epochs,
+            clip_norm=clip_limit(self._face.clip_grad_norm),
+            eval_every=None,
+            log_every=self.LOG_EVERY,
+            save_every=(self.options.save_every or "1 epoch") if saves else None,
+            resume="auto" if self.options.resume else None,
+            resume_from=self.options.resume_from,
+        )
 
     def _sources(self) -> list[Any]:
         """Return what names the files that the run reads: the settings name the folder of the data."""
@@ -329,7 +329,6 @@ class RecsysCore(Trainer):
             self.train_epoch_end()
         self._finish_foreign_epoch()
         self.fire("on_train_epoch_end")
-        self._check_optimizers()
         return self._agreed(losses)
 
     def _finish_foreign_epoch(self) -> None:
@@ -346,16 +345,6 @@ class RecsysCore(Trainer):
         own = [float(one) for one in (losses if several else [losses])]
         mean = [one / self.processes.size for one in self.processes.reduce(own)]
         return tuple(mean) if several else mean[0]
-
-    def _check_optimizers(self) -> None:
-        """Refuse optimizers that came up in an epoch, where their gradients would not have been averaged."""
-        known = {id(one) for one in self._optimizers}
-        new = [name for name, one in vars(self._face).items() if isinstance(one, Optimizer) and id(one) not in known]
-        if new and self.processes.distributed:
-            raise ConfigError(
-                f"the optimizer {new[0]!r} was made while training: on several processes its gradients are not "
-                "averaged; make it in __init__"
-            )
 
     def run_pass(self, data: Any, loss_func: Callable[[Any], Any] | None) -> Losses:
         """Go through the data once inside a loop of the user's, and return the loss as `_train_epoch` does.
@@ -413,6 +402,12 @@ class RecsysCore(Trainer):
     def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of a state is this process's own."""
         return {name: value for name, value in state["tracked"].items() if self._is_local(name)}
+
+
+def _weight_of_share(core: RecsysCore) -> float:
+    """Return how much the gradients of this process count; batches that are not shared out count alike."""
+    share = getattr(core._train_dataloader, "share", None)
+    return 1.0 if share is None else float(share) * core.processes.size
 
 
 class ClippingCore(RecsysCore):

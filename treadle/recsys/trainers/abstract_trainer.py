@@ -15,7 +15,7 @@ class AbstractTrainer:
     """A trainer with settings and a model; a subclass defines `fit` and `evaluate`.
 
     On several processes, gradients are averaged before every step of an optimizer that the trainer holds as an
-    attribute, whoever wrote the loop.
+    attribute, alone or in a list or dict, whoever wrote the loop.
 
     Args:
         config: The settings.
@@ -42,9 +42,11 @@ class AbstractTrainer:
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(value, Optimizer) and self._processes.distributed and id(value) not in self._averaged:
-            self._averaged.add(id(value))
-            value.register_step_pre_hook(self._average_outside)
+        several = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+        for one in several:
+            if isinstance(one, Optimizer) and self._processes.distributed and id(one) not in self._averaged:
+                self._averaged.add(id(one))
+                one.register_step_pre_hook(self._average_outside)
 
     def _average_outside(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Average the gradients of a loop that the core does not run; of its own and of others the core takes care."""

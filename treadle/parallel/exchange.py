@@ -1,0 +1,192 @@
+"""Every optimizer that steps in training does so with the gradients of all processes, whoever made it."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from treadle.errors import ConfigError
+from treadle.gradients import gradients_of
+from treadle.kept import name_within
+from treadle.parallel.averaging import GradientAverager
+from treadle.parallel.processes import Processes
+from treadle.phase import held_by
+
+_inside: list["GradientExchange"] = []
+_apart: list[None] = []
+
+
+@contextmanager
+def local_updates() -> Iterator[None]:
+    """While entered, optimizers step with the gradients of this process alone, and may step on some processes only.
+
+    For weights that are no part of the run: the copies that an inner loop adapts to its task, a probe that one
+    process fits.
+    """
+    _apart.append(None)
+    try:
+        yield
+    finally:
+        _apart.pop()
+
+
+class GradientExchange:
+    """While entered on several processes, averages the gradients of every optimizer that steps, before it does.
+
+    The trainer's own update exchanges them while they are calculated, and says so by `note`. All others are looked at
+    when they step: those that the trainer was given, those that update weights of its model, and those that it, the
+    model or a callback keeps. Any other is refused: its weights might be those of a model that the processes share, or
+    of a copy that each has for itself. Of several that are entered, in a run within a run, the innermost acts.
+
+    Args:
+        processes: The processes.
+        keeper: The trainer.
+
+    Attributes:
+        weigh: Called with the trainer, says how much the gradients of this process count; the mean over all is one.
+    """
+
+    def __init__(self, processes: Processes, keeper: Any) -> None:
+        self._processes = processes
+        self._keeper: Callable[[], Any] = weakref.ref(keeper)
+        self._averager = GradientAverager(processes)
+        self._noted: Optimizer | None = None
+        self._admitted: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._handles: list[RemovableHandle] = []
+        self.weigh: Callable[[Any], float] = _alike
+
+    def __enter__(self) -> Self:
+        self._noted = None
+        _inside.append(self)
+        if self._processes.distributed:
+            given = list(self._keeper().optimizers().values())
+            # Hooks of their own: an optimizer whose state is elsewhere steps in parts, and calls those once.
+            self._handles = [one.register_step_pre_hook(self) for one in given]
+            self._handles.append(register_optimizer_step_pre_hook(_Others(self, given)))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _inside.remove(self)
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def note(self, optimizer: Optimizer | None) -> None:
+        """Take note that the gradients of `optimizer` are those of all processes; None that no one's are, any more."""
+        self._noted = optimizer
+
+    def passes(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` may step as it is."""
+        return optimizer is self._noted or bool(_apart) or _inside[-1] is not self
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Average the gradients of `optimizer`, which is about to step; those that a closure makes, after it."""
+        if self.passes(optimizer):
+            return None
+        if optimizer not in self._admitted:
+            self._admit(optimizer)
+            self._admitted.add(optimizer)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._average(optimizer)
+            return None
+        return args[:1], {**kwargs, "closure": lambda: self._closed(optimizer, closure)}
+
+    def _average(self, optimizer: Optimizer) -> None:
+        weight = self.weigh(self._keeper())
+        if abs(weight - 1.0) > 1e-12:
+            for gradient in gradients_of(held_by(optimizer)):
+                gradient.mul_(weight)
+        self._averager.average(held_by(optimizer))
+
+    def _closed(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
+        """Return the loss of `closure`, the mean of all processes: a search along a line must end on all alike."""
+        with torch.enable_grad():
+            loss = closure()
+        self._average(optimizer)
+        if isinstance(loss, Tensor):
+            loss = loss.detach().clone()
+            dist.all_reduce(loss)
+            loss.div_(self._processes.size)
+        return loss
+
+    # An optimizer that steps for the first time ---------------------------------------------------------------
+
+    def _admit(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer that might be anybody's, or whose weights are not the same on all processes.
+
+        Raises:
+            ConfigError: It is one of these.
+        """
+        keeper = self._keeper()
+        own = {id(one) for one in keeper.model.parameters()}
+        held = held_by(optimizer)
+        of_model = any(id(one) in own for one in held)
+        if keeper.parallel.spreads and of_model:
+            raise ConfigError(
+                f"{_described(optimizer)} steps by itself, but {keeper.parallel.as_argument()} has spread its weights "
+                "over the processes; leave the update to the trainer"
+            )
+        if any(optimizer is one for one in keeper.optimizers().values()):
+            return
+        name = name_within(keeper, optimizer)
+        if name is None and not of_model:
+            raise ConfigError(
+                f"{_described(optimizer)} steps in training on {self._processes.size} processes, and the trainer does "
+                "not know it: its weights would become others on each. Give it to the trainer (optimizer={...}) or "
+                "keep it as an attribute of the trainer, and its gradients are averaged; or, if its weights are no "
+                "part of the run, step it within treadle.parallel.local_updates()"
+            )
+        self._require_same(name, optimizer, [one for one in held if id(one) not in own])
+
+    def _require_same(self, name: str | None, optimizer: Optimizer, weights: list[nn.Parameter]) -> None:
+        """Refuse weights that differ from process to process; those of the model were made the same."""
+        found = [sums for weight in weights for sums in _sums_of(weight)]
+        highest, lowest = self._processes.reduce(found, "max"), self._processes.reduce(found, "min")
+        if highest != lowest:
+            called = "" if name is None else f" {name!r}"
+            raise ConfigError(
+                f"the weights of the optimizer{called}, {_described(optimizer)}, are not the same on all processes; "
+                "make them before train() after torch.manual_seed(...), or make them part of the model"
+            )
+
+
+class _Others:
+    """Hands every optimizer to an exchange but those that it was `given`, which have hooks of their own."""
+
+    def __init__(self, exchange: GradientExchange, given: list[Optimizer]) -> None:
+        self._exchange, self._given = exchange, given
+
+    def passes(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` may step as it is."""
+        return any(optimizer is one for one in self._given) or self._exchange.passes(optimizer)
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        """Have the exchange look at `optimizer`, which is about to step."""
+        return None if self.passes(optimizer) else self._exchange(optimizer, args, kwargs)
+
+
+def _alike(keeper: Any) -> float:
+    return 1.0
+
+
+def _sums_of(weight: Tensor) -> list[float]:
+    """Return numbers that differ where weights do."""
+    exact = torch.nan_to_num(weight.detach().double()).reshape(-1)
+    places = torch.arange(1, exact.numel() + 1, dtype=torch.float64, device=exact.device)
+    sums: list[float] = torch.stack([exact.sum(), exact.square().sum(), (exact / places).sum()]).tolist()
+    return sums
+
+
+def _described(optimizer: Optimizer) -> str:
+    held = held_by(optimizer)
+    shapes = ", ".join(str(tuple(one.shape)) for one in held[:3])
+    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+    return f"the {type(optimizer).__name__} of weights of shape {shapes}{more}"
