@@ -11,6 +11,7 @@ from treadle._foundation import Foundation
 from treadle.checkpoint import CheckpointStore, import_torch, read_file, write_file
 from treadle.checkpoint.importing import weights_in
 from treadle.data import fold_seed
+from treadle.data.cudnn_dropout import draws_in_cudnn, seed_cudnn_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
 from treadle.optimizer_state import OptimizerState
@@ -229,7 +230,10 @@ class Saving(Foundation):
         self._load_all(state, {**state, "tracked": tracked}, partly=partly)
         if self.parallel.data_rank:
             # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
-            seed_generators(fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step))
+            fresh = fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step)
+            seed_generators(fresh)
+            if draws_in_cudnn(self.model, self.device):
+                seed_cudnn_dropout(self.device, fresh)
 
     def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
         common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from treadle.data.cudnn_dropout import held_dropout
+
 
 class RandomState:
-    """Python's, NumPy's, torch's and the accelerators' generators, as one thing to save and restore.
+    """Python's, NumPy's, torch's, the accelerators' and cuDNN's generators, as one thing to save and restore.
 
     Args:
         generators: Further torch generators to keep with them.
@@ -36,6 +38,9 @@ class RandomState:
         }
         if self._cuda and torch.cuda.is_available():
             state["cuda"] = torch.cuda.get_rng_state()
+        dropout = held_dropout() if self._cuda else None
+        if dropout is not None:
+            state["cudnn_dropout"] = dropout.clone()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -50,6 +55,9 @@ class RandomState:
             generator.set_state(own.cpu())
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"].cpu())
+        dropout = held_dropout() if "cudnn_dropout" in state else None
+        if dropout is not None:
+            dropout.copy_(state["cudnn_dropout"])
 
 
 class OwnGenerators:
