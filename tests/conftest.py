@@ -79,6 +79,14 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that runs are marked with out of the home of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _own_logs() -> Iterator[None]:
     """Nothing that a test sets up for the log outlives it."""

@@ -17,6 +17,7 @@ import torch
 from treadle.checkpoint.durable import clear_parts, read_patiently, replace_text, telling_absence
 from treadle.credentials import without_passwords
 from treadle.errors import CheckpointError
+from treadle.run_origin import manifest_mark
 from treadle.run_status import made
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class RunFolder:
             "packages": {name: _version(name) for name in PACKAGES},
             "starts": [*self._earlier_starts(), {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": facts["step"]}],
         }
+        manifest["mark"] = manifest_mark(manifest)
         self.write("manifest.json", json.dumps(manifest, indent=1, default=str))
 
     def write(self, name: str, text: str) -> None:

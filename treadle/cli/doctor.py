@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from treadle.cli.consent import Allow, ask_for_source
 from treadle.cli.reporting import fitted, reported
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def doctor(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A Python program that trains, or a config.")],
     steps: Annotated[int, typer.Option("--steps", min=6, help="How many updates to look at.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print each finding as one line of JSON.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Run a few steps of a program and say what is wrong with it.
 
@@ -32,6 +34,7 @@ def doctor(
     with reported("doctor"):
         from treadle.doctor.repeating import examine_apart
 
+        ask_for_source(str(program), allow)
         found = examine_apart(program, steps)
         for line in _lines(found, as_json):
             typer.echo(line)

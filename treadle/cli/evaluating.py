@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treadle.cli import worker
+from treadle.cli.consent import Allow, allow_options, ask_for_config
 from treadle.cli.launch import parse_launch
 from treadle.cli.launching import run_group
 from treadle.cli.options import LaunchOptions, Nproc, Overrides, Run
@@ -29,10 +30,12 @@ def evaluate(
     ] = "last",
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one line of JSON.")] = False,
     nproc: Nproc = None,
+    allow: Allow = None,
 ) -> None:
     """Measure the model of a run on its test data.
 
-    Nothing in the run's folder is changed.
+    Nothing in the run's folder is changed. The run's config is carried out: of
+    a folder that somebody else made, you are asked first (see --allow).
 
     \b
     Example:
@@ -40,12 +43,12 @@ def evaluate(
       treadle eval runs/first train.test_micro_batch_size=256 --json
     """
     with reported("eval"), worker.ready():
-        config_of_run(run)
+        agreed = ask_for_config(config_of_run(run), allow)
         launch = parse_launch(LaunchOptions(nproc))
         changes = overrides or []
         if launch.is_needed:
             load_saved(run, changes)
-            flags = ["--checkpoint", checkpoint, *(["--json"] if as_json else [])]
+            flags = ["--checkpoint", checkpoint, *(["--json"] if as_json else []), *allow_options(agreed)]
             raise typer.Exit(run_group("eval", ["eval", str(run), *flags, "--", *changes], launch, ""))
         step, results = _measure(run, changes, checkpoint)
         if worker.is_first():

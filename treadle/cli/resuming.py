@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from treadle.cli import worker
+from treadle.cli.consent import Allow, allow_options, ask_for_config
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
 from treadle.cli.options import LaunchOptions, Overrides, Run, with_launch_options
@@ -25,12 +26,13 @@ SPLIT = ("train.train_micro_batch_size", "train.global_batch_size", "train.num_a
 
 
 @with_launch_options
-def resume(run: Run, overrides: Overrides = None, *, options: LaunchOptions) -> None:
+def resume(run: Run, overrides: Overrides = None, allow: Allow = None, *, options: LaunchOptions) -> None:
     """Go on with a run, from the config in its folder.
 
     A finished run goes on if it is made longer. On another number of
     processes the batch of an iteration stays what it was. Without --nproc
-    there are as many as before.
+    there are as many as before. The run's config is carried out: of a folder
+    that somebody else made, you are asked first (see --allow).
 
     \b
     Example:
@@ -38,10 +40,10 @@ def resume(run: Run, overrides: Overrides = None, *, options: LaunchOptions) -> 
       treadle resume runs/first train.train_iter=20000
     """
     with reported("resume"), worker.ready():
-        config_of_run(run)
+        agreed = ask_for_config(config_of_run(run), allow)
         number = options.nproc or _earlier_number(run, options.nnodes)
         launch = parse_launch(replace(options, nproc=number))
-        _go_on(run, overrides or [], launch)
+        _go_on(run, overrides or [], launch, agreed)
 
 
 def _earlier_number(run: Path, nnodes: str) -> str | None:
@@ -52,12 +54,12 @@ def _earlier_number(run: Path, nnodes: str) -> str | None:
     return str(status.processes) if status.processes > 1 else None
 
 
-def _go_on(run: Path, overrides: list[str], launch: Launch) -> None:
+def _go_on(run: Path, overrides: list[str], launch: Launch, agreed: list[str]) -> None:
     made = load_saved(run, overrides)
     if launch.may_look:
         require_free(run)
     if launch.is_needed:
-        arguments = ["resume", str(run), "--", *overrides]
+        arguments = ["resume", str(run), *allow_options(agreed), "--", *overrides]
         raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, dist=made.train.dist))
     from treadle.cli.run_here import run_here
 

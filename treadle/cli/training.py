@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import worker
+from treadle.cli.consent import Allow, allow_options, ask_for_source
 from treadle.cli.launch import Launch, parse_launch
 from treadle.cli.launching import run_group
 from treadle.cli.options import LaunchOptions, Overrides, with_launch_options
@@ -30,6 +31,7 @@ def train(
     fast_dev_run: Annotated[
         bool, typer.Option("--fast-dev-run", help="A few iterations of everything, in a folder that is then removed.")
     ] = False,
+    allow: Allow = None,
     *,
     options: LaunchOptions,
 ) -> None:
@@ -47,11 +49,14 @@ def train(
     """
     with reported("train"), worker.ready():
         launch = parse_launch(options)
+        agreed = ask_for_source(config, allow)
         with _scratch(fast_dev_run and run_dir is None) as scratch:
-            _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch)
+            _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch, agreed)
 
 
-def _start(source: str, overrides: list[str], run_dir: Path | None, fast: bool, launch: Launch) -> None:
+def _start(
+    source: str, overrides: list[str], run_dir: Path | None, fast: bool, launch: Launch, agreed: list[str]
+) -> None:
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder; give a config file, or go on with a run by 'treadle resume {source}'")
     made = load_for_run(source, overrides, fast=fast)
@@ -59,7 +64,7 @@ def _start(source: str, overrides: list[str], run_dir: Path | None, fast: bool, 
     if launch.may_look:
         require_free(folder)
     if launch.is_needed:
-        flags = ["--fast-dev-run"] if fast else []
+        flags = [*(["--fast-dev-run"] if fast else []), *allow_options(agreed)]
         arguments = ["train", source, "--run-dir", str(folder), *flags, "--", *overrides]
         status = run_group("train", arguments, launch, folder.name, run=folder, dist=made.train.dist)
         raise typer.Exit(status)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treadle.cli.consent import Allow, ask_for_program
 from treadle.cli.options import Run
 from treadle.cli.reporting import complain, explained, is_mistake, message_of
 from treadle.cli.reporting import is_control as is_typers
@@ -26,13 +27,15 @@ def verify(
         int | None, typer.Option("--from", metavar="STEP", help="The checkpoint to go on from.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Make steps of a run again and compare them, bit for bit.
 
     Once from the beginning and once from a checkpoint, in a folder that is
     then removed: nothing in the run's folder is changed. Exits with status 0
     if everything is equal, 1 if something differs, and says what is no longer
-    as it was; 2 if it could not be tried.
+    as it was; 2 if it could not be tried. What made the run is run: of a folder
+    that somebody else made, you are asked first (see --allow).
 
     \b
     Example:
@@ -42,6 +45,7 @@ def verify(
     try:
         from treadle.verification import verify as verify_run
 
+        ask_for_program(run, allow)
         found = verify_run(None, run, steps=steps, checkpoint=checkpoint)
     except Exception as error:
         if is_typers(error):

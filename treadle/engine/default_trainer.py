@@ -46,6 +46,7 @@ from treadle.lr_scaling import scale_rates
 from treadle.parallel import Processes
 from treadle.precision import Precision
 from treadle.run_lock import occupied, require_free_for_all
+from treadle.run_origin import mark_file
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,9 @@ class DefaultTrainer(TrainerBase):
         if dist.is_main_process():
             Path(self.cfg.train.output_dir).mkdir(parents=True, exist_ok=True)
             own = None if type(self) is DefaultTrainer else type(self)
-            LazyConfig.save(saved_form(self.cfg, own), Path(self.cfg.train.output_dir) / "config.yaml")
+            file = Path(self.cfg.train.output_dir) / "config.yaml"
+            LazyConfig.save(saved_form(self.cfg, own), file)
+            mark_file(file)
 
     # Training -----------------------------------------------------------------------------------------------
 

@@ -33,9 +33,11 @@ class Names:
             ConfigError: It is not there any more, or may not be imported.
         """
         from treadle.config import locate
+        from treadle.config.name_scope import begins, stays_within
 
         name = self.present(name)
-        if self.allow is not None and not any(_begins(name, start) for start in self.allow):
+        # A name counts by what it leads to: torch.os.system is none of torch.
+        if self.allow is not None and not any(begins(name, one) and stays_within(name, one) for one in self.allow):
             raise ConfigError(f"{name!r} may not be imported: only {list(self.allow)} may")
         try:
             return locate(name)
@@ -45,10 +47,6 @@ class Names:
     def present(self, name: str) -> str:
         """Return the name that an old name has now."""
         for old, new in self.renamed.items():
-            if _begins(name, old):
+            if name == old or name.startswith((f"{old}.", f"{old}:")):
                 return new + name[len(old) :]
         return name
-
-
-def _begins(name: str, start: str) -> bool:
-    return name == start or name.startswith((f"{start}.", f"{start}:"))

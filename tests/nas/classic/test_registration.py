@@ -260,6 +260,13 @@ def test_behaviour_7_only_what_is_allowed_is_imported() -> None:
         through_json(trainer, allow=["os"])
 
 
+def test_behaviour_7_a_name_that_leaves_what_is_allowed_on_its_way_is_not_imported() -> None:
+    trainer = Loose(None, 1, data=LazyCall("torch.os.getcwd")())
+    with pytest.raises(ConfigError, match=r"^'torch.os.getcwd' may not be imported: only \['tests', 'torch'\] may$"):
+        through_json(trainer, allow=["tests", "torch"])
+    assert through_json(trainer, allow=["tests", "torch.os"]).options["data"] == str(Path.cwd())
+
+
 def test_behaviour_7_data_that_name_a_class_that_is_not_registered_make_nothing() -> None:
     data = {"format": "treadle-record-1", "target": "subprocess.Popen", "version": 1, "arguments": {"args": "ls"}}
     with pytest.raises(ConfigError, match=r"'subprocess.Popen' is neither @nas.register_trainer nor @nas.recorded"):

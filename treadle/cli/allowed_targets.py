@@ -1,0 +1,162 @@
+"""Which things that a config names are called without a question, where somebody else may have written it."""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from treadle.config.locating import locate
+from treadle.config.name_scope import begins, stays_within
+from treadle.config.nodes import TARGET, as_node
+from treadle.config.saving import plain
+from treadle.errors import ConfigError
+from treadle.provenance import is_library
+
+ANYTHING = "*"
+LOCATE = "treadle.config.locate"
+HARMLESS = (
+    "torch.nn",
+    "torch.optim",
+    "torch._C._nn",
+    "torch.utils.data.dataset",
+    "torch.utils.data.dataloader",
+    "torch.utils.data.sampler",
+    "torch.utils.data.distributed",
+    "treadle.callback",
+    "treadle.callbacks",
+    "treadle.data",
+    "treadle.engine",
+    "treadle.losses",
+    "treadle.metrics",
+    "treadle.optimizers",
+    "treadle.schedules",
+    "treadle.timm_schedule",
+    "treadle.config.locating.locate",
+)
+"""Where the things are that call nothing but what they are given: layers, optimizers, schedules, data, evaluators."""
+FOLLOWING = ("treadle.engine.run_config", "treadle.engine.arguments")
+"""What is among them, and goes by names in the text that it is given."""
+PLAIN = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, slice})
+_IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
+
+
+class Allowed:
+    """What may be called without a question: harmless parts of torch and Treadle, the user's own code, and more.
+
+    The user's own code is what lies below the working folder, but not below the folder in it that holds the run, nor
+    where packages are installed. A name counts by what it leads to: `torch.os.system` is none of torch.
+
+    Args:
+        names: What else may be called: the full names of things, or the beginnings of names, up to a dot; `*` is all.
+        run: The folder of the run, whose files are nobody's own code.
+    """
+
+    def __init__(self, names: Sequence[str] = (), run: Path | None = None) -> None:
+        self.names = tuple(names)
+        self._here = os.path.realpath(os.getcwd())
+        self._elsewhere = None if run is None else _top_below(self._here, os.path.realpath(run))
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        if any(allow in (ANYTHING, name) for allow in self.names):
+            return True
+        if any(begins(name, allow) and stays_within(name, allow) for allow in self.names):
+            return True
+        return self._is_known(name) and self._leads_to_known(name)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether looking a name up runs nothing but torch, Treadle and the user's own code."""
+        in_file = _IN_FILE.fullmatch(name)
+        if in_file is not None:
+            return self._is_own(in_file["file"])
+        parts = name.split(".")
+        if any(part.startswith("__") for part in parts):
+            return False  # a module that is called __main__ is a program, run when it is imported
+        return parts[0] in ("torch", "treadle", "builtins") or self._is_own(_file_of(parts[0]))
+
+    def _leads_to_known(self, name: str) -> bool:
+        try:
+            found = locate(name)
+        except ConfigError:
+            return True  # there is nothing to call; that is told when it is built
+        module = getattr(found, "__module__", None)
+        if not callable(found) or (isinstance(found, type) and found in PLAIN):
+            return True
+        if not isinstance(module, str):
+            return False
+        full = f"{module}.{getattr(found, '__qualname__', '')}"
+        if any(begins(full, start) for start in FOLLOWING):
+            return False
+        own = self._is_own(getattr(sys.modules.get(module), "__file__", None))
+        return own or any(begins(full, start) for start in HARMLESS)
+
+    def has_file(self, file: str) -> bool:
+        """Whether a file is one of the user's own code."""
+        return os.path.isfile(file) and self._is_own(file)
+
+    def _is_own(self, file: str | None) -> bool:
+        if not file:
+            return False
+        full = os.path.realpath(file)
+        if not _is_below(full, self._here) or is_library(os.path.abspath(file)):
+            return False
+        return self._elsewhere is None or not _is_below(full, self._elsewhere)
+
+
+def targets_of(config: Any) -> dict[str, str]:
+    """Return what a config names to be called, or looked up, by where it stands; nothing is imported or called.
+
+    Raises:
+        ConfigError: An interpolation refers to nothing.
+    """
+    node = as_node(config)
+    try:
+        OmegaConf.resolve(node)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the targets cannot be read: {str(error).splitlines()[0]}") from error
+    found = dict(_targets(plain(node), ""))
+    trainer = node.get("trainer") if hasattr(node, "get") else None
+    return {**found, "trainer": trainer} if isinstance(trainer, str) else found
+
+
+def _targets(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        return
+    target = value.get(TARGET)
+    if isinstance(target, str):
+        looked_up = value.get("name", next(iter(value.get("_args_") or ()), None)) if target == LOCATE else None
+        yield where, looked_up if isinstance(looked_up, str) else target
+    for key, item in value.items():
+        yield from _targets(item, f"{where}.{key}" if where else str(key))
+
+
+def _file_of(module: str) -> str | None:
+    """Return where a package lies, or a module, without importing it."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ())
+    return spec.origin if spec.origin not in (None, "namespace") else (places[0] if places else None)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _top_below(folder: str, path: str) -> str | None:
+    """Return the part of a folder that a path is in; None if it is not below it."""
+    if not _is_below(path, folder):
+        return None
+    return os.path.join(folder, Path(os.path.relpath(path, folder)).parts[0]) if path != folder else folder
