@@ -13,6 +13,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config import Config
 from treadle.recsys.dataset_matrices import Matrices
+from treadle.recsys.dataset_steps import Steps, own_filtering
 from treadle.recsys.enums import FeatureSource, FeatureType
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.splitting import group_rows, leave_one_out, ordered_rows, split_by_ratio, split_by_time
@@ -23,7 +24,7 @@ from treadle.recsys.vocabulary import PerField, Vocabulary
 NAMES = ("train", "valid", "test")
 
 
-class Dataset(Matrices):
+class Dataset(Matrices, Steps):
     """Interactions of users with items, filtered, numbered and filled as the settings say.
 
     Ids of tokens begin at 1; 0 is padding. Numbers are of 32 bit, times of 64.
@@ -59,12 +60,7 @@ class Dataset(Matrices):
     def __init__(
         self, config: Config, *, tables: Mapping[str, Any] | None = None, prepared: Prepared | None = None
     ) -> None:
-        self.config = config
-        self.dataset_name = str(config["dataset"])
-        self.uid_field: str | None = config["USER_ID_FIELD"]
-        self.iid_field: str | None = config["ITEM_ID_FIELD"]
-        self.label_field: str | None = config["LABEL_FIELD"]
-        self.time_field: str | None = config["TIME_FIELD"]
+        self._describe(config)
         self._numerical = set(config["numerical_features"] or ())
         if prepared is None:
             prepared = self.prepare(config, Sources(config, tables or {}, self.needed_tables))
@@ -80,10 +76,19 @@ class Dataset(Matrices):
         self.item_feat = self._features.pop("item", None)
         self.file_size_list = prepared.parts
 
+    def _describe(self, config: Config) -> None:
+        """Take from the settings what the data is called."""
+        self.config = config
+        self.dataset_name = str(config["dataset"])
+        self.uid_field: str | None = config["USER_ID_FIELD"]
+        self.iid_field: str | None = config["ITEM_ID_FIELD"]
+        self.label_field: str | None = config["LABEL_FIELD"]
+        self.time_field: str | None = config["TIME_FIELD"]
+
     @classmethod
     def prepare(cls, config: Config, sources: Sources) -> Prepared:
         """Return the tables of a data set of this kind, read and prepared."""
-        return prepare(config, sources)
+        return prepare(config, sources, filtering=own_filtering(cls, config))
 
     def __getattr__(self, name: str) -> Any:
         features = self.__dict__.get("_features", {})

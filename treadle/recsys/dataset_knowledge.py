@@ -12,6 +12,7 @@ from treadle.errors import ConfigError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.dataset_matrices import FORMS
+from treadle.recsys.dataset_steps import own_filtering
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.optional import scipy_sparse
 from treadle.recsys.tables.knowledge import GRAPH_TABLES, GraphNames, add_graph, drop_unlinked, read_graph
@@ -61,7 +62,8 @@ class KnowledgeBasedDataset(Dataset):
     def prepare(cls, config: Config, sources: Sources) -> Prepared:
         """Return the tables of a data set with its graph, read and prepared."""
         graph = read_graph(config, sources)
-        prepared = prepare(config, sources, partial(drop_unlinked, config, graph, sources=sources))
+        narrow = partial(drop_unlinked, config, graph, sources=sources)
+        prepared = prepare(config, sources, narrow, own_filtering(cls, config))
         add_graph(config, prepared, graph)
         return prepared
 

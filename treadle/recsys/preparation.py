@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from treadle.recsys.dataset_cache import (
 )
 from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
 from treadle.recsys.dataset_sequential import SequentialDataset
+from treadle.recsys.dataset_steps import filters_by_itself
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.loading import (
     AbstractDataLoader,
@@ -62,7 +64,11 @@ def create_dataset(config: Config, **tables: Any) -> Dataset:
     """
     kind = dataset_class(config)
     sources = Sources(config, tables, kind.needed_tables)
-    if not config["save_dataset"] and config["dataset_save_path"] is None:
+    kept = config["save_dataset"] or config["dataset_save_path"] is not None
+    if kept and filters_by_itself(kind):
+        # What its method does is no setting: who changes it would be given the data of before.
+        logger.warning("save_dataset keeps nothing: %s has its own _data_filtering", kind.__name__)
+    if not kept or filters_by_itself(kind):
         return kind(config, prepared=kind.prepare(config, sources))
     key = content_key(config, sources)
     path = cache_path(config, kind.__name__, key)
@@ -95,7 +101,7 @@ def data_preparation(config: Config, dataset: Dataset) -> Loaders:
         ConfigError: The settings do not fit the data.
         DataError: A part has no rows, or users of an evaluation have none to train on.
     """
-    parts = dataset.build(_rows(config, dataset))
+    parts = _parts(config, dataset)
     train = parts[0]
     assert train is not None, "there is always something to train on"
     _check_cutoffs(config, dataset)
@@ -107,6 +113,21 @@ def data_preparation(config: Config, dataset: Dataset) -> Loaders:
     made = (loaders.training(), loaders.evaluation("valid"), loaders.evaluation("test"))
     logger.info("training: %d rows in batches of %d", made[0].sample_size, made[0].step)
     return made
+
+
+def _parts(config: Config, dataset: Dataset) -> list[Dataset | None]:
+    """Return the three parts of a data set, as its `build` divides it."""
+    if "rows" in signature(dataset.build).parameters:
+        return dataset.build(_rows(config, dataset))
+    kind = type(dataset).__name__
+    if config["save_dataloaders"] or config["dataloaders_save_path"] is not None:
+        logger.warning("save_dataloaders keeps nothing: %s.build divides the data itself", kind)
+    built = list(dataset.build())
+    if len(built) != len(NAMES) or not built[0]:
+        sizes = [0 if part is None else len(part) for part in built]
+        raise DataError(f"{kind}.build returned parts of {sizes} rows; it returns three, and the first is trained on")
+    # A part without rows is one that is not wanted, as those of `valid_only` and `test_only` are.
+    return [part or None for part in built]
 
 
 def _rows(config: Config, dataset: Dataset) -> list[Any]:

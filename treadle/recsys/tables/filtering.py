@@ -231,3 +231,13 @@ class _Side:
         feature: Table | None = getattr(tables, self._kind)
         if feature is not None and self._feature_codes is not None:
             setattr(tables, self._kind, feature.keep(~self._out[self._feature_codes]))
+
+
+STEPS: Mapping[str, Callable[[Tables, Filters], None]] = {
+    "_filter_nan_user_or_item": _drop_missing_ids,
+    "_remove_duplication": _drop_doubles,
+    "_filter_by_field_value": _filter_values,
+    "_filter_inter_by_user_or_item": _keep_known,
+    "_filter_by_inter_num": _keep_frequent,
+}
+"""The filters one by one, by RecBole's names for them."""

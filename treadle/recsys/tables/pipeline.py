@@ -53,13 +53,19 @@ class Prepared:
     parts: list[int] | None = None
 
 
-def prepare(config: Config, sources: Sources, narrow: Callable[[Tables], None] | None = None) -> Prepared:
+def prepare(
+    config: Config,
+    sources: Sources,
+    narrow: Callable[[Tables], None] | None = None,
+    filtering: Callable[[Tables, Filters], None] = filter_rows,
+) -> Prepared:
     """Read, filter, number, join, fill, label, scale and embed the tables of a data set.
 
     Args:
         config: The settings.
         sources: Where the tables are.
         narrow: Leaves out rows, in place, before the filters of the settings do.
+        filtering: Leaves out rows, in place, as the settings say.
 
     Raises:
         ConfigError: A setting cannot be meant for these tables.
@@ -72,7 +78,7 @@ def prepare(config: Config, sources: Sources, narrow: Callable[[Tables], None] |
     if sources.split:
         _check_parts_have_ids(tables)
     else:
-        filter_rows(tables, filters_of(config))
+        filtering(tables, filters_of(config))
     tokens = number_tokens(tables, alias_groups(tables, aliases_of(config)))
     buckets = make_features(config, tables, tokens)
     return _finished(config, tables, tokens, buckets, sources)
