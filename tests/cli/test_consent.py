@@ -190,11 +190,11 @@ def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, trea
         ("treadle.recsys.run_recbole", False),
         ("treadle.cli.__main__.app", False),
         ("subprocess.run", False),
-        ("mine.own", True),
-        ("mine.system", False),
-        ("mine.os.system", False),
-        ("mine.py:own", True),
-        ("runs/mine.py:own", False),
+        ("written_here.own", True),
+        ("written_here.system", False),
+        ("written_here.os.system", False),
+        ("written_here.py:own", True),
+        ("runs/written_here.py:own", False),
         ("{outside}:own", False),
         ("/usr/lib/python3/nothing.py:own", False),
     ],
@@ -204,13 +204,14 @@ def test_a_name_counts_by_what_it_leads_to(
 ) -> None:
     here, outside = tmp_path / "here", tmp_path / "outside.py"
     (here / "runs" / "first").mkdir(parents=True)
-    for place in (here / "mine.py", here / "runs" / "mine.py", outside):
+    for place in (here / "written_here.py", here / "runs" / "written_here.py", outside):
         place.write_text("import os\nfrom os import system\ndef own(): ...\n")
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    assert (name.format(outside=outside) in Allowed((), here / "runs" / "first")) == known
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    try:
+        assert (name.format(outside=outside) in Allowed((), here / "runs" / "first")) == known
+    finally:
+        sys.modules.pop("written_here", None)
 
 
 def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
