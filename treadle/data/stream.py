@@ -10,6 +10,7 @@ import torch
 from treadle.data import workers
 from treadle.data.batches import Batch, mover, size_of, stay
 from treadle.data.fetching import fetched_here, is_plain, positioned_sampler, rebuilt
+from treadle.data.hugging_face import shuffle_mark
 from treadle.data.in_memory_batches import InMemoryBatches, in_memory_batches
 from treadle.data.loaders import length_of
 from treadle.data.order import Order, SamplerOrder, ShuffledOrder
@@ -18,7 +19,8 @@ from treadle.data.placed_batches import PlacedBatches
 from treadle.data.prefetching import DevicePrefetcher, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
-from treadle.data.sequences import Repeated, every_nth, is_read_out, opened_aside, with_own_randomness
+from treadle.data.sequences import Repeated, every_nth, with_own_randomness
+from treadle.data.source_state import SourceState
 from treadle.data.waiting import Waiting
 from treadle.errors import DataError
 
@@ -94,12 +96,8 @@ class Stream:
         self._seed = seed
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
-        self._opened: Any = None
-        self._read_out = False
-        # With workers, it is their copies of the data set that move: the one here knows no place.
-        in_workers = getattr(source, "num_workers", 0) > 0
-        dataset = None if in_workers else getattr(source, "dataset", None)
-        self._stateful: Any = source if hasattr(source, "state_dict") else dataset
+        self._read_out = self._told_of_shuffle = False
+        self._stateful = SourceState.of(source) if self.sampler is None else None
         self.fetched: Any = None
         self.loader: Any = source
         self._gathered: InMemoryBatches | None = None
@@ -114,7 +112,7 @@ class Stream:
 
     def _make_prefetcher(self, prefetch: bool | int | str) -> DevicePrefetcher | None:
         depth = prefetch_depth(prefetch, self._device)
-        if self.sampler is None and (isinstance(self.source, Iterator) or hasattr(self._stateful, "state_dict")):
+        if self.sampler is None and (isinstance(self.source, Iterator) or self._stateful is not None):
             # It keeps its own place, which would be ahead of what was drawn.
             return None
         return DevicePrefetcher(self._device, depth) if depth else None
@@ -178,14 +176,16 @@ class Stream:
         """Go to the place after `drawn` batches of `epoch`."""
         if epoch != self.epoch and isinstance(self._order, SamplerOrder):
             self._order.finish()
-        if self._source_state is not None:
-            # Of a run that was saved between two epochs: there was nothing to read that would have loaded it.
-            self._stateful.load_state_dict(self._source_state)
+        if self._stateful is not None:
+            if self._source_state is not None:
+                # Of a run that was saved between two epochs: there was nothing to read that would have loaded it.
+                self._stateful.load(self._source_state, cut=self.drawn > 0 and not self._read_out)
+            self._stateful.forget()
         self.epoch, self.drawn = epoch, drawn
         self._peeked = []
         self._iterator = None
         self._end = None if self.sampler is None else self.length
-        self._source_state = self._opened = None
+        self._source_state = None
         self._read_out = False
 
     @property
@@ -211,13 +211,17 @@ class Stream:
 
     def _open_sequence(self) -> Iterator[Batch]:
         """Begin a source that can only be read from its start, and go forward to the place in it."""
-        if hasattr(self.source, "set_epoch"):
-            self.source.set_epoch(self.epoch)
+        numbered = self.source if hasattr(self.source, "set_epoch") else self.dataset
+        if hasattr(numbered, "set_epoch"):
+            numbered.set_epoch(self.epoch)
         batches: Iterator[Batch]
-        if hasattr(self._stateful, "state_dict"):
-            if self._source_state is not None:
-                self._stateful.load_state_dict(self._source_state)
-            batches = self._opened = opened_aside(self.source)
+        if self._stateful is not None:
+            if self._source_state is not None and self.drawn:
+                batches = self._stateful.enter(self._source_state)
+            else:
+                if self._source_state is not None:
+                    self._stateful.load(self._source_state)
+                batches = self._stateful.begin()
         else:
             batches = with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
         if self._size > 1:
@@ -242,8 +246,8 @@ class Stream:
         if self.limit is not None and self.drawn >= self.limit:
             return False
         if not self._peeked:
-            if hasattr(self._stateful, "state_dict"):
-                self._before_peek = self._stateful.state_dict()
+            if self._stateful is not None:
+                self._before_peek = self._stateful.take()
             self._peeked = self._read(1)
         return bool(self._peeked)
 
@@ -381,12 +385,15 @@ class Stream:
             "drawn": self.drawn,
             "last": self._last_size,
         }
+        mark = shuffle_mark(self._samples_of())
+        if mark is not None:
+            state["shuffle"] = mark
         if isinstance(self._order, SamplerOrder):
             state["order"] = self._order.state_dict()
-        if self.sampler is None and hasattr(self._stateful, "state_dict"):
-            state["source"] = self._before_peek if self._peeked else self._stateful.state_dict()
+        if self._stateful is not None:
+            state["source"] = self._before_peek if self._peeked else self._stateful.take()
             # A source that has come to its end may stand at its start again, and would be read once more.
-            state["read_out"] = not self._peeked and (self._read_out or is_read_out(self._opened))
+            state["read_out"] = not self._peeked and (self._read_out or self._stateful.is_read_out)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -397,8 +404,19 @@ class Stream:
         self._last, self._last_size = [], int(state["last"])
         if isinstance(self._order, SamplerOrder):
             self._order.load_state_dict(state["order"])
-        self._source_state = state.get("source")
+        if not self._told_of_shuffle and state.get("shuffle") not in (None, shuffle_mark(self._samples_of())):
+            self._told_of_shuffle = True
+            logger.warning(
+                "the %s data is shuffled with another seed than when the run was saved, so it goes on in another "
+                "order; give shuffle() a seed",
+                self.name,
+            )
+        # One that was saved by a version that took it for exact may have a state that is not to be loaded.
+        self._source_state = None if self._stateful is None else state.get("source")
         self._read_out = bool(state.get("read_out"))
+
+    def _samples_of(self) -> Any:
+        return self.source if self.dataset is None else self.dataset
 
     def reseed(self, seed: int) -> None:
         """Take the seed of the run that is continued."""

@@ -1,0 +1,172 @@
+"""Sources that keep their own place: its state is taken, entered, and undone when the next epoch begins."""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treadle.data.batches import Batch
+from treadle.data.hugging_face import loses_samples
+from treadle.data.random_state import RandomState
+from treadle.data.sequences import is_read_out, opened_aside
+
+
+class SourceState:
+    """The place that a source keeps by itself, with `state_dict` and `load_state_dict`.
+
+    Many sources apply a state that was loaded once at every later `iter()`: the epochs after a resumed one would lack
+    what that one had done before it was left. Others count their epochs in it, and must not be set back. So the first
+    batch of the next epoch is looked at: if the source stands behind it where it stood behind the first batch after the
+    state was loaded, the state sticks, and the source is brought to its beginning.
+
+    Args:
+        source: A `DataLoader`, or an iterable of ready batches.
+        holder: What has the state: the source, or its data set.
+    """
+
+    def __init__(self, source: Any, holder: Any) -> None:
+        self._source, self._holder = source, holder
+        self._in_workers = getattr(source, "num_workers", 0) > 0
+        dataset = None if self._in_workers else getattr(source, "dataset", None)
+        # A loader with a state of its own keeps to itself what it counts; what may stick is its data set.
+        self._keeper: Any = dataset if hasattr(dataset, "state_dict") else holder
+        self._fresh: Any = _UNKNOWN
+        self._loaded = False
+        self._cut_at: Any = _UNKNOWN
+        self._after_entering: Any = _UNKNOWN
+        self._opened: Any = None
+
+    @classmethod
+    def of(cls, source: Any) -> "SourceState | None":
+        """Return the place that `source` keeps; None if it keeps none, or one that does not lead back exactly."""
+        dataset = getattr(source, "dataset", None)
+        if loses_samples(source if dataset is None else dataset):
+            return None
+        if hasattr(source, "state_dict"):
+            return cls(source, source)
+        # With workers, it is their copies of the data set that move: the one here knows no place.
+        in_workers = getattr(source, "num_workers", 0) > 0
+        return cls(source, dataset) if hasattr(dataset, "state_dict") and not in_workers else None
+
+    def take(self) -> Any:
+        """Return the state."""
+        return self._holder.state_dict()
+
+    def load(self, state: Any, *, cut: bool = False) -> None:
+        """Load the state of a run that was saved between two epochs.
+
+        Args:
+            state: The state.
+            cut: Whether the epoch before was left in the middle, as a limit has it.
+        """
+        self._remember_beginning()
+        self._holder.load_state_dict(state)
+        self._loaded, self._after_entering = True, _UNKNOWN
+        self._cut_at = state if cut else _UNKNOWN
+
+    def enter(self, state: Any) -> Iterator[Batch]:
+        """Go on in the middle of an epoch."""
+        self.load(state)
+        return self._noting_first(self._open())
+
+    def begin(self) -> Iterator[Batch]:
+        """Begin an epoch."""
+        self._remember_beginning()
+        if not self._loaded:
+            return self._open()
+        self._loaded = False
+        generators = RandomState()
+        before = generators.state_dict()
+        cut_at, self._cut_at = self._cut_at, _UNKNOWN
+        if cut_at is not _UNKNOWN:
+            self._after_entering = self._first()[1]
+            generators.load_state_dict(before)
+        batches, place = self._first()
+        if place is _UNKNOWN:
+            # Torchdata's loader may have been saved knowing that its data is at the end, and ends once more.
+            batches, place = self._first()
+        if place is _UNKNOWN or is_same(place, self._after_entering):
+            self._go_to_beginning()
+        elif cut_at is _UNKNOWN:
+            return batches
+        else:
+            # Left in the middle, it begins anew by itself, or goes on: one that goes on is elsewhere each time.
+            generators.load_state_dict(before)
+            batches, again = self._first()
+            if is_same(again, place):
+                return batches
+            self._holder.load_state_dict(cut_at)
+        generators.load_state_dict(before)
+        return self._open()
+
+    def _first(self) -> tuple[Iterator[Batch], Any]:
+        """Open the source; return its batches, and where it stands behind the first of them, if there is one."""
+        batches = self._open()
+        first = next(batches, _UNKNOWN)
+        return (batches, _UNKNOWN) if first is _UNKNOWN else (chain([first], batches), self._place())
+
+    @property
+    def is_read_out(self) -> bool:
+        """Whether the loader knows that the batch it gave was the last."""
+        if not self._in_workers:
+            return is_read_out(self._opened)
+        # Torchdata's loader saves what its workers know, and does not ask for it when it is resumed.
+        found = self._place()
+        fetchers = [one.get("fetcher_state") for one in found.values() if isinstance(one, Mapping)]
+        return bool(fetchers) and all(isinstance(one, Mapping) and one.get("fetcher_ended") for one in fetchers)
+
+    def forget(self) -> None:
+        """Let go of what was opened."""
+        self._opened = None
+
+    def _open(self) -> Iterator[Batch]:
+        batches = self._opened = opened_aside(self._source)
+        return batches
+
+    def _noting_first(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if self._after_entering is _UNKNOWN:
+                self._after_entering = self._place()
+            yield batch
+
+    def _place(self) -> Any:
+        """Return where the data set stands, whoever has it."""
+        state = self._keeper.state_dict()
+        if not self._in_workers:
+            return state
+        # Of torchdata's loader: the rest counts what the loader gave, which is no part of the data set's place.
+        return state.get("_snapshot", state).get("_worker_snapshots", state)
+
+    def _remember_beginning(self) -> None:
+        if self._fresh is _UNKNOWN and not self._in_workers:
+            self._fresh = self._keeper.state_dict()
+
+    def _go_to_beginning(self) -> None:
+        if self._in_workers:
+            # New workers get the data set as it is here, where no state was ever loaded.
+            self._source._iterator = None
+        else:
+            self._keeper.load_state_dict(self._fresh)
+
+
+_UNKNOWN = object()
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two states are the same, tensors and arrays in them included.
+
+    >>> is_same({"place": torch.tensor([1, 2])}, {"place": torch.tensor([1, 2])})
+    True
+    """
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return type(one) is type(other) and bool(one == other)
