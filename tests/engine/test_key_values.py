@@ -11,7 +11,7 @@ import torch
 from omegaconf import open_dict
 
 import treadle.config.configs
-from tests.engine.parts import make_config
+from tests.engine.parts import Points, make_config
 from tests.engine.test_keys import ALL
 from treadle.cli.sources import load_for_run
 from treadle.config import ConfigDict, LazyCall, LazyConfig
@@ -296,3 +296,14 @@ def test_a_run_that_was_saved_has_no_unknown_keys(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING):
         assert DefaultTrainer(saved).start_iter == 1
     assert "does not read" not in caplog.text
+
+
+def loader_of(batch_size: int = 1, **others: Any) -> Any:
+    """Return a loader with batches of one, unless the run says otherwise."""
+    return torch.utils.data.DataLoader(Points(), batch_size=batch_size, **others)
+
+
+def test_a_call_that_takes_anything_gets_the_numbers_of_the_run_that_it_names(tmp_path: Path) -> None:
+    made = make_config(tmp_path)
+    made.dataloader = {"train": LazyCall(loader_of)(drop_last=True)}
+    assert DefaultTrainer(made).train_loader.batch_size == 8

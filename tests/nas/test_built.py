@@ -1,5 +1,6 @@
 """Modules whose arguments are to be decided."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -102,3 +103,27 @@ def test_labels_come_from_the_first_place_and_argument() -> None:
 def test_arguments_that_cannot_be_meant_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def open_to_more(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapped(self: Any, *args: Any, gain: float = 1.0, **kwargs: Any) -> None:
+        function(self, *args, **kwargs)
+        self.gain = gain
+
+    return wrapped
+
+
+class Scaled(nn.Module):
+    """Takes one argument more than its constructor says."""
+
+    @open_to_more
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+
+def test_a_wrapped_constructor_may_take_more_than_what_it_wraps() -> None:
+    built = nas.Built(Scaled, width=nas.ValueChoice([2, 4], label="width"), gain=3.0)
+    assert built.arguments["gain"] == 3.0
+    assert nas.freeze(nn.Sequential(built), {"width": 4})[0].gain == 3.0

@@ -6,6 +6,7 @@ A name is dotted (`torch.optim.AdamW`) or, for what a config file defines, a fil
 
 import re
 import sys
+from collections.abc import Iterator
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -57,19 +58,13 @@ def name_of(value: Any) -> str:
     Raises:
         ConfigError: it has none, such as a lambda, or a class of an interactive session.
     """
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if isinstance(value, Enum):
-        module, name = type(value).__module__, f"{type(value).__qualname__}.{value.name}"
-    if module is None or name is None:
-        module, _, name = str(value).rpartition(".")  # a dtype calls itself torch.bfloat16
-    file = file_of(module) or _script(module)
-    if file is not None and "<" not in name:
-        return f"{file.as_posix()}:{name}"
-    parts = module.split(".") if module != "__main__" else []
-    for length in range(1, len(parts) + 1):
-        candidate = ".".join([*parts[:length], name])
-        if _same(loaded(candidate), value):
-            return candidate
+    owner = _owner(value)
+    if owner is not None:
+        return f"{name_of(owner)}.{value.__name__}"
+    for module, name in _places(value):
+        found = _name_in(module, name, value)
+        if found is not None:
+            return found
     raise ConfigError(
         f"{value!r} has no name that leads back to it; define it at the top of a module or config file, or give its "
         "name as text, such as LazyCall('package.module.name')"
@@ -78,7 +73,42 @@ def name_of(value: Any) -> str:
 
 def title(target: Any) -> str:
     """Return what messages call a target."""
+    owner = _owner(target)
+    if owner is not None:
+        return f"{owner.__qualname__}.{target.__name__}"
     return target if isinstance(target, str) else getattr(target, "__qualname__", None) or repr(target)
+
+
+def _owner(value: Any) -> type | None:
+    """Return the class that a class method is bound to, which is not the one that defines it if it is inherited."""
+    owner = getattr(value, "__self__", None)
+    bound = isinstance(owner, type) and getattr(owner, getattr(value, "__name__", ""), None) == value
+    return owner if bound else None
+
+
+def _places(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield modules in which `value` may be found, and its name there."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if isinstance(value, Enum):
+        module, name = type(value).__module__, f"{type(value).__qualname__}.{value.name}"
+    if module is None or name is None:
+        module, _, name = str(value).rpartition(".")  # a dtype calls itself torch.bfloat16
+    yield module, name
+    # A wrapper has the names of what it wraps; what it is called itself only its module knows.
+    for home in (module, getattr(value, "__globals__", {}).get("__name__", "")):
+        held = vars(sys.modules[home]) if home in sys.modules else {}
+        yield from ((home, key) for key, held_value in list(held.items()) if held_value is value)
+
+
+def _name_in(module: str, name: str, value: Any) -> str | None:
+    """Return the name under which `locate` finds `value` in a module; None if it is not there by this name."""
+    file = file_of(module) or _script(module)
+    if file is not None:
+        found = _same(_stored(sys.modules[module], name.split(".")), value)
+        return f"{file.as_posix()}:{name}" if found else None
+    parts = module.split(".") if module != "__main__" else []
+    candidates = (".".join([*parts[:length], name]) for length in range(1, len(parts) + 1))
+    return next((candidate for candidate in candidates if _same(loaded(candidate), value)), None)
 
 
 def _same(found: Any, value: Any) -> bool:

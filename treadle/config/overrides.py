@@ -12,7 +12,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict
 from treadle.config.locating import title
 from treadle.config.nodes import TARGET, ConfigDict, children, is_lazy, location
 from treadle.config.override_values import parse_value
-from treadle.config.signatures import accepted_names, check_tree, default_of, target_of
+from treadle.config.signatures import check_tree, default_of, known_names, target_of
 from treadle.config.truth import truth_of
 from treadle.errors import ConfigError
 
@@ -166,7 +166,7 @@ def _unknown(config: DictConfig, holder: Any, path: str, key: Any, *, adds: bool
     remedy = f" (+{path}=... adds it)" if adds else ""
     if is_lazy(holder) and adds:
         target = target_of(holder, load=False)
-        if target is not None and key in (accepted_names(target) or ()):
+        if target is not None and key in known_names(target):
             return f"unknown key {path!r} in {_name(config)}; {title(target)} takes it: +{path}=... adds it"
     near = _nearest(config, path)
     if not near:

@@ -17,19 +17,44 @@ HYDRA_KEYS = frozenset({TARGET, "_args_", "_partial_", "_recursive_", "_convert_
 def accepted_names(target: Any) -> list[str] | None:
     """Return the names of the arguments that `target` takes, or None where it takes any or does not tell.
 
+    What wraps a function is asked itself: it may take more than what it wraps.
+
     >>> accepted_names(lambda rate, *, decay=0.0: None)
     ['rate', 'decay']
     """
+    parameters = _parameters(target, follow_wrapped=False)
+    if parameters is None or any(map(_takes_any, parameters)):
+        return None
+    return _names(parameters)
+
+
+def known_names(target: Any) -> list[str]:
+    """Return the names of the arguments that `target` is known to take; those of what it wraps count too.
+
+    >>> known_names(lambda rate, **more: None)
+    ['rate']
+    """
+    own = _parameters(target, follow_wrapped=False) or []
+    wrapped = _parameters(target) or [] if any(map(_takes_any, own)) else []
+    return list(dict.fromkeys([*_names(own), *_names(wrapped)]))
+
+
+def _parameters(target: Any, *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
     try:
-        parameters = inspect.signature(target).parameters.values()
+        return list(inspect.signature(target, follow_wrapped=follow_wrapped).parameters.values())
     except (TypeError, ValueError):
         return None
+
+
+def _takes_any(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is parameter.VAR_KEYWORD and get_origin(parameter.annotation) is not Unpack
+
+
+def _names(parameters: list[inspect.Parameter]) -> list[str]:
     names: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
-            if get_origin(parameter.annotation) is not Unpack:
-                return None
-            names += inspect.get_annotations(get_args(parameter.annotation)[0])
+            names += [] if _takes_any(parameter) else inspect.get_annotations(get_args(parameter.annotation)[0])
         elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             names.append(parameter.name)
     return names
@@ -41,11 +66,11 @@ def default_of(target: Any, name: str) -> Any:
     >>> default_of(lambda rate, *, decay=0.5: None, "decay")
     0.5
     """
-    try:
-        parameter = inspect.signature(target).parameters.get(name)
-    except (TypeError, ValueError):
-        return None
-    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+    for follow_wrapped in (False, True):
+        for parameter in _parameters(target, follow_wrapped=follow_wrapped) or []:
+            if parameter.name == name:
+                return None if parameter.default is parameter.empty else parameter.default
+    return None
 
 
 def check_names(target: Any, names: Iterable[str], node: DictConfig | None = None) -> None:

@@ -1,17 +1,17 @@
 """How a batch becomes the arguments of a model."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.nn.utils.rnn import PackedSequence
 
+from treadle.config.signatures import known_names
 from treadle.errors import DataError
 
 
 def with_placement(get_batch: Callable[..., Any], device: str | None, mixup: Any = None) -> Callable[[Any], Any]:
     """Return `get_batch` as a function of the batch alone, with those of the other arguments that it takes."""
-    parameters = inspect.signature(get_batch).parameters
+    parameters = known_names(get_batch)
     offered = {"input_placement_device": device, "mixup_func": mixup}
     given = {name: value for name, value in offered.items() if name in parameters and value is not None}
     return lambda batch: get_batch(batch, **given)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from treadle.config import ConfigDict, get_config, instantiate, try_get_key
 from treadle.config.nodes import is_lazy, is_plain_mapping
-from treadle.config.signatures import accepted_names, target_of
+from treadle.config.signatures import accepted_names, known_names, target_of
 from treadle.data import make_loader
 from treadle.engine.keys import check_keys
 from treadle.errors import ConfigError
@@ -97,8 +97,8 @@ def build_node(node: Any, **offered: Any) -> Any:
     """Build a lazy call with those of the `offered` arguments that it takes and is not given."""
     if not is_lazy(node):
         return instantiate(node)
-    names = accepted_names(target_of(node, load=True))
-    given = {name: value for name, value in offered.items() if names and name in names and node.get(name) is None}
+    names = known_names(target_of(node, load=True))
+    given = {name: value for name, value in offered.items() if name in names and node.get(name) is None}
     return instantiate(node, **given)
 
 

@@ -1,6 +1,5 @@
 """The step of eager mode: forward, backward, clip, update."""
 
-import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from treadle.config.signatures import known_names
 from treadle.engine._adapter import EngineCore, StepPlan
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.trainer_base import TrainerBase
@@ -102,7 +102,7 @@ class EagerTrainer(TrainerBase):
 
 def own_step(owner: Any, face: TrainerBase, get_batch: Callable[..., Any], device: str | None = None) -> Step:
     """Return a user's `run_step` as the loop calls it: with the arguments its signature takes."""
-    parameters = inspect.signature(owner.run_step).parameters
+    parameters = known_names(owner.run_step)
     offered = {"get_batch": get_batch, "input_placement_device": device}
     given = {name: value for name, value in offered.items() if name in parameters}
     same = owner is face

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -143,11 +144,18 @@ class Built(Choice):
         return ", ".join([self._name, *(f"{name}={value!r}" for name, value in self.arguments.items())])
 
 
-def _by_name(kind: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(kind: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     try:
-        bound = inspect.signature(kind).bind(*args, **kwargs)
+        return inspect.signature(kind).bind(*args, **kwargs)
     except TypeError as error:
+        # What wraps a constructor may take more than that.
+        with suppress(TypeError):
+            return inspect.signature(kind, follow_wrapped=False).bind(*args, **kwargs)
         raise ConfigError(f"Built({name}): {error}") from error
+
+
+def _by_name(kind: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = _bound(kind, name, args, kwargs)
     found: dict[str, Any] = {}
     for parameter, value in bound.arguments.items():
         how = bound.signature.parameters[parameter].kind

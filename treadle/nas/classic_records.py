@@ -153,6 +153,8 @@ def remember_calls(kind: type, *, skip: int) -> None:
         constructor(*map(build, bound.args), **build(bound.kwargs))
         object.__setattr__(self, RECORD, record)
 
+    # It takes what the constructor takes and no more, which a check of arguments by name can rely on.
+    recording.__signature__ = signature  # type: ignore[attr-defined]
     kind.__init__ = recording  # type: ignore[misc]
     setattr(kind, RECORD, None)
 
