@@ -22,6 +22,7 @@ from treadle.parallel import local_updates
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
+from treadle.precision import ScaledSteps
 from treadle.progress import Cadence
 from treadle.result import TrainResult, find_best
 from treadle.run_lock import occupied
@@ -204,7 +205,8 @@ class Trainer(Attempting):
         before = self.progress.step
         if self._graphs is not None and self._loop_is_foreign():
             self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
-        with self.exchange, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
+        scaled_steps = ScaledSteps(self.precision, self._optimizers)
+        with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
             self._run_train_epoch(self._train_dataloader)
         foreign = self._loop_is_foreign()
         if not self.progress.mid_epoch and not foreign:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.data.batches import map_leaves
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, LossError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened
 
@@ -65,7 +65,7 @@ class Precision:
         self.loss_scaling = LossScaling() if loss_scaling is None else loss_scaling
         self.products = SparseProducts(device.type)
         self._device, self._agree = device, agree
-        self._unscaled = False
+        self._scaled = self._unscaled = False
         self.agree_on_overflow: Callable[[Tensor], Any] | None = None
         self.begin_run()
 
@@ -81,7 +81,7 @@ class Precision:
             self.scaler = None
         elif self.scaler is None:
             self.scaler = LossScaler(self._device, self.loss_scaling, self._agree)
-        self._unscaled = False
+        self._scaled = self._unscaled = False
 
     def check(self, model: nn.Module) -> None:
         """Refuse weights that fp16 cannot be trained with.
@@ -129,16 +129,34 @@ class Precision:
         if self.scaler is None:
             return loss
         # Also after an update that failed between `unscale` and `stepped`, and is made again.
-        self._unscaled = False
+        self._scaled, self._unscaled = True, False
         return self.scaler.scale(loss)
 
+    @property
+    def scaled(self) -> bool:
+        """Whether gradients of a scaled loss are there that nobody has brought to their true size."""
+        return self.scaler is not None and self._scaled and not self._unscaled
+
     def unscale(self, optimizer: Optimizer) -> None:
-        """Bring the gradients to their true size, once per update, so that they can be clipped."""
-        if self.scaler is not None and not self._unscaled:
-            self.scaler.unscale(parameter for group in optimizer.param_groups for parameter in group["params"])
-            if self.agree_on_overflow is not None:
-                self.agree_on_overflow(self.scaler.overflow)
-            self._unscaled = True
+        """Bring the gradients to their true size, once per update, so that they can be clipped.
+
+        Raises:
+            LossError: They have it already: the loss that they are of was not scaled.
+        """
+        if self.scaler is None or self._unscaled:
+            return
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not self._scaled and any(parameter.grad is not None for parameter in held):
+            raise LossError(
+                "precision='fp16' scales the loss, and the gradients of this update are of a loss that was not scaled: "
+                "brought to their true size they would vanish. Where your own backward_step, update or loop calls "
+                "loss.backward(), call super().backward_step(loss), self.backward_step(loss) or "
+                "self.precision.scale(loss).backward()"
+            )
+        self.scaler.unscale(held)
+        if self.agree_on_overflow is not None:
+            self.agree_on_overflow(self.scaler.overflow)
+        self._unscaled = True
 
     @property
     def overflow(self) -> Tensor | None:
@@ -149,7 +167,7 @@ class Precision:
         """Get ready for the next update, after this one was made or left out."""
         if self.scaler is not None:
             self.scaler.update()
-        self._unscaled = False
+        self._scaled = self._unscaled = False
 
     # Falling back -------------------------------------------------------------------------------------------
 
