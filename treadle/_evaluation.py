@@ -43,17 +43,26 @@ class Evaluation(Saving):
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
         data_of_run, collate_of_run = self.eval_dataset, self.collate_fn
-        stream_of_run, config_of_run = self._eval_dataloader, self.run_config
+        stream_of_run, config_of_run, kwargs_of_run = self._eval_dataloader, self.run_config, self._eval_dl_kwargs
         self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
         history_of_run, history = self.run_history, EvaluationHistory(self.run_history)
         self.run_history = history
         try:
-            self._eval_dataloader = self._make_eval_stream(per_device_batch_size, dataloader_kwargs)
+            self._eval_dl_kwargs = dataloader_kwargs
+            self._eval_dataloader = self._eval_stream(
+                self.create_eval_dataloader(per_device_batch_size, dataloader_kwargs)
+            )
             if not self._looping:
                 self._prepare_model_and_optimizer()
             # Here too, and wherever it is called: one that a user wrote knows nothing of it.
             self.parallel.share_buffers(self.model)
-            self.run_config = self._create_run_config(None, dataloader_kwargs)
+            self.run_config = self._create_run_config(
+                per_device_batch_size=per_device_batch_size,
+                num_epochs=1,
+                gradient_accumulation_steps=1,
+                max_num_train_steps=None,
+                gradient_clip_value=None,
+            )
             with history.in_use():
                 self._run_evaluation()
         finally:
@@ -63,6 +72,7 @@ class Evaluation(Saving):
             if self._looping:
                 # A callback evaluates in the middle of a run, which goes on with its own data.
                 self._eval_dataloader, self.run_config = stream_of_run, config_of_run
+                self._eval_dl_kwargs = kwargs_of_run
             if self._looping or data_of_run is not None:
                 self.eval_dataset, self.collate_fn = data_of_run, collate_of_run
         return history.results()
@@ -265,8 +275,9 @@ class Evaluation(Saving):
                 module.training = mode
             random.load_state_dict(state)
 
-    def _make_eval_stream(self, batch_size: int, kwargs: dict[str, Any] | None) -> Stream:
-        stream = self._stream(self.create_eval_dataloader(batch_size, kwargs), evaluation=True, name="evaluation")
+    def _eval_stream(self, loader: Any) -> Stream:
+        """Return the stream over a loader of evaluation data."""
+        stream = self._stream(loader, evaluation=True, name="evaluation")
         # Asked of the data and not of this rank's share: every rank must come to the same answer.
         length = getattr(stream.dataset, "__len__", None)
         shared = self.processes.distributed and stream.sampler is not None
@@ -307,6 +318,11 @@ class Evaluation(Saving):
         raise NotImplementedError
 
     def _create_run_config(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
+        self,
+        per_device_batch_size: int,
+        num_epochs: int | None,
+        gradient_accumulation_steps: int,
+        max_num_train_steps: int | None,
+        gradient_clip_value: float | None,
     ) -> TrainerRunConfig:
         raise NotImplementedError

@@ -86,6 +86,9 @@ class Foundation:
         parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model.
     """
 
+    _pad_uneven_eval_batches = False
+    """A name of pytorch-accelerated's: here an evaluation counts every sample once, and pads nothing."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -148,7 +151,7 @@ class Foundation:
         self.callback_handler = CallbackHandler(callbacks)
         self.callback_handler.on_stop = self._take_stop
         self.max_batches_per_epoch: int | None = active_limit()
-        self._accelerator = AcceleratorFacade(self.processes)
+        self._accelerator = AcceleratorFacade(self)  # type: ignore[arg-type]
         self._loss_tracker = LossTracker(self.progress)
         self._metrics = EvaluationMetrics(metrics)
         self._tracked = Tracked()
@@ -165,7 +168,7 @@ class Foundation:
         self.scheduler: Any = None
         self.run_config: TrainerRunConfig | None = None
         self.streams: dict[str, Stream] = {}
-        self.recording = self.in_own_loop = False
+        self.recording = self.in_own_loop = self.in_own_run = False
         self.recorded_callbacks: frozenset[Any] = frozenset()
         self.track_gradient_norm = False
         self.gradient_norm: Tensor | None = None
@@ -174,11 +177,14 @@ class Foundation:
         self._folder: RunFolder | None = None
         self._train_dataloader: Stream | None = None
         self._eval_dataloader: Stream | None = None
+        self._train_dl_kwargs: dict[str, Any] | None = None
+        self._eval_dl_kwargs: dict[str, Any] | None = None
         self._data_seed = 0
         # Where the loop is, and whether it is to end.
         self._stop_request: str | None = None
         self._stops_for_good = self._pauses = False
         self._looping = self._stopped = False
+        self._reason = ""
         self._next_due = 0
         # The update under way.
         self._phase: Phase | None = None

@@ -31,7 +31,7 @@ from treadle.parallel import LossModule
 from treadle.phase import held_by
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
 from treadle.progress import Progress
-from treadle.run_config import TrainerRunConfig
+from treadle.run_config import TrainerRunConfig, checked_config
 
 
 class SetUp(Evaluation):
@@ -48,7 +48,9 @@ class SetUp(Evaluation):
             self.run_history.reset()
         self._seed_run()
         self.precision.begin_run()
-        self._prepare_dataloaders(train_kwargs, eval_kwargs)
+        self._create_dataloaders(train_kwargs, eval_kwargs)
+        self._prepare_dataloaders()
+        self._open_streams()
         self._prepare_model_and_optimizer()
         forget_peak(self.device)
         if self.device.type == "cpu":
@@ -56,7 +58,7 @@ class SetUp(Evaluation):
         for optimizer in self._optimizers:
             # A run that was stopped may have left gradients behind.
             optimizer.zero_grad()
-        self.run_config = self._create_run_config(train_kwargs, eval_kwargs)
+        self._resolve_config()
         self._scale_rates()
         self.scheduler = self.create_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
@@ -69,7 +71,7 @@ class SetUp(Evaluation):
         self._scale = WindowScale(
             self.loss_reduction,
             ranks=self.parallel.data_size,
-            nominal=self.run_config.train_per_device_batch_size,
+            nominal=None if self._train_dataloader is None else self._train_dataloader.batch_size,
             rides=self.parallel.spreads,
         )
 
@@ -135,19 +137,32 @@ class SetUp(Evaluation):
         if draws_in_cudnn(self.model, self.device):
             seed_cudnn_dropout(self.device, fold_seed(self._data_seed, self.parallel.data_rank, "cudnn"))
 
-    def _prepare_dataloaders(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> None:
-        """Make the streams that batches of training and evaluation are drawn from."""
+    def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+        """Have the loaders of training and evaluation made, by the verbs for them."""
+        self._train_dl_kwargs, self._eval_dl_kwargs = train_kwargs, eval_kwargs
         size = self.settings.per_device_batch_size
-        self._train_dataloader = self._stream(self.create_train_dataloader(size, train_kwargs))
+        self._train_dataloader = self.create_train_dataloader(size, train_kwargs)
+        self._eval_dataloader = None if self.eval_dataset is None else self.create_eval_dataloader(size, eval_kwargs)
+
+    def _prepare_dataloaders(self) -> None:
+        """Make the streams that batches of training and evaluation are drawn from, out of the loaders."""
+        self._open_streams()
+
+    def _open_streams(self) -> None:
+        """Make a stream of each loader that is none yet."""
+        if self._train_dataloader is None:
+            raise ConfigError("there is no training data: _prepare_dataloaders left _train_dataloader as None")
+        if not isinstance(self._train_dataloader, Stream):
+            self._train_dataloader = self._stream(self._train_dataloader)
         if self._train_dataloader.length == 0:
             raise DataError(
                 "the training data gives no batch; check that the data set is not empty "
                 "and that drop_last leaves at least one full batch"
             )
-        self.streams = {"train": self._train_dataloader}
-        self._eval_dataloader = None if self.eval_dataset is None else self._make_eval_stream(size, eval_kwargs)
+        if self._train_dataloader not in self.streams.values():
+            self.streams = {"train": self._train_dataloader}
+        if self._eval_dataloader is not None and not isinstance(self._eval_dataloader, Stream):
+            self._eval_dataloader = self._eval_stream(self._eval_dataloader)
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for training; `train_dl_kwargs` win over the defaults."""
@@ -244,34 +259,61 @@ class SetUp(Evaluation):
         if not self._reach_known:
             self._wrap(all_reached=False)
 
-    def _create_run_config(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> TrainerRunConfig:
-        """Return the settings of the run, resolved."""
-        settings, size = self._settings, self.parallel.data_size
-        accumulation = 1 if settings is None else settings.accumulation
-        train_size = None if self._train_dataloader is None else self._train_dataloader.batch_size
-        eval_size = None if self._eval_dataloader is None else self._eval_dataloader.batch_size
+    def _resolve_config(self) -> None:
+        """Have the settings of the run resolved, and go by what came of it."""
+        settings = self.settings
+        asked: dict[str, Any] = {
+            "per_device_batch_size": settings.per_device_batch_size,
+            "num_epochs": settings.num_epochs,
+            "gradient_accumulation_steps": settings.accumulation,
+            "max_num_train_steps": settings.max_steps,
+            "gradient_clip_value": settings.clip_value,
+        }
+        own = SetUp._create_run_config(self, **asked)
+        self.run_config = checked_config(self._create_run_config(**asked), own)
+        self._settings = settings.as_in(self.run_config, own)
+
+    def planned_updates(
+        self, num_epochs: int | None, max_steps: int | None, accumulation: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return how many updates an epoch has, how many of these move a schedule, and the most that a run makes.
+
+        What cannot be known is None.
+        """
         batches = None if self._train_dataloader is None else self._train_dataloader.length
         updates = None if batches is None else math.ceil(batches / accumulation)
-        epochs = None if settings is None else settings.num_epochs
-        limits = [] if settings is None or settings.max_steps is None else [settings.max_steps]
-        if epochs is not None and updates is not None:
-            limits.append(epochs * updates)
+        limits = [] if max_steps is None else [max_steps]
+        if num_epochs is not None and updates is not None:
+            limits.append(num_epochs * updates)
+        return updates, updates, min(limits, default=None)
+
+    def _create_run_config(
+        self,
+        per_device_batch_size: int,
+        num_epochs: int | None,
+        gradient_accumulation_steps: int,
+        max_num_train_steps: int | None,
+        gradient_clip_value: float | None,
+    ) -> TrainerRunConfig:
+        """Return the settings of the run, resolved; the run goes by what an override changes."""
+        settings, size, accumulation = self._settings, self.parallel.data_size, gradient_accumulation_steps
+        train_size = None if self._train_dataloader is None else self._train_dataloader.batch_size
+        eval_size = None if self._eval_dataloader is None else self._eval_dataloader.batch_size
+        updates, scheduled, limit = self.planned_updates(num_epochs, max_num_train_steps, accumulation)
         return TrainerRunConfig(
-            num_epochs=epochs,
+            num_epochs=num_epochs,
             train_per_device_batch_size=train_size,
-            train_dl_kwargs=train_kwargs,
+            train_dl_kwargs=self._train_dl_kwargs,
             eval_per_device_batch_size=eval_size,
-            eval_dl_kwargs=eval_kwargs,
+            eval_dl_kwargs=self._eval_dl_kwargs,
             gradient_accumulation_steps=accumulation,
-            gradient_clip_value=None if settings is None else settings.clip_value,
+            gradient_clip_value=gradient_clip_value,
             clip_norm=None if settings is None else settings.clip_norm,
             train_total_batch_size=None if train_size is None else train_size * size * accumulation,
             eval_total_batch_size=None if eval_size is None else eval_size * size,
             num_update_steps_per_epoch=updates,
-            num_local_update_steps_per_epoch=updates,
-            max_num_train_steps=min(limits, default=None),
+            num_local_update_steps_per_epoch=scheduled,
+            max_num_train_steps=limit,
             is_local_process_zero=self.processes.is_local_main,
             is_world_process_zero=self.processes.is_main,
             is_distributed=self.processes.distributed,

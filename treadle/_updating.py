@@ -1,5 +1,6 @@
 """One update: the gradient of a window, and what is done with it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -161,8 +162,8 @@ class Updating(Running):
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
         norm, value = self.settings.clip_norm, self.settings.clip_value
         optimizer = self._acting_optimizer
-        self.precision.unscale(optimizer)
         trained = held_by(optimizer) if self._phase is None else self._phase.trained
+        self.complete_gradients(optimizer, trained)
         gradients = gradients_of(trained)
         if value is not None:
             clip_by_value(gradients, value)
@@ -191,6 +192,10 @@ class Updating(Running):
 
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
+        self.add_gradient(loss)
+
+    def add_gradient(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, scaled where the precision wants it, to those of what learns now."""
         if self.precision.scaler is not None:
             loss = self.precision.scale(loss)
         inputs = None if self._phase is None else self._phase.parameters
@@ -201,6 +206,32 @@ class Updating(Running):
             self.precision.products.backward(loss, inputs)
             return
         loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+
+    def complete_gradients(self, optimizer: Optimizer, parameters: Iterable[Any]) -> None:
+        """Make the gradients of `parameters` those that `optimizer` will step by, so that they can be clipped.
+
+        In a loop of the user's that is their mean over the processes, which is taken once more when it steps.
+        """
+        if not self.in_own_loop:
+            GradientAverager(self.processes).average(parameters)
+        self.precision.unscale(optimizer)
+
+    def _perform_forward_and_backward_passes(self, batch: Batch, step: int) -> None:
+        """Add the gradient of one micro-batch, for loops of the user's; `step` is its number in the epoch, from 0.
+
+        The loss is divided by the micro-batches of its update, of which the last of an epoch may have fewer.
+        """
+        output = self.calculate_train_batch_loss(batch)
+        parts, length = self.settings.accumulation, getattr(self._train_dataloader, "length", None)
+        if length is not None:
+            parts = min(parts, length - step // parts * parts)
+        self._update_loss_tracker(output["loss"], output["batch_size"])
+        self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+        self.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
+
+    def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
+        """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
+        self._loss_tracker.update(loss, batch_size)
 
     def optimizer_step(self) -> None:
         """Update the weights."""

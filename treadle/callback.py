@@ -212,6 +212,7 @@ class CallbackHandler:
         self.on_stop: Callable[[StopTrainingError], bool] = lambda error: False
         self.table = _Table(self)
         self._started: list[Any] | None = None
+        self._starting = False
         self.add_callbacks(callbacks)
 
     def __iter__(self) -> Iterator[Any]:
@@ -238,17 +239,26 @@ class CallbackHandler:
         if not isinstance(instance, TrainerCallback) and not any(listens(instance, event) for event in EVENTS):
             raise CallbackError(f"{instance!r} is no callback: it has none of the methods {list(EVENTS)}")
         self.callback_list.append(instance)
+        if self._started is not None and not self._starting:
+            self._started.append(instance)
         self.table.clear()
 
     def clear_callbacks(self) -> None:
-        """Remove every callback."""
+        """Remove every callback; those that a run has started are closed when it ends, and see no more of it."""
         self.callback_list = []
         self.table.clear()
 
     @property
+    def callbacks(self) -> list[Any]:
+        """The callbacks in the order they are called: `callback_list` by pytorch-accelerated's name."""
+        return self.callback_list
+
+    @property
     def active(self) -> list[Any]:
-        """The callbacks that events reach: during a run those that started, otherwise all."""
-        return self.callback_list if self._started is None else self._started
+        """The callbacks that events reach: during a run those that started or came later, otherwise all."""
+        if self._started is None:
+            return self.callback_list
+        return [callback for callback in self._started if any(one is callback for one in self.callback_list)]
 
     def listeners(self, event: str) -> list[Any]:
         """Return the callbacks that act at `event`, in the order they are called."""
@@ -267,15 +277,18 @@ class CallbackHandler:
                     raise
 
     @contextmanager
-    def session(self, event: str, trainer: "Trainer") -> Iterator[None]:
+    def session(self, event: str | None, trainer: "Trainer") -> Iterator[None]:
         """Fire the event that opens a run; while entered, events reach only callbacks that came through it.
+
+        Without an event, whoever runs inside fires it.
 
         However the run ends, every callback that was started is closed, last first; a failure of one hides no
         other, nor the failure of the run. A session inside another, such as an evaluation by a callback, opens
         and closes nothing of its own.
         """
         if self._started is not None:
-            self.call_event(event, trainer)
+            if event is not None:
+                self.call_event(event, trainer)
             yield
             return
         try:
@@ -287,14 +300,18 @@ class CallbackHandler:
             raise
         self.end_session()
 
-    def start_session(self, event: str, trainer: "Trainer") -> None:
+    def start_session(self, event: str | None, trainer: "Trainer") -> None:
         """Fire the event that opens a run, one callback after the other; `session` does this and the closing."""
-        self._started = []
-        for callback in list(self.callback_list):
-            self._started.append(callback)
-            self.table.clear()
-            if listens(callback, event):
-                accepting(getattr(callback, event))(trainer)
+        self._started, self._starting = [], True
+        try:
+            # A callback may add others, which are started after it.
+            for callback in self.callback_list:
+                self._started.append(callback)
+                self.table.clear()
+                if event is not None and listens(callback, event):
+                    accepting(getattr(callback, event))(trainer)
+        finally:
+            self._starting = False
 
     def end_session(self) -> None:
         """Close every callback that was started.

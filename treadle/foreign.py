@@ -1,9 +1,14 @@
 """Loops that a user wrote: their updates are counted all the same."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
+
+from treadle.data import Stream
+from treadle.errors import ConfigError, StopTrainingError
+from treadle.events import LossTracker
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -80,3 +85,148 @@ class ForeignStep:
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._steps += 1
+
+
+class ForeignRun:
+    """While entered, the epochs of a `_run_training` that a user wrote are counted, saved and resumed as always.
+
+    Meanwhile the trainer's `_run_train_epoch` and `training_run_end` go by this: the first ends the epoch before and
+    begins one, the second ends the last one and saves the run, before anything at its end may change the weights.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        if trainer.on_nonfinite == "rollback":
+            raise ConfigError(
+                "on_nonfinite='rollback' goes back in the run, which a _run_training of your own would not notice; "
+                "use 'raise' or 'skip'"
+            )
+        self._trainer = trainer
+        self._epoch: tuple[int, int, int] | None = None
+        self._begun = self._resumed = self._ended = self._trains = False
+        self._wish: str | None = None
+        self._on_stop = trainer.callback_handler.on_stop
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        trainer, cadence = self._trainer, self._trainer.settings.eval_every
+        trainer._looping, trainer._stopped = True, False
+        if (
+            trainer._eval_dataloader is not None
+            and cadence is not None
+            and not (cadence.in_steps or cadence.every == 1)
+        ):
+            trainer.print(f"eval_every='{cadence}' has no effect: your own _run_training says when to evaluate")
+        trainer.callback_handler.on_stop = self._note_wish
+        self._handles = [one.register_step_pre_hook(self._refuse) for one in trainer.optimizers().values()]
+        vars(trainer).update(_run_train_epoch=self._train_epoch, training_run_end=self._training_run_end)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        trainer = self._trainer
+        for name in ("_run_train_epoch", "training_run_end"):
+            vars(trainer).pop(name)
+        for handle in self._handles:
+            handle.remove()
+        trainer.callback_handler.on_stop = self._on_stop
+        if exception[0] is None:
+            self._end()
+        trainer._looping = False
+
+    def _refuse(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._trains and not self._trainer.in_own_run:
+            raise ConfigError(
+                f"{type(optimizer).__name__} stepped in a _run_training of your own but outside of _run_train_epoch, "
+                "where nobody counts, averages or saves its updates; put the loop over batches into _run_train_epoch"
+            )
+
+    def _note_wish(self, error: StopTrainingError) -> bool:
+        self._wish = str(error) or "a callback asked to stop"
+        return self._on_stop(error)
+
+    def _train_epoch(self, train_dl: Any) -> Any:
+        trainer = self._trainer
+        if trainer.in_own_run:
+            return type(trainer)._run_train_epoch(trainer, train_dl)
+        self._finish_epoch()
+        self._wish = None
+        self._begin()
+        try:
+            trainer._agree_on_stop()
+            self._epoch = (trainer.progress.step, trainer.run_history.current_epoch, self._evaluations())
+            self._trains = True
+            trainer._train_epoch()
+            trainer._agree_on_stop()
+        except StopTrainingError as error:
+            # In the middle of an epoch, which is not counted.
+            self._epoch = None
+            self._note_wish(error)
+            raise
+        finally:
+            self._trains = False
+        return trainer.progress.step >= trainer._last_step
+
+    def _begin(self) -> None:
+        """Before the first epoch, go to where the run is; one that is resumed has no more epochs than were planned."""
+        trainer = self._trainer
+        over: str | None = None
+        if not self._begun:
+            self._begun, self._resumed = True, trainer._restored is not None
+            trainer._restore()
+            over = self._wish = trainer._stop_reason
+        over = over or (trainer._limit_reached() if self._resumed else None)
+        if over is not None:
+            raise StopTrainingError(over)
+
+    def _evaluations(self) -> int:
+        return len(self._trainer.run_history.get_metric_values("eval_loss_epoch"))
+
+    def _finish_epoch(self) -> None:
+        """Count the epoch under way, and do what is due after it."""
+        if self._epoch is None:
+            return
+        trainer, (step, epoch, evaluations) = self._trainer, self._epoch
+        self._epoch = None
+        evaluated = self._evaluations() > evaluations
+        trainer._schedule_epoch(evaluated)
+        trainer._count_epoch(in_history=trainer.run_history.current_epoch == epoch)
+        trainer._after_epoch(step, evaluated)
+
+    def _training_run_end(self) -> None:
+        if self._trainer.in_own_run:
+            self._ended = True
+        else:
+            self._end()
+        type(self._trainer).training_run_end(self._trainer)
+
+    def _end(self) -> None:
+        """Finish the last epoch and save the end of the run, once."""
+        if self._ended:
+            return
+        self._ended = True
+        trainer = self._trainer
+        self._finish_epoch()
+        if self._wish is not None:
+            trainer._stopped = True
+            trainer._stop_reason = None if trainer._pauses else self._wish
+        trainer._reason = self._wish or trainer._limit_reached() or "its own _run_training ended"
+        trainer._finish_run_or_say_why()
+
+
+def guard_evaluation(kind: type["Trainer"]) -> None:
+    """Have a `_run_eval_epoch` that a user wrote leave alone what is training's: its losses, modes and generators."""
+    own = vars(kind).get("_run_eval_epoch")
+    if own is None:
+        return
+
+    @wraps(own)
+    def run_eval_epoch(trainer: "Trainer", valid_dl: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(valid_dl, Stream):
+            valid_dl.begin(0)
+        tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
+        try:
+            with trainer.single_precision, trainer._looking():
+                return own(trainer, valid_dl, *args, **kwargs)
+        finally:
+            trainer._loss_tracker = tracker
+
+    setattr(kind, "_run_eval_epoch", run_eval_epoch)  # noqa: B010 - mypy knows it as a method

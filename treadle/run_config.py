@@ -1,14 +1,22 @@
 """What a run resolved its settings to."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from treadle.errors import ConfigError
 
-@dataclass(frozen=True, kw_only=True)
+DECIDED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", "mixed_precision", "num_processes")
+"""What is settled when the trainer is built, and cannot be changed by a config."""
+NO_MIXING = ("no", "fp32")
+"""What training in single precision is called by Accelerate, and here."""
+
+
+@dataclass(frozen=True)
 class TrainerRunConfig:
     """The settings of a run, resolved: readable by callbacks, shown at the start, saved with the run.
 
-    A count that cannot be known, such as the steps of an epoch over data without a length, is None.
+    A count that cannot be known, such as the steps of an epoch over data without a length, is None. The arguments by
+    place are those of pytorch-accelerated's class of this name, in its order.
     """
 
     num_epochs: int | None
@@ -18,7 +26,7 @@ class TrainerRunConfig:
     eval_dl_kwargs: dict[str, Any] | None
     gradient_accumulation_steps: int
     gradient_clip_value: float | None
-    clip_norm: float | None
+    clip_norm: float | None = field(default=None, kw_only=True)
     train_total_batch_size: int | None
     eval_total_batch_size: int | None
     num_update_steps_per_epoch: int | None
@@ -29,33 +37,61 @@ class TrainerRunConfig:
     is_distributed: bool
     mixed_precision: str
     num_processes: int
-    parallel: str
-    device: str
-    seed: int | None
-    loss_reduction: str
-    on_nonfinite: str
-    microbatch: str
-    deterministic: bool
-    matmul_precision: str | None
-    convolution_precision: str | None
-    loss_scaling: dict[str, Any] | None
-    activation_checkpointing: list[str] | None
-    offload_optimizer: bool
-    execution: str
-    compile: str | None
-    eval_every: str | None
-    log_every: str
-    save_every: str | None
-    run_dir: str | None
-    lr_scaling: dict[str, Any] | None
+    parallel: str = field(default="", kw_only=True)
+    device: str = field(default="", kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    loss_reduction: str = field(default="mean", kw_only=True)
+    on_nonfinite: str = field(default="raise", kw_only=True)
+    microbatch: str = field(default="fixed", kw_only=True)
+    deterministic: bool = field(default=False, kw_only=True)
+    matmul_precision: str | None = field(default=None, kw_only=True)
+    convolution_precision: str | None = field(default=None, kw_only=True)
+    loss_scaling: dict[str, Any] | None = field(default=None, kw_only=True)
+    activation_checkpointing: list[str] | None = field(default=None, kw_only=True)
+    offload_optimizer: bool = field(default=False, kw_only=True)
+    execution: str = field(default="eager", kw_only=True)
+    compile: str | None = field(default=None, kw_only=True)
+    eval_every: str | None = field(default=None, kw_only=True)
+    log_every: str = field(default="", kw_only=True)
+    save_every: str | None = field(default=None, kw_only=True)
+    run_dir: str | None = field(default=None, kw_only=True)
+    lr_scaling: dict[str, Any] | None = field(default=None, kw_only=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain data; loader arguments that are objects are given by their names."""
-        values = asdict(self)
+        # Not by `asdict`: loader arguments may hold what cannot be copied, such as a generator.
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in ("train_dl_kwargs", "eval_dl_kwargs"):
             if values[name] is not None:
                 values[name] = {key: _plain(value) for key, value in values[name].items()}
         return values
+
+
+def checked_config(config: Any, own: TrainerRunConfig) -> TrainerRunConfig:
+    """Return the config that a trainer's `_create_run_config` gave, complete.
+
+    Args:
+        config: What it gave: one made of pytorch-accelerated's arguments lacks what is Treadle's own.
+        own: The config that the trainer makes by itself.
+
+    Raises:
+        ConfigError: It is no config, or says what the run cannot do.
+    """
+    if not isinstance(config, TrainerRunConfig):
+        raise ConfigError(f"_create_run_config returned {config!r}; return a TrainerRunConfig, such as super()'s")
+    known: dict[str, Any] = {}
+    for one in fields(config):
+        value, wanted = getattr(config, one.name), getattr(own, one.name)
+        if value == wanted or not (one.kw_only or one.name in DECIDED):
+            continue
+        unsaid = one.kw_only and value == one.default
+        if not unsaid and not (one.name == "mixed_precision" and value in NO_MIXING and wanted in NO_MIXING):
+            raise ConfigError(
+                f"_create_run_config returned {one.name}={value!r}, but it is {wanted!r} in this run, as the arguments "
+                "of the trainer or of train() say; change it there"
+            )
+        known[one.name] = wanted
+    return replace(config, **known)
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The arguments of `Trainer.train`, checked together before anything is built."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from treadle.errors import ConfigError
 from treadle.lr_scaling import LRScaling
 from treadle.progress import Cadence
+from treadle.run_config import TrainerRunConfig
 
 Interval = Literal["step", "epoch"]
 
@@ -58,6 +59,19 @@ class RunSettings:
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
             raise ConfigError(f"{name}={value!r} must be a {'whole ' if whole else ''}number above 0")
+
+    def as_in(self, config: TrainerRunConfig, own: TrainerRunConfig) -> "RunSettings":
+        """Return the settings of a run by `config`, where it differs from the trainer's `own`."""
+        names = {
+            "num_epochs": "num_epochs",
+            "max_num_train_steps": "max_steps",
+            "gradient_accumulation_steps": "accumulation",
+            "gradient_clip_value": "clip_value",
+        }
+        changed = {
+            ours: getattr(config, name) for name, ours in names.items() if getattr(config, name) != getattr(own, name)
+        }
+        return replace(self, **changed) if changed else self
 
     def interval_of(self, scheduler: Any) -> Interval:
         """Return when `scheduler` moves on: as asked, else per epoch for a plateau and per step for others."""

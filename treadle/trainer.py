@@ -15,7 +15,7 @@ from treadle.data import Batch
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
 from treadle.execution import GraphExecution
-from treadle.foreign import ForeignUpdates
+from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
 from treadle.lr_scaling import LRScaling
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import local_updates
@@ -47,6 +47,10 @@ class Trainer(Attempting):
     >>> trainer.train(data, num_epochs=2, per_device_batch_size=2).steps
     4
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard_evaluation(cls)
 
     def train(
         self,
@@ -130,7 +134,7 @@ class Trainer(Attempting):
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
         alone = occupied(self.run_dir, self.processes, lambda: not self._pauses)
         with alone, self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
-            return self._run_training()
+            return self._run()
 
     def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:
         """Refuse a run that this trainer lacks something for."""
@@ -147,20 +151,30 @@ class Trainer(Attempting):
 
     # The run ----------------------------------------------------------------------------------------------
 
-    def _run_training(self) -> TrainResult:
-        """Run the epochs, with everything that goes before and after them."""
+    def _run(self) -> TrainResult:
+        """Open the run that is set up, run it, and close it however it ends."""
         with self._closing_run(), failing_together(self.processes, self.run_dir):
             self._open_run()
             self._restore(partly=True)
-            self.training_run_start()
-            with self.callback_handler.session("on_training_run_start", self):
-                self._restore()
-                over = self._stop_reason
-                reason = self._run_epochs() if over is None else self._stay_stopped(over)
-                self._finish_run_or_say_why()
-                self.training_run_end()
-                self.fire("on_training_run_end")
-        return self._result(reason)
+            if type(self)._run_training is Trainer._run_training:
+                self._run_training()
+            else:
+                with self.callback_handler.session(None, self), ForeignRun(self):
+                    self._run_training()
+        return self._result(self._reason)
+
+    def _run_training(self) -> None:
+        """Run the epochs, with the verbs and events that go before and after them."""
+        self.in_own_run = True
+        self.training_run_start()
+        with self.callback_handler.session("on_training_run_start", self):
+            self._restore()
+            over = self._stop_reason
+            self._reason = self._run_epochs() if over is None else self._stay_stopped(over)
+            self._finish_run_or_say_why()
+            self.training_run_end()
+            self.fire("on_training_run_end")
+        self.in_own_run = False
 
     def _finish_run_or_say_why(self) -> None:
         try:
@@ -201,19 +215,8 @@ class Trainer(Attempting):
 
     def _run_epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
-        self.in_own_loop = self._foreign_epoch = False
         before = self.progress.step
-        if self._graphs is not None and self._loop_is_foreign():
-            self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
-        scaled_steps = ScaledSteps(self.precision, self._optimizers)
-        with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
-            self._run_train_epoch(self._train_dataloader)
-        foreign = self._loop_is_foreign()
-        if not self.progress.mid_epoch and not foreign:
-            raise DataError(
-                f"epoch {self.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
-                "epoch only, so pass something that can be iterated again"
-            )
+        self._train_epoch()
         self._agree_on_stop()
         stream = self._eval_dataloader
         evaluated = stream is not None and self._evaluation_is_due(before)
@@ -221,22 +224,48 @@ class Trainer(Attempting):
             self.parallel.share_buffers(self.model)
             self._run_eval_epoch(stream)
             self._agree_on_stop()
-        if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
-            self._step_by_epoch(evaluated or stream is None)
+        self._schedule_epoch(evaluated)
         try:
             with self._stopping_together():
                 self.training_run_epoch_end()
             self.fire("on_training_run_epoch_end")
         finally:
-            # Counted even if a callback stops the run here: nothing of this epoch is left to do. One that the
-            # step limit cut short is not over: a longer run goes on in the middle of it.
-            if not self._cut:
-                self.progress.finish_epoch()
-                self.run_history._increment_epoch()
+            # Counted even if a callback stops the run here: nothing of this epoch is left to do.
+            self._count_epoch()
         self._agree_on_stop()
+        self._after_epoch(before, evaluated)
+
+    def _train_epoch(self) -> None:
+        """Train one epoch, by the loop of the trainer or by one of the user's."""
+        self.in_own_loop = self._foreign_epoch = False
+        if self._graphs is not None and self._loop_is_foreign():
+            self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
+        scaled_steps = ScaledSteps(self.precision, self._optimizers)
+        with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
+            type(self)._run_train_epoch(self, self._train_dataloader)
+        if not self.progress.mid_epoch and not self._loop_is_foreign():
+            raise DataError(
+                f"epoch {self.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
+                "epoch only, so pass something that can be iterated again"
+            )
+
+    def _count_epoch(self, *, in_history: bool = True) -> None:
+        """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
         if not self._cut:
-            self._save_after_epoch(before, evaluated)
+            self.progress.finish_epoch()
+            if in_history:
+                self.run_history._increment_epoch()
+
+    def _after_epoch(self, step_before: int, evaluated: bool) -> None:
+        """Save and leave, if it is time."""
+        if not self._cut:
+            self._save_after_epoch(step_before, evaluated)
         self._leave_if_asked()
+
+    def _schedule_epoch(self, evaluated: bool) -> None:
+        """Move a schedule by epochs on."""
+        if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
+            self._step_by_epoch(evaluated or self._eval_dataloader is None)
 
     def _step_by_epoch(self, reported: bool) -> None:
         """Move a schedule by epochs on; one that a metric drives waits for an epoch that reported it."""
@@ -256,8 +285,8 @@ class Trainer(Attempting):
     def _loop_is_foreign(self) -> bool:
         return type(self)._run_train_epoch is not Trainer._run_train_epoch
 
-    def _run_train_epoch(self, train_dl: Any) -> None:
-        """Train one epoch: every phase, every window, one update each."""
+    def _run_train_epoch(self, train_dl: Any) -> bool | None:
+        """Train one epoch: every phase, every window, one update each; return whether all steps of the run are made."""
         self.in_own_loop = True
         self._begin_epoch()
         done = self.progress.visit
@@ -281,6 +310,7 @@ class Trainer(Attempting):
         self._add_epoch_loss_to_run_history()
         self.fire("on_train_epoch_end")
         self.in_own_loop = False
+        return self.progress.step >= self._last_step
 
     def _log_is_due(self) -> bool:
         """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
@@ -433,15 +463,15 @@ class Trainer(Attempting):
 
     # Records ----------------------------------------------------------------------------------------------
 
-    def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
-        """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
-        self._loss_tracker.update(loss, batch_size)
-
-    def _add_epoch_loss_to_run_history(self) -> None:
-        """Record the mean loss of the epoch over the samples of all processes."""
+    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
+        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
         total, count = self.processes.reduce([self._loss_tracker.total_loss, self._loss_tracker.running_count])
         if count:
-            self.run_history.update_metric("train_loss_epoch", total / count)
+            self.run_history.update_metric(metric_name, total / count)
+        elif metric_name != "train_loss_epoch":
+            raise DataError(
+                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
+            )
 
     def _result(self, reason: str) -> TrainResult:
         names = sorted(self.run_history.get_metric_names())

@@ -253,6 +253,13 @@ SIGNATURES = {
     "calculate_train_batch_loss": "batch",
     "calculate_eval_batch_loss": "batch",
     "backward_step": "loss",
+    "_create_run_config": "per_device_batch_size num_epochs gradient_accumulation_steps max_num_train_steps "
+    "gradient_clip_value",
+    "_prepare_dataloaders": "",
+    "_prepare_model_and_optimizer": "",
+    "_run_training": "",
+    "_clip_gradients": "",
+    "_add_epoch_loss_to_run_history": "metric_name",
     "_run_train_epoch": "train_dl",
     "_run_eval_epoch": "valid_dl is_training is_intermediate",
     "gather": "tensor padding_value",

@@ -28,6 +28,11 @@ def test_a_hand_written_loop_gets_averaged_gradients_and_equal_weights_to_start_
     compare(launched, "hand_written")
 
 
+@pytest.mark.parametrize("kind", ["", "_clipped", "_bounded"])
+def test_loops_after_pytorch_accelerateds_train_and_evaluate_as_on_one_process(launched: Launch, kind: str) -> None:
+    compare(launched, f"own_loops{kind}")
+
+
 def test_an_update_of_ones_own_after_the_trainers_epoch_is_averaged_too(launched: Launch) -> None:
     compare(launched, "own_step_after_the_trainers_epoch")
 

@@ -141,8 +141,25 @@ class OwnLoop(Trainer):
         raise NotImplementedError
 
 
+class OwnRun(Trainer):
+    """Runs its epochs by itself."""
+
+    def _run_training(self) -> None:
+        raise NotImplementedError
+
+
+class OwnEvaluation(Trainer):
+    """Evaluates by itself."""
+
+    def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> Any:
+        raise NotImplementedError
+
+
 def test_what_a_plan_cannot_do_is_refused_before_a_step() -> None:
     plan = Plan(shard="all")
+    for kind, name in ((OwnRun, "_run_training"), (OwnEvaluation, "_run_eval_epoch")):
+        with pytest.raises(ConfigError, match=f"{name} is your own, and may do anything; leave it to the trainer"):
+            trainer_of(plan, kind)
     with pytest.raises(ConfigError, match="the loop of an epoch is your own, and may do anything"):
         trainer_of(plan, OwnLoop)
     model = network()

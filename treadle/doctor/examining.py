@@ -107,14 +107,14 @@ def _train_config(path: Path) -> None:
 @contextmanager
 def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> Iterator[None]:
     """Have the next training in this process done by somebody else."""
-    plain = Trainer._run_training
+    plain = Trainer._run
 
     def run_training(trainer: Trainer) -> Any:
-        with patch.object(Trainer, "_run_training", plain):
+        with patch.object(Trainer, "_run", plain):
             train(trainer, _program_of(sys._getframe()))
         raise _Examined
 
-    with patch.object(Trainer, "_run_training", run_training):
+    with patch.object(Trainer, "_run", run_training):
         yield
 
 
@@ -135,7 +135,7 @@ def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None
     trainer.callback_handler.add_callback(probe)
     try:
         with probe.attached():
-            trainer._run_training()
+            trainer._run()
     except NonFiniteError as error:
         found.findings.append(Finding("not_finite", str(error)))
     except Exception as error:

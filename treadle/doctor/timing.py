@@ -60,7 +60,7 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None) -> float
     def train(trainer: Trainer, variables: dict[str, Any]) -> None:
         shorten(trainer, WARM_UP + COUNTED)
         trainer.callback_handler.add_callback(clock)
-        trainer._run_training()
+        trainer._run()
 
     def choose_another(trainer: Trainer) -> None:
         trainer.execution = execution or trainer.execution

@@ -428,7 +428,7 @@ class EngineCore(Splitting):
         """Note that data is left, as always, and save nothing: that is for hooks."""
         self._cut = True
 
-    def _add_epoch_loss_to_run_history(self) -> None:
+    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
         """Record no loss of an epoch: this door counts iterations."""
 
     def _finish_run(self, *, stopped: bool) -> None:

@@ -63,6 +63,9 @@ def _problems(trainer: "Trainer", base: Any) -> list[str]:
     found: list[str] = []
     if type(trainer)._run_train_epoch is not base._run_train_epoch:
         found.append("the loop of an epoch is your own, and may do anything; leave it to the trainer")
+    for name in ("_run_eval_epoch", "_run_training"):
+        if getattr(type(trainer), name) is not getattr(base, name):
+            found.append(f"{name} is your own, and may do anything; leave it to the trainer")
     if len(trainer.optimizers()) > 1:
         found.append(f"there are the optimizers {sorted(trainer.optimizers())}; spread models are trained with one")
     for optimizer in trainer.optimizers().values():

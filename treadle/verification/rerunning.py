@@ -98,7 +98,7 @@ class Repetition:
     @contextmanager
     def _stopping(self, trained: list[Trainer]) -> Iterator[None]:
         """Have the training of the run end behind the last step, with all of its checkpoints kept."""
-        train = Trainer._run_training
+        train = Trainer._run
 
         def run_training(trainer: Trainer) -> Any:
             if trainer.run_dir is None or os.path.realpath(trainer.run_dir) != os.path.realpath(self.folder):
@@ -108,7 +108,7 @@ class Repetition:
             train(trainer)
             raise _Enough
 
-        with patch.object(Trainer, "_run_training", run_training):
+        with patch.object(Trainer, "_run", run_training):
             yield
 
     def _shorten(self, trainer: Trainer) -> None:

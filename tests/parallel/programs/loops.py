@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from tests.contract.own_loops import OwnEverything
 from tests.parallel.programs.models import classifier, flat, outcome, per_device, samples, sgd, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Phase, Trainer, TrainerCallback, alternate
@@ -118,6 +119,25 @@ def train_by_hand(**settings: Any) -> Report:
 
 
 program.add("hand_written", train_by_hand)
+
+
+class Bounded(OwnEverything):
+    """Bounds the norm of its gradients by the accelerator, before the optimizer has them averaged."""
+
+    def _clip_gradients(self) -> None:
+        self._accelerator.clip_grad_norm_(self.model.parameters(), 0.05)
+
+
+def train_by_own_loops(kind: type[Trainer], bound: float | None) -> Report:
+    trainer = trainer_of(classifier(), kind)
+    settings = {"gradient_accumulation_steps": 2, "gradient_clip_value": bound}
+    result = trainer.train(samples(48), 2, samples(17, seed=1), per_device(trainer), **settings)
+    return outcome(trainer, result)
+
+
+program.add("own_loops", partial(train_by_own_loops, OwnEverything, None))
+program.add("own_loops_clipped", partial(train_by_own_loops, OwnEverything, 0.01))
+program.add("own_loops_bounded", partial(train_by_own_loops, Bounded, 0.01))
 
 
 class OwnStepAfterwards(Trainer):

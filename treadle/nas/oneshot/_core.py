@@ -23,7 +23,6 @@ from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.weight_history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
-from treadle.run_config import TrainerRunConfig
 from treadle.run_folder import RunFolder
 from treadle.settings import RunSettings
 from treadle.trainer import Trainer
@@ -141,32 +140,24 @@ class SearchCore(Trainer):
 
     # Data and phases ----------------------------------------------------------------------------------------
 
-    def _prepare_dataloaders(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> None:
-        super()._prepare_dataloaders(train_kwargs, eval_kwargs)
+    def _prepare_dataloaders(self) -> None:
+        super()._prepare_dataloaders()
         data, options = self.plan.validation, {}
         if not is_ready(data):
             options = self.get_default_train_dl_kwargs(self.plan.batch_size) | self.plan.loader_options
         self.add_stream("validation", data, **options)
 
-    def _create_run_config(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> TrainerRunConfig:
-        config = super()._create_run_config(train_kwargs, eval_kwargs)
-        if self._settings is None or "validation" not in self.streams:
-            return config
+    def planned_updates(
+        self, num_epochs: int | None, max_steps: int | None, accumulation: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return the updates of an epoch, those of the weights among them, and the most that the search makes."""
+        if "validation" not in self.streams:
+            return super().planned_updates(num_epochs, max_steps, accumulation)
         weights, every = self.updates_per_epoch()
-        epochs = self.settings.num_epochs
-        limits = [self.settings.max_steps] if self.settings.max_steps is not None else []
-        if epochs is not None and every is not None and weights is not None:
-            limits.append(epochs * every - min(epochs, self.plan.warmup_epochs) * (every - weights))
-        return replace(
-            config,
-            num_update_steps_per_epoch=every,
-            num_local_update_steps_per_epoch=weights,
-            max_num_train_steps=min(limits, default=None),
-        )
+        limits = [max_steps] if max_steps is not None else []
+        if num_epochs is not None and every is not None and weights is not None:
+            limits.append(num_epochs * every - min(num_epochs, self.plan.warmup_epochs) * (every - weights))
+        return every, weights, min(limits, default=None)
 
     def updates_per_epoch(self) -> tuple[int | None, int | None]:
         """Return how many updates of the weights an epoch has, and how many in all; None if nobody can know."""

@@ -154,9 +154,7 @@ class RecsysCore(Trainer):
         self.progress.epoch = self._face.start_epoch
         self.run_history._set_epoch(self._face.start_epoch + 1)
 
-    def _prepare_dataloaders(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Make a stream for each pass; a loop of the user's has one."""
         passes = self._passes[:1] if self._loop_is_foreign() else self._passes
         first = 0

@@ -20,9 +20,7 @@ class TreeCore(RecsysCore):
     LOG_EVERY = "1 step"
     _face: "DecisionTreeTrainer"
 
-    def _prepare_dataloaders(
-        self, train_kwargs: dict[str, Any] | None = None, eval_kwargs: dict[str, Any] | None = None
-    ) -> None:
+    def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Make a stream of the numbers of the rounds: the library holds the rows itself."""
         rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
         # Not divided among processes: each counts every round.
