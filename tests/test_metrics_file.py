@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from treadle.errors import CheckpointError
 from treadle.events import EventStorage
 from treadle.metrics_file import MetricsFile, plain_number
 from treadle.progress import Progress
@@ -128,19 +127,80 @@ def test_a_new_run_begins_a_new_file(file: MetricsFile, path: Path) -> None:
     assert lines(path) == [{"step": 1, "epoch": 2, "loss": 9.0}]
 
 
-def test_a_file_that_is_shorter_than_it_was_is_an_error(file: MetricsFile, path: Path) -> None:
-    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+def saved_at_four(path: Path) -> tuple[dict[str, Any], list[bytes]]:
+    """Return a state that was taken with lines of the steps 1 to 3 and the fourth held back, and these lines."""
+    file = MetricsFile(path, Progress())
+    for step in range(1, 5):
+        file.put(record(step, loss=float(step)))
     state = file.state_dict()
     file.close()
-    path.write_bytes(b"")
-    resumed = MetricsFile(path, Progress())
-    with pytest.raises(CheckpointError) as caught:
+    return state, path.read_bytes().splitlines(keepends=True)[:3]
+
+
+DAMAGE = {
+    "gone": (lambda kept: b"", [], "before step 4"),
+    "cut at a line": (lambda kept: b"".join(kept[:2]), [1, 2], "between the steps 2 and 4"),
+    "cut in a line": (lambda kept: b"".join(kept)[:-5], [1, 2], "between the steps 2 and 4"),
+    "edited in the middle": (
+        lambda kept: kept[0] + b"# note\n" + b"".join(kept[1:])[:-3],
+        [1],
+        "between the steps 1 and 4",
+    ),
+    "longer, of another run": (lambda kept: b'{"step": 9}' + b" " * 500 + b"\n", [], "before step 4"),
+    "no text": (lambda kept: b"\xff" * 1000, [], "before step 4"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_of_a_file_that_is_not_what_it_was_the_lines_that_fit_are_kept_and_the_gap_is_told_once(
+    path: Path, how: str
+) -> None:
+    damaged, kept, lost = DAMAGE[how]
+    state, written = saved_at_four(path)
+    path.write_bytes(damaged(written))
+    found = path.stat().st_size
+    told: list[str] = []
+    resumed = MetricsFile(path, Progress(), told.append)
+    for _ in range(2):
         resumed.load_state_dict(state)
+    resumed.put(record(5, loss=5.0))
     resumed.close()
-    assert str(caught.value) == (
-        f"{path} is shorter than when the checkpoint was written ({state['length']} bytes); "
-        "it was changed or lost, so restore it or start in another folder"
-    )
+    assert [row["step"] for row in lines(path)] == [*kept, 4, 5]
+    assert told == [
+        f"{path} is not what it was when the checkpoint was written ({found} bytes instead of {state['length']}): the "
+        f"run goes on, and its curves lack what was reported {lost}"
+    ]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_or_replaced_is_put_back_with_all_its_lines(path: Path, replaced: bool) -> None:
+    told: list[str] = []
+    file = MetricsFile(path, Progress(epoch=2), told.append)
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    path.unlink()
+    if replaced:
+        path.write_text("something else\n")
+    file.put(record(3, loss=1.0))
+    state = file.state_dict()
+    assert state["length"] == path.stat().st_size
+    file.put(record(4, loss=0.0))
+    file.close()
+    assert [row["step"] for row in lines(path)] == [1, 2, 3, 4]
+    assert told == [f"{path} was removed or replaced while the run went on; all its lines were written again"]
+
+
+def test_a_file_that_was_emptied_while_the_run_went_on_is_told_and_gone_on_with(path: Path) -> None:
+    told: list[str] = []
+    file = MetricsFile(path, Progress(epoch=2), told.append)
+    file.put([*record(1, loss=3.0), *record(2, loss=2.0)])
+    length = path.stat().st_size
+    path.write_bytes(b"")
+    assert file.state_dict()["length"] == 0
+    file.put(record(3, loss=1.0))
+    file.close()
+    assert [row["step"] for row in lines(path)] == [2, 3]
+    missing = f"{length} bytes of earlier lines are missing from it"
+    assert told == [f"{path} was cut off by somebody while the run went on: {missing}"]
 
 
 @pytest.mark.parametrize(

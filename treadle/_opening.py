@@ -70,7 +70,7 @@ class Opening(SetUp):
     def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
         assert self._folder is not None
         store.clear_leftovers()
-        metrics = MetricsFile(self._folder.path / "metrics.jsonl", self.progress)
+        metrics = MetricsFile(self._folder.path / "metrics.jsonl", self.progress, self.print)
         if fresh:
             metrics.truncate()
         self.track(metrics_file=metrics)

@@ -1,5 +1,6 @@
 """Which run of a service this is."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,15 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path, text: s
     assert str(caught.value) == (
         f"{tmp_path / 'run.json'} does not say which run this is; remove it to begin a new one"
     )
+
+
+def test_a_run_whose_memory_was_lost_says_that_it_begins_another_at_the_service(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert RememberedRun(tmp_path / "run.json").begin(Life(-1, 0)) is None
+        assert caplog.text == ""
+        assert RememberedRun(tmp_path / "run.json").begin(Life(4, 9)) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'run.json'} is not there: what the run reports from now on goes to a new run of the service"
+    ]

@@ -1,6 +1,7 @@
 """Which run of a tracking service this is, so that a restart adds to the same curves."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from treadle.checkpoint.durable import replace_text
 from treadle.errors import ConfigError
 from treadle.events.storage import Life
 from treadle.writers.unwritten import Rows
+
+logger = logging.getLogger(__name__)
 
 
 class RememberedRun:
@@ -31,7 +34,12 @@ class RememberedRun:
             ConfigError: The file is there and says nothing of the kind.
         """
         self._sent = {}
-        if life.kept < 0 or not self._path.exists():
+        if life.kept < 0:
+            return None
+        if not self._path.exists():
+            logger.warning(
+                "%s is not there: what the run reports from now on goes to a new run of the service", self._path
+            )
             return None
         try:
             remembered = json.loads(self._path.read_text(encoding="utf-8"))

@@ -88,6 +88,12 @@ class RowFile:
         os.truncate(self._path, end)
         self._scan()
 
+    def begin_anew(self) -> None:
+        """Begin an empty file in the place of one that was removed."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch()
+        self._scan()
+
     def sync(self) -> None:
         """Force the rows out to the disk."""
         sync_file(self._path)

@@ -42,7 +42,9 @@ class RowWriter(EventWriter):
         life = self._unwritten.new_life(storage)
         if life is not None:
             self._waiting = {}
+            was_there = self._path.exists()
             self._file.begin(life.kept, self._saved_last)
+            self._tell_of_gap(life.kept, was_there=was_there)
             self._begun, self._saved_last = True, None
         for iteration, values in self._unwritten.take(storage, self._file.written).items():
             self._waiting[iteration] = self._waiting.get(iteration, {}) | values
@@ -66,10 +68,29 @@ class RowWriter(EventWriter):
         """Have the rows cut off that were written after the run was saved, such as the last one of a run that left."""
         self._saved_last = int(state["last"])
 
+    def _tell_of_gap(self, kept: int, *, was_there: bool) -> None:
+        """Say where a run that goes on has no longer, or never had, the rows of before."""
+        if self._saved_last is None and kept >= 0 and not was_there:
+            logger.warning("there was no %s to go on with: it has rows of after iteration %d only", self._path, kept)
+        elif self._saved_last is not None and self._file.last < self._saved_last:
+            logger.warning(
+                "%s lacks rows that it had when the run was saved, after iteration %d and up to %d; the run goes on "
+                "without them",
+                self._path,
+                self._file.last,
+                self._saved_last,
+            )
+
     def _put_waiting(self) -> None:
         try:
-            self._file.put(dict(sorted(self._waiting.items())))
+            self._put()
+        except FileNotFoundError:
+            logger.warning("%s was removed while the run went on; it begins anew, without its earlier rows", self._path)
+            self._file.begin_anew()
+            self._put_waiting()
         except OSError as error:
             logger.warning("rows of metrics wait to be written to %s: %s", self._path, error)
-        else:
-            self._waiting = {}
+
+    def _put(self) -> None:
+        self._file.put(dict(sorted(self._waiting.items())))
+        self._waiting = {}

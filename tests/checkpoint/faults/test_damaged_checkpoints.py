@@ -150,7 +150,13 @@ def test_a_pointer_that_is_garbage_points_nowhere_until_the_run_goes_on(run: Pat
     assert not (run / "checkpoints" / "best").exists()
 
 
-def test_metrics_that_were_lost_are_reported_before_anything_is_trained(run: Path) -> None:
+def test_metrics_that_were_lost_cost_no_checkpoint_and_are_told(run: Path) -> None:
+    shutil.rmtree(checkpoint(run, 9))
     (run / "metrics.jsonl").unlink()
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is shorter than when the checkpoint was written"):
-        train(run)
+    resumed = train(run)
+    assert_same_run(resumed, train(None))
+    assert [line["step"] for line in metric_lines(run)] == [6, 9]
+    log = (run / "log.txt").read_text()
+    assert "going on from step 6" in log
+    assert log.count("metrics.jsonl is not what it was when the checkpoint was written (0 bytes instead of ") == 1
+    assert "the run goes on, and its curves lack what was reported before step 6" in log
