@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle._foundation import Foundation
-from treadle.checkpoint import CheckpointStore, import_torch, read_file, write_file
-from treadle.checkpoint.importing import weights_in
+from treadle.checkpoint import CheckpointStore, read_file, write_file
+from treadle.checkpoint.importing import import_weights, weights_in
+from treadle.checkpoint.suffixes import format_of
 from treadle.data import fold_seed
 from treadle.data.cudnn_dropout import draws_in_cudnn, seed_cudnn_dropout
 from treadle.data.seeds import seed_generators
@@ -40,7 +41,8 @@ class Saving(Foundation):
     ) -> None:
         """Write model, optimizer and scheduler into one file of exactly this name.
 
-        The file is in the safetensors format with everything else as JSON in its header, whatever its suffix.
+        `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin` or `.ckpt`; under other names the file is in the
+        safetensors format with everything else as JSON in its header.
 
         Args:
             save_path: The file.
@@ -48,7 +50,12 @@ class Saving(Foundation):
             save_optimizer: Whether the optimizer's state is kept.
             save_scheduler: Whether the scheduler's state is kept.
             save_per_node: Whether the first process of every machine writes, or only the first of all.
+
+        Raises:
+            CheckpointError: The name is that of a format which is not written, such as `.onnx`, or the file cannot be
+                written.
         """
+        format_of(save_path)
         # Each machine writes the same: the buffers of the first process, as everywhere.
         self.parallel.share_buffers(self.model)
         state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
@@ -87,17 +94,19 @@ class Saving(Foundation):
     def import_checkpoint(
         self, path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
     ) -> dict[str, Any]:
-        """Load the weights of a file that `torch.save` wrote, pytorch-accelerated's checkpoints among them.
+        """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
 
         Args:
             path: The file; tensors and plain data in it are read, and nothing in it is run.
             load_optimizer: Whether to take the optimizer's state too, where the file has one.
             load_scheduler: Whether to take the scheduler's state too, where the file has one.
         """
-        state = import_torch(path)
+        state = import_weights(path)
         load_plain_state_dict(self.model, weights_in(state), where=str(path))
         if load_optimizer and "optimizer_state_dict" in state:
-            self._load_optimizers({"optimizer": state["optimizer_state_dict"]}, path)
+            found = state["optimizer_state_dict"]
+            # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
+            self._load_optimizers({"optimizer": found} if "param_groups" in found else found, path)
         if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler_state_dict"])
         return state

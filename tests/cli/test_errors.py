@@ -45,6 +45,7 @@ MISTAKES = {
     ("runs", "nowhere"): "there is no folder nowhere",
     ("config", "show", CONFIG, "--key", "optim.lrr"): "optim in configs/small.py has no key 'lrr'; did you mean 'lr'?",
     ("config", "diff", CONFIG, "b.yaml"): "there is no config file b.yaml",
+    ("import", "a.json", "-o", "a.pt", "--space", "a.B"): "a.pt: an architecture is written as JSON; give it a name",
     ("export", "nothing.pt", "-o", "x"): "there is no checkpoint file nothing.pt",
 }
 

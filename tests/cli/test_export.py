@@ -38,6 +38,30 @@ def test_the_best_weights_are_written_for_torch(run: Path, treadle: Treadle) -> 
     assert_equal(torch.load("weights.pt", weights_only=True), weights_at(run, "best"))
 
 
+@pytest.mark.parametrize("name", ["weights.pt", "weights.pth"])
+def test_a_name_of_torchs_is_enough_for_a_file_that_torch_loads(run: Path, treadle: Treadle, name: str) -> None:
+    treadle("export", "runs/small", "-o", name)
+    assert_equal(torch.load(name, weights_only=True), weights_at(run, "last"))
+    treadle("export", name, "-o", "again.safetensors")
+    assert_equal(load_file("again.safetensors"), weights_at(run, "last"))
+    treadle("export", "again.safetensors", "--torch")
+    assert_equal(torch.load("model.pt", weights_only=True), weights_at(run, "last"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    {
+        ("-o", "m.onnx"): "torch.onnx.export(model, example, path)",
+        ("-o", "m.ts"): "torch.jit.trace(model, example).save(path)",
+        ("--torch", "-o", "m.safetensors"): "its name says safetensors; use .pt",
+    }.items(),
+)
+def test_what_cannot_be_written_is_refused(run: Path, treadle: Treadle, options: tuple[str, ...], told: str) -> None:
+    text = " ".join(treadle("export", "runs/small", *options, status=1).stderr.split())
+    assert told in text
+    assert not Path(options[-1]).exists()
+
+
 def test_a_folder_without_checkpoints_is_refused(project: Path, treadle: Treadle) -> None:
     text = treadle("export", "configs", "-o", "x", status=1).stderr
     assert text == "treadle export: configs holds no whole checkpoint\n"

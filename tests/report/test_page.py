@@ -105,6 +105,11 @@ def test_without_plotly_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         ReportCallback()
 
 
+def test_a_page_is_not_written_under_a_name_of_another_format(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"page.pdf: a report is a page of HTML; give it a name that ends in .html"):
+        write_report([tmp_path], tmp_path / "page.pdf")
+
+
 def test_a_page_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "first", rows_of([1.0]))
     with pytest.raises(CheckpointError, match="cannot write the page"):

@@ -9,6 +9,7 @@ from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watching import WatchesMetric
+from treadle.checkpoint.suffixes import format_of
 from treadle.parallel.copying import load_state, state_of
 from treadle.progress import Cadence
 
@@ -37,6 +38,9 @@ class ModelEmaCallback(WatchesMetric):
         callbacks: Callbacks that see the evaluations of the average, and the start and end of the run.
         update_every: How often the average moves: by default at every update; "1 epoch" for once an epoch.
 
+    Raises:
+        CheckpointError: The name of the file is that of a format which is not written.
+
     Attributes:
         ema_model: The average of the run under way, or of the last one.
     """
@@ -59,6 +63,7 @@ class ModelEmaCallback(WatchesMetric):
         self.decay = decay
         self.evaluate_during_training = evaluate_during_training
         self._given = save_path
+        format_of(USUAL if save_path is None else save_path)
         self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.ema_model: Any = None
         self._make = model_ema

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watching import EVALUATION_LOSS, WatchesMetric
+from treadle.checkpoint.suffixes import format_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -25,6 +26,9 @@ class SaveBestModelCallback(WatchesMetric):
         save_optimizer: Whether the optimizer's state is saved, and loaded at the end.
         save_scheduler: Whether the scheduler's state is saved, and loaded at the end.
         load_saved_checkpoint: Whether the best checkpoint is loaded when the run ends.
+
+    Raises:
+        CheckpointError: The name of the file is that of a format which is not written.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class SaveBestModelCallback(WatchesMetric):
     ) -> None:
         super().__init__(watch_metric, greater_is_better=greater_is_better, reset_on_train=reset_on_train)
         self._given = save_path
+        format_of(USUAL if save_path is None else save_path)
         self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.save_optimizer = save_optimizer
         self.save_scheduler = save_scheduler

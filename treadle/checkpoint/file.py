@@ -1,4 +1,8 @@
-"""One file with a whole state in it: safetensors, with the rest as JSON in its header."""
+"""One file with a whole state in it, in the format that its name says.
+
+Safetensors with the rest as JSON in the header, or what `torch.load(weights_only=True)` reads. Either carries a
+checksum over all of it, and neither is read by anything that could run code.
+"""
 
 import json
 import os
@@ -12,6 +16,9 @@ from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
 from treadle.checkpoint.durable import replace_file
+from treadle.checkpoint.pickled import read_torch_file
+from treadle.checkpoint.suffixes import format_of
+from treadle.checkpoint.torch_file import is_intact, signature_of, write_torch
 from treadle.checkpoint.tree import join, split
 from treadle.errors import CheckpointError, StorageError
 
@@ -19,19 +26,27 @@ FORMAT = "treadle-state-1"
 
 
 def write_file(path: str | os.PathLike[str], tree: Any) -> None:
-    """Write `tree` to `path`, whatever its suffix; the file is complete or not there.
+    """Write `tree` to `path`, in the format that `format_of` finds in its name; the file is complete or not there.
 
     Raises:
-        CheckpointError: The tree holds something that is no plain data, or the file cannot be written.
+        CheckpointError: The tree holds something that is no plain data, the name is that of a format which is not
+            written, or the file cannot be written.
     """
-    target = Path(path)
+    target, torchs = Path(path), format_of(path) == "torch"
     structure, tensors = split(tree)
     hosted = on_host(tensors)
     state = json.dumps(structure)
-    metadata = {"format": FORMAT, "state": state, "crc32": _checksum(state, hosted)}
+
+    def write(temporary: Path) -> None:
+        if torchs:
+            write_torch(temporary, join(json.loads(state), hosted), signed=FORMAT)
+        else:
+            metadata = {"format": FORMAT, "state": state, "crc32": _checksum(state, hosted)}
+            save_safetensors(hosted, temporary, metadata=metadata)
+
     try:
-        replace_file(target, lambda temporary: save_safetensors(hosted, temporary, metadata=metadata))
-    except (OSError, SafetensorError) as error:
+        replace_file(target, write)
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {target}: {error}") from error
 
 
@@ -46,7 +61,8 @@ def read_file(path: str | os.PathLike[str]) -> Any:
     if not target.is_file():
         raise CheckpointError(f"there is no checkpoint file {target}")
     try:
-        _reject_pickle(target)
+        if is_pickle(target):
+            return _read_torch(target)
         with safe_open(target, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -62,6 +78,32 @@ def read_file(path: str | os.PathLike[str]) -> Any:
         return join(json.loads(metadata["state"]), tensors)
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{target} is damaged: its header is no JSON ({error})") from error
+
+
+def plain(tree: Any) -> Any:
+    """Return `tree` with plain containers for all others, and tensors on the host that keep nothing else alive.
+
+    Raises:
+        CheckpointError: It holds something that is no plain data.
+    """
+    structure, tensors = split(tree)
+    return join(structure, on_host(tensors))
+
+
+def _read_torch(path: Path) -> Any:
+    """Read what was written for `torch.load`, as data: nothing in it is run, and nothing it names is imported."""
+    signed = signature_of(path)
+    if signed is None:
+        raise CheckpointError(
+            f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
+            "import its weights with Trainer.import_checkpoint or treadle.checkpoint.import_torch"
+        )
+    if not is_intact(path):
+        raise CheckpointError(f"{path} is damaged: its checksum differs")
+    if signed != FORMAT:
+        raise CheckpointError(f"{path} holds no state of a trainer, or one of a newer Treadle: {signed!r}")
+    # Once apart and together again, so that a tensor which stands in several places is one.
+    return join(*split(read_torch_file(path)))
 
 
 def _checksum(state: str, tensors: dict[str, Tensor]) -> str:
@@ -87,12 +129,9 @@ def on_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return hosted
 
 
-def _reject_pickle(path: Path) -> None:
+def is_pickle(path: Path) -> bool:
+    """Whether `torch.save`, or pickle itself, wrote a file."""
     with path.open("rb") as file:
         start = file.read(9)
     # A safetensors file begins with the length of its header, any byte at all, and then the header's brace.
-    if start.startswith((b"PK\x03\x04", b"\x80")) and start[8:] != b"{":
-        raise CheckpointError(
-            f"{path} was written by torch.save and is not loaded here, because loading it could run code; "
-            "import its weights with Trainer.import_checkpoint or treadle.checkpoint.import_torch"
-        )
+    return start.startswith((b"PK\x03\x04", b"\x80")) and start[8:] != b"{"

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 
 from treadle.checkpoint.durable import replace_file
+from treadle.checkpoint.file import FORMAT, is_pickle, plain, read_file
+from treadle.checkpoint.suffixes import format_of
+from treadle.checkpoint.torch_file import write_torch
 from treadle.errors import CheckpointError
 
 
@@ -34,6 +39,24 @@ def import_torch(path: str | os.PathLike[str]) -> dict[str, Any]:
     return state
 
 
+def import_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a file of weights holds, whoever wrote it: `torch.save`, safetensors, or a trainer of Treadle's.
+
+    Raises:
+        CheckpointError: The file cannot be read, or holds something else.
+    """
+    target = Path(path)
+    if not target.is_file() or is_pickle(target):
+        return import_torch(target)
+    try:
+        with safe_open(target, framework="pt", device="cpu") as file:
+            of_a_trainer = (file.metadata() or {}).get("format") == FORMAT
+    except SafetensorError as error:
+        raise CheckpointError(f"{target} is damaged, or no file of weights: {error}") from error
+    found: dict[str, Any] = read_file(target) if of_a_trainer else load_file(target)
+    return found
+
+
 def weights_in(state: dict[str, Any]) -> dict[str, Any]:
     """Return the weights of a model in what `import_torch` or `read_file` returned, wherever the layout has them.
 
@@ -54,9 +77,11 @@ def export_torch(weights: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write weights as a file that `torch.load(path, weights_only=True)` reads.
 
     Raises:
-        CheckpointError: The file cannot be written.
+        CheckpointError: The name is that of another format, or the file cannot be written.
     """
+    if format_of(path) != "torch" and Path(path).suffix == ".safetensors":
+        raise CheckpointError(f"{path} is to be written for torch.load, and its name says safetensors; use .pt")
     try:
-        replace_file(Path(path), lambda temporary: torch.save(weights, temporary))
+        replace_file(Path(path), lambda temporary: write_torch(temporary, plain(weights)))
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f"cannot write {path}: {error}") from error

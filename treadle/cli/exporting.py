@@ -14,33 +14,41 @@ if TYPE_CHECKING:
 def export(
     source: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint file such as best_model.pt.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; by default model.safetensors or model.pt.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write: .safetensors or .pt; by default model.safetensors."),
     ] = None,
-    torch: Annotated[bool, typer.Option("--torch", help="Write what torch.load(weights_only=True) reads.")] = False,
+    torch: Annotated[bool, typer.Option("--torch", help="Write what torch.load reads, as .pt does.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint of a run, not the last.")] = False,
 ) -> None:
     """Write the weights of a model as one plain file.
 
-    Without --torch the file is in the safetensors format.
+    The name decides: torch.load(weights_only=True) reads a .pt, .pth, .bin or
+    .ckpt, and without --torch other names are in the safetensors format. An
+    .onnx or TorchScript file needs the model and an example of its inputs.
 
     \b
     Example:
       treadle export runs/first --best --output weights.safetensors
     """
     with reported("export"):
-        weights = _weights_of(source, best=best)
+        from treadle.checkpoint.suffixes import format_of
+
         target = output or Path("model.pt" if torch else "model.safetensors")
-        _write(weights, target, torch_format=torch)
+        torch_format = format_of(target) == "torch" or torch
+        weights = _weights_of(source, best=best)
+        _write(weights, target, torch_format=torch_format)
         typer.echo(f"{len(weights)} tensors written to {target}")
 
 
 def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":
-    from treadle.checkpoint import CheckpointStore, Policy, read_file
-    from treadle.checkpoint.importing import weights_in
+    from treadle.checkpoint import CheckpointStore, Policy
+    from treadle.checkpoint.importing import import_weights, weights_in
     from treadle.errors import CheckpointError
 
+    if not source.exists():
+        raise CheckpointError(f"there is no checkpoint file {source}")
     if not source.is_dir():
-        return weights_in(read_file(source))
+        return weights_in(import_weights(source))
     store = CheckpointStore(source / "checkpoints", Policy())
     step = store.pointer("best") if best else store.newest_good()
     if step is None:

@@ -100,6 +100,8 @@ def _import_architecture(source: Path, output: Path, space: str) -> str:
 
     if not space:
         raise ConfigError(f"{source} is read with the space it belongs to; pass --space, such as my.spaces.Net")
+    if output.suffix.lower() != ".json":
+        raise ConfigError(f"{output}: an architecture is written as JSON; give it a name that ends in .json")
     architecture = read_architecture(source, locate(space)())
     replace_text(output, json.dumps(architecture, indent=1) + "\n")
     return f"{len(architecture)} choices written to {output}"

@@ -23,10 +23,12 @@ def save(config: Any, path: str | Path) -> None:
     Targets, and classes and functions among the values, are written by name; interpolations stay as they are.
 
     Raises:
-        ConfigError: a value cannot be written, such as a model, or the file cannot.
+        ConfigError: a value cannot be written, such as a model, or the file cannot, or its name says it is no YAML.
     """
-    text = to_yaml(plain(as_node(config)))
     file = Path(path)
+    if file.suffix.lower() in (".py", ".json", ".toml", ".ini"):
+        raise ConfigError(f"{file}: a config is written as YAML; give it a name that ends in .yaml")
+    text = to_yaml(plain(as_node(config)))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _replace(file, text)

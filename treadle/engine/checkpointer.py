@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from treadle._saving import plain_state_dict
-from treadle.checkpoint import CheckpointStore, Policy, import_torch, read_file, write_file
-from treadle.checkpoint.importing import weights_in
+from treadle.checkpoint import CheckpointStore, Policy, write_file
+from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.manifest import MANIFEST
 from treadle.engine._adapter import COMPLETE
 from treadle.errors import CheckpointError, ConfigError
@@ -135,8 +135,7 @@ class Checkpointer:
             facts = store.manifest(step, verify=True)
             tracked = store.read(step, rank=0)["tracked"]
             return folder, tracked["model"], {"iteration": step - 1, "epoch": facts["epoch"]}
-        state = import_torch(place) if place.suffix in (".pt", ".pth", ".bin") else read_file(place)
-        return place, weights_in(state), {}
+        return place, weights_in(import_weights(place)), {}
 
 
 def newest_in(folder: Path) -> Path:

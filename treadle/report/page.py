@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.checkpoint.durable import replace_text
-from treadle.errors import CheckpointError, TreadleError
+from treadle.errors import CheckpointError, ConfigError, TreadleError
 from treadle.optional import require
 from treadle.report.payload import names_of, payload_of
 from treadle.run_reading import Panel, Run, read_panels, read_run
@@ -35,11 +35,13 @@ def write_report(
         The file.
 
     Raises:
-        ConfigError: One of the folders is not that of a run.
+        ConfigError: One of the folders is not that of a run, or the file has the name of another format.
         MissingDependencyError: Plotly, which draws the curves, is not installed.
         CheckpointError: The file cannot be written.
     """
     target = runs[0] / NAME if output is None else output
+    if target.suffix.lower() not in ("", ".html", ".htm"):
+        raise ConfigError(f"{target}: a report is a page of HTML; give it a name that ends in .html")
     panels = () if together is None else tuple(read_panels(together))
     found = [read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
     page = page_of(found, panels=panels, title=title)

@@ -156,8 +156,8 @@ class Recorded(Trainer):
 @program.scenario
 def gathered_in_a_verb() -> Report:
     trainer = trainer_of(classifier(), Recorded)
-    trainer.evaluate(numbered(25), per_device(trainer))
-    return {"numbers": sorted(trainer.run_history.get_latest_metric("numbers"))}
+    results = trainer.evaluate(numbered(25), per_device(trainer))
+    return {"numbers": sorted(results["numbers"])}
 
 
 @program.scenario

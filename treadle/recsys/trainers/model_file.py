@@ -1,9 +1,8 @@
-"""The file of a trained model, `saved/BPR-Jan-31-2026_12-00-00.pth`: no pickle, complete or absent."""
+"""The file of a trained model, `saved/BPR-Jan-31-2026_12-00-00.pth`: plain data and tensors, complete or absent."""
 
 import os
 import threading
 import time
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor
 
 from treadle.checkpoint import read_file, write_file
+from treadle.checkpoint.file import is_pickle
+from treadle.checkpoint.torch_file import signature_of
 from treadle.checkpoint.tree import split
 from treadle.errors import CheckpointError, DataError
 
@@ -52,7 +53,7 @@ def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: It is not there, damaged, or something else.
     """
-    if zipfile.is_zipfile(path):
+    if Path(path).is_file() and is_pickle(Path(path)) and signature_of(path) is None:
         raise CheckpointError(
             f"{os.fspath(path)} was written by torch.save, as RecBole's checkpoints are, and could run code when it is "
             "loaded; treadle.recsys.compat.import_checkpoint reads its weights without running anything"
