@@ -27,7 +27,11 @@ def make_transform(config: Config, dataset: Any) -> Transform | None:
     Raises:
         ConfigError: There is none of that name.
     """
-    named = config["transform"]
+    return named_transform(config["transform"], config, dataset)
+
+
+def named_transform(named: Any, config: Config, dataset: Any) -> Transform | None:
+    """Return the transform of a name, or of a function; None for None."""
     if named is None:
         return None
     if callable(named):
@@ -42,6 +46,34 @@ def make_transform(config: Config, dataset: Any) -> Transform | None:
         near = did_you_mean(str(named), kinds) or f"; there are {list(kinds)}, or a function of one's own"
         raise ConfigError(f"transform={named!r} does not exist{near}")
     return kinds[named](config, dataset)
+
+
+class BatchTransform:
+    """A transform as RecBole's loaders call it: with the data set and a batch.
+
+    Args:
+        config: The settings.
+        named: Which transform.
+    """
+
+    def __init__(self, config: Config, named: Any) -> None:
+        self._config, self._named = config, named
+        self._made: tuple[Any, Transform | None] | None = None
+
+    def __call__(self, dataset: Any, interaction: Interaction) -> Interaction:
+        """Return the batch, transformed; random choices are drawn by torch's generator."""
+        if self._made is None or self._made[0] is not dataset:
+            self._made = (dataset, named_transform(self._named, self._config, dataset))
+        transform = self._made[1]
+        if transform is None:
+            return interaction
+        seed = int(torch.randint(1 << 62, ()))
+        return transform(interaction, seed, torch.arange(len(interaction)))
+
+
+def construct_transform(config: Config) -> BatchTransform:
+    """Return what a batch goes through as the setting `transform` says; with none it stays as it is."""
+    return BatchTransform(config, config["transform"])
 
 
 class SequenceTransform:

@@ -125,14 +125,17 @@ _DATASET = [("dataset", "Dataset")]
 _SEQUENTIAL = [("dataset_sequential", "SequentialDataset")]
 _KNOWLEDGE = [("dataset_knowledge", "KnowledgeBasedDataset")]
 _CUSTOMIZED = [("dataset_sequential", "DIENDataset")]
-_PREPARING = [("preparation", "create_dataset data_preparation")]
-_ABSTRACT_LOADER = [("loading", "AbstractDataLoader")]
+_PREPARING = [
+    ("preparation", "create_dataset data_preparation"),
+    ("compat.data", "get_dataloader create_samplers save_split_dataloaders load_split_dataloaders"),
+]
+_ABSTRACT_LOADER = [("loading", "AbstractDataLoader NegSampleDataLoader")]
 _GENERAL_LOADERS = [("loading", "TrainDataLoader NegSampleEvalDataLoader FullSortEvalDataLoader")]
 _GRAPH_LOADERS = [("loading", "KGDataLoader KnowledgeBasedDataLoader")]
 _USER_LOADER = [("loading", "UserDataLoader")]
 _STARTING = [("quick_start", "run run_recbole objective_function load_data_and_model")]
 _LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color")]
-_SAMPLERS = [("compat.samplers", "Sampler RepeatableSampler KGSampler")]
+_SAMPLERS = [("compat.samplers", "AbstractSampler Sampler RepeatableSampler KGSampler SeqSampler")]
 
 _TABLE: dict[str, list[tuple[str, str]]] = {
     "": [],
@@ -142,7 +145,11 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
     "data.utils": _PREPARING,
     "data.interaction": [("interaction", "Interaction cat_interactions")],
     "data.transform": [
-        ("transforms", "MaskItemSequence InverseItemSequence CropItemSequence ReorderItemSequence"),
+        (
+            "compat.transforms",
+            "construct_transform Equal MaskItemSequence InverseItemSequence CropItemSequence ReorderItemSequence "
+            "UserDefinedTransform",
+        ),
     ],
     "data.dataset": _DATASET + _SEQUENTIAL + _KNOWLEDGE + _CUSTOMIZED,
     "data.dataset.dataset": _DATASET,

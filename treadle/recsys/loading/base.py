@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -12,7 +13,18 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
-from treadle.recsys.transforms import Transform
+from treadle.recsys.enums import ModelType
+from treadle.recsys.interaction import Interaction
+from treadle.recsys.loading.own_sampling import numbers_of, reseed
+from treadle.recsys.transforms import Transform, construct_transform
+
+VERBS = (
+    "collate_fn",
+    "_neg_sampling",
+    "_neg_sample_by_pair_wise_sampling",
+    "_neg_sample_by_point_wise_sampling",
+)
+"""The methods that make a batch in RecBole's loaders."""
 
 
 class AbstractDataLoader(ABC):
@@ -29,9 +41,11 @@ class AbstractDataLoader(ABC):
         sampler: Where negatives come from, if there are any.
         shuffle: Whether each epoch has an order of its own.
 
+    A subclass says with `make_batch` what a batch is; or, as in RecBole, with `collate_fn(index)`, having set
+    `sample_size` before it calls this constructor, if an epoch is not the rows of the data.
+
     Attributes:
         sample_size: How many rows an epoch has.
-        step: How many of them a batch is made of.
         epoch: The epoch that iterating gives next.
 
     Raises:
@@ -40,7 +54,12 @@ class AbstractDataLoader(ABC):
 
     transforms = False
     """Whether its batches may go through a transform."""
+    collates = True
+    """Whether a `collate_fn` of a subclass is called for its batches."""
     _transform: Transform | None = None
+    _step = 1
+    _settling = _step_chosen = False
+    _at: tuple[Tensor, int] | None = None
 
     def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
         self.config = config
@@ -54,30 +73,79 @@ class AbstractDataLoader(ABC):
         self._seed = int(config["seed"])
         self._rank, self._size = 0, 1
         self._order: tuple[int, Tensor] | None = None
-        self.step = 1
         self._batch_size = 1
+        self.is_sequential = config["MODEL_TYPE"] is ModelType.SEQUENTIAL
+        self.transform = construct_transform(config)
         self.sample_size = self._count_rows()
         if self.sample_size < 1:
             raise DataError(f"a {type(self).__name__} of {dataset.dataset_name!r} has no rows")
-        self._init_batch_size_and_step()
+        self._check_verbs()
+        self._settle_batch_size()
 
-    @abstractmethod
+    def _check_verbs(self) -> None:
+        """Make sure that a batch can be made, and that no method of a subclass waits for a call that never comes."""
+        name = type(self).__name__
+        if type(self).make_batch is AbstractDataLoader.make_batch and type(self).collate_fn is _BASE_COLLATE:
+            raise ConfigError(f"{name} says neither with collate_fn(index) nor with make_batch what a batch is")
+        if self.own_verbs and not self.collates:
+            raise ConfigError(
+                f"{name}.{self.own_verbs[0]} is never called: an evaluation asks its loader for interaction(queries); "
+                "override that, or evaluate of the trainer"
+            )
+
+    @cached_property
+    def own_verbs(self) -> list[str]:
+        """Which methods that make a batch in RecBole's loaders a subclass of somebody else's overrides."""
+        found = [(name, getattr(type(self), name, None)) for name in VERBS]
+        return [name for name, verb in found if verb is not None and not verb.__module__.startswith(__package__)]
+
     def _count_rows(self) -> int:
-        """Return how many rows an epoch has."""
+        """Return how many rows an epoch has: `sample_size`, if a subclass has set it, or those of the data."""
+        return int(self.__dict__.get("sample_size", len(self._dataset)))
 
     @abstractmethod
     def _init_batch_size_and_step(self) -> None:
         """Set `step` from the settings."""
 
-    @abstractmethod
+    def _settle_batch_size(self) -> None:
+        self._settling, self._step_chosen = True, False
+        self._init_batch_size_and_step()
+        self._settling = False
+
+    @property
+    def step(self) -> int:
+        """How many rows of the data a batch is made of."""
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step, self._step_chosen = step, True
+
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Any:
-        """Return the batch of these rows.
+        """Return the batch of these rows: what `collate_fn` makes of them.
+
+        Whatever it draws from the generators of Python, NumPy or torch, or from its sampler, depends on the seed, the
+        epoch and the place of the batch, and moves nobody else's.
 
         Args:
             rows: Which rows.
             places: Where each of them stands in the order of the epoch.
             epoch: The epoch.
         """
+        self._at = places, epoch
+        first = int(places[0]) if len(places) else 0
+        with numbers_of(fold_seed(self._seed, "collate", epoch, first)):
+            reseed(self._sampler)
+            batch = self.collate_fn(rows.cpu().numpy())
+        return batch.to(self.device) if isinstance(batch, Interaction) else batch
+
+    def collate_fn(self, index: Any) -> Any:
+        """Return the batch of these rows, for subclasses that are written for RecBole.
+
+        Args:
+            index: The rows, as an array.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define collate_fn")
 
     @property
     def dataset(self) -> Dataset:
@@ -102,12 +170,15 @@ class AbstractDataLoader(ABC):
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size} must be at least 1")
-        self.step = self._batch_size = batch_size
+        self._batch_size = batch_size
+        # A subclass that has just said how many rows a batch is made of, means something else by its size.
+        if not (self._settling and self._step_chosen):
+            self._step = batch_size
 
     def update_config(self, config: Config) -> None:
         """Take the batch size of other settings."""
         self.config = config
-        self._init_batch_size_and_step()
+        self._settle_batch_size()
 
     def get_model(self, model: Any) -> None:
         """Take the model that scores candidates, where negatives are chosen by it."""
@@ -128,7 +199,9 @@ class AbstractDataLoader(ABC):
     def to(self, device: torch.device | str) -> Self:
         """Keep the data on `device`, and make the batches there; returns the loader itself."""
         self.device = torch.device(device)
-        self._dataset = self._dataset.to(self.device)
+        if not self.own_verbs:
+            # A collate_fn of somebody else's reads the data as arrays, and what it returns is brought to the device.
+            self._dataset = self._dataset.to(self.device)
         self._order = None
         return self
 
@@ -209,3 +282,6 @@ class AbstractDataLoader(ABC):
         """Have the next iteration go on from a place that `state_dict` returned."""
         self.epoch = int(state["epoch"])
         self._first_batch = self._next_batch = int(state["batch"])
+
+
+_BASE_COLLATE = AbstractDataLoader.collate_fn

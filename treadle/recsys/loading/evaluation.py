@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
@@ -13,6 +14,7 @@ from treadle.recsys.enums import FeatureType
 from treadle.recsys.evaluation.scoring import users_at_once
 from treadle.recsys.interaction import Interaction, cat_interactions
 from treadle.recsys.loading.base import AbstractDataLoader
+from treadle.recsys.loading.own_sampling import drawn_candidates, draws_by_itself, used_items
 from treadle.recsys.sampling.user_items import UserItems
 
 Pairs = tuple[Tensor, Tensor]
@@ -28,6 +30,7 @@ class Ranked(AbstractDataLoader):
         queries: Who has something to be found.
     """
 
+    collates = False
     positives: UserItems
     queries: Tensor
 
@@ -65,18 +68,19 @@ class FullSortEvalDataLoader(Ranked):
     Args:
         config: The settings.
         dataset: The data of this part.
-        sampler: What is not to be recommended, by query, or None; items to be found are left out of it.
+        sampler: What is not to be recommended, by query, or None; items to be found are left out of it. Of a sampler
+            of RecBole's kind it is what its users have used; of one for sequences, nothing.
         shuffle: Not used; an evaluation has one order.
 
     Attributes:
         seen: What is not to be recommended, by query.
     """
 
-    def __init__(
-        self, config: Config, dataset: Dataset, sampler: UserItems | None = None, shuffle: bool = False
-    ) -> None:
+    def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
         self._dataset = dataset
         self._find_positives()
+        if draws_by_itself(sampler):
+            sampler = None if self.by_row else used_items(sampler, dataset.user_num, dataset.item_num)
         self.seen: UserItems | None = None if sampler is None else sampler - self.positives
         self._chosen = False
         super().__init__(config, dataset, sampler, shuffle=False)
@@ -122,7 +126,8 @@ class NegSampleEvalDataLoader(Ranked):
     Args:
         config: The settings.
         dataset: The data of this part.
-        sampler: What each query's items are ranked among; None for rows with labels.
+        sampler: What each query's items are ranked among, or a sampler of RecBole's kind, which draws it once; None for
+            rows with labels.
         shuffle: Not used; an evaluation has one order.
 
     Attributes:
@@ -132,18 +137,31 @@ class NegSampleEvalDataLoader(Ranked):
         ConfigError: There are neither negatives nor labels.
     """
 
-    def __init__(
-        self, config: Config, dataset: Dataset, sampler: UserItems | None = None, shuffle: bool = False
-    ) -> None:
+    def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
         self._dataset = dataset
-        self.negatives = sampler
         self._label = str(config["LABEL_FIELD"])
         self.by_row = isinstance(dataset, SequentialDataset)
         if sampler is not None:
             self._find_positives()
-        else:
+        if draws_by_itself(sampler):
+            sampler = self._drawn_by(sampler, config)
+        self.negatives: UserItems | None = sampler
+        if sampler is None:
             self._check_label()
         super().__init__(config, dataset, sampler, shuffle=False)
+
+    def _drawn_by(self, sampler: Any, config: Config) -> UserItems:
+        """Draw what positives are ranked among with a sampler of RecBole's kind, as its phase is evaluated."""
+        phase = str(getattr(sampler, "phase", None) or "test")
+        number = config[f"{phase}_neg_sample_args"]["sample_num"]
+        if not isinstance(number, int):
+            mode = config["eval_args"]["mode"][phase]
+            raise ConfigError(f"eval_args.mode is {mode!r} for {phase}, which ranks among no drawn items; use 'uni100'")
+        data = self._dataset
+        users, items = (data.inter_feat[str(field)] for field in (data.uid_field, data.iid_field))
+        queries = torch.arange(len(data)) if self.by_row else users
+        seed = fold_seed(config.seed_of_split, "evaluation", phase)
+        return drawn_candidates(sampler, users, items, queries, self.positives, number=number, seed=seed)
 
     def _check_label(self) -> None:
         where = f"eval_args.mode is 'labeled', but LABEL_FIELD={self._label!r}"

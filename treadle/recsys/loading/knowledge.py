@@ -13,6 +13,7 @@ from treadle.recsys.enums import KGDataLoaderState
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
 from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.loading.own_sampling import SampledTails
 from treadle.recsys.loading.training import TrainDataLoader
 from treadle.recsys.sampling.user_items import UserItems
 
@@ -41,8 +42,10 @@ class KGDataLoader(AbstractDataLoader):
     _dataset: KnowledgeBasedDataset
 
     def __init__(
-        self, config: Config, dataset: KnowledgeBasedDataset, sampler: Negatives | None = None, shuffle: bool = False
+        self, config: Config, dataset: KnowledgeBasedDataset, sampler: Any = None, shuffle: bool = False
     ) -> None:
+        if callable(getattr(sampler, "sample_by_entity_ids", None)):
+            sampler = SampledTails(sampler)
         self._fields = (dataset.head_entity_field, dataset.relation_field, dataset.tail_entity_field)
         self._negative_tail = f"{config['NEG_PREFIX']}{dataset.tail_entity_field}"
         super().__init__(config, dataset, other_tails(dataset) if sampler is None else sampler, shuffle)
@@ -123,8 +126,8 @@ class KnowledgeBasedDataLoader(AbstractDataLoader):
         self,
         config: Config,
         dataset: KnowledgeBasedDataset,
-        sampler: Negatives | None = None,
-        kg_sampler: Negatives | None = None,
+        sampler: Any = None,
+        kg_sampler: Any = None,
         shuffle: bool = False,
     ) -> None:
         self.general_dataloader = TrainDataLoader(config, dataset, sampler, shuffle)

@@ -13,7 +13,7 @@ from treadle.recsys.dataset_sequential import SequentialDataset
 from treadle.recsys.enums import FeatureSource, FeatureType, InputType
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading.base import AbstractDataLoader
-from treadle.recsys.loading.negatives import Negatives
+from treadle.recsys.loading.own_sampling import SampledBy, draws_by_itself
 from treadle.recsys.loading.slices import Slices
 from treadle.recsys.models.settings import choice
 from treadle.recsys.sampling.rows_of_users import RowsOfUsers
@@ -33,15 +33,15 @@ class TrainDataLoader(AbstractDataLoader):
     Args:
         config: The settings.
         dataset: The data for training.
-        sampler: Where negatives come from; None for none.
+        sampler: Where negatives come from: `Negatives`, or a sampler of RecBole's kind; None for none.
         shuffle: Whether each epoch has an order of its own.
     """
 
     transforms = True
 
-    def __init__(
-        self, config: Config, dataset: Dataset, sampler: Negatives | None = None, shuffle: bool = False
-    ) -> None:
+    def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
+        if draws_by_itself(sampler):
+            sampler = SampledBy(sampler, str(dataset.uid_field), str(dataset.iid_field))
         self._format: InputType = config["MODEL_INPUT_TYPE"]
         self._arguments: dict[str, Any] = config["train_neg_sample_args"]
         self._prefix = str(config["NEG_PREFIX"])
@@ -106,6 +106,9 @@ class TrainDataLoader(AbstractDataLoader):
 
     def batch_at(self, epoch: int, index: int, *, rank: int = 0, size: int = 1) -> Interaction:
         """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
+        if self.own_verbs:
+            batch: Interaction = super().batch_at(epoch, index, rank=rank, size=size)
+            return batch
         first, last = self._share(index, rank, size)
         if self._epoch is None or self._epoch[0] != epoch:
             if not self.fits_at_once:
@@ -149,7 +152,8 @@ class TrainDataLoader(AbstractDataLoader):
     @property
     def fits_at_once(self) -> bool:
         """Whether an epoch can be gathered and drawn at once, so that a batch is only cut out of it."""
-        if self._transform is not None or isinstance(self._dataset, SequentialDataset) or self._draws_hard:
+        by_batch = isinstance(self._dataset, SequentialDataset) or self._draws_hard or bool(self.own_verbs)
+        if self._transform is not None or by_batch:
             return False
         row = _bytes_of_row(self._dataset.inter_feat) + 8 * self.times
         return row * self.sample_size <= AT_ONCE[self.device.type != "cpu"]
@@ -163,10 +167,44 @@ class TrainDataLoader(AbstractDataLoader):
 
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:
         """Return the interactions of these rows, transformed, with their negatives."""
+        if self.own_verbs:
+            made: Interaction = super().make_batch(rows, places, epoch)
+            return made
         batch = self._dataset[rows]
         if self._transform is not None:
             batch = self._transform(batch, fold_seed(self._seed, "transform", epoch), places)
         return self._with_negatives(batch, self._drawn(batch, places, epoch)) if self._draws else batch
+
+    # What a subclass that is written for RecBole calls or overrides ------------------------------------------
+
+    def collate_fn(self, index: Any) -> Interaction:
+        """Return the interactions of these rows, transformed, with their negatives."""
+        places, epoch = self._place_of(len(index))
+        batch = self._dataset[torch.as_tensor(index, dtype=torch.int64)]
+        if self._transform is not None:
+            batch = self._transform(batch, fold_seed(self._seed, "transform", epoch), places)
+        return self._neg_sampling(batch)
+
+    def _neg_sampling(self, inter_feat: Interaction) -> Interaction:
+        """Return a batch with its negatives."""
+        if not self._draws:
+            return inter_feat
+        negatives = self._drawn(inter_feat, *self._place_of(len(inter_feat))).T.reshape(-1)
+        if self._format is InputType.POINTWISE:
+            return self._neg_sample_by_point_wise_sampling(inter_feat, negatives)
+        return self._neg_sample_by_pair_wise_sampling(inter_feat, negatives)
+
+    def _neg_sample_by_pair_wise_sampling(self, inter_feat: Interaction, neg_item_ids: Tensor) -> Interaction:
+        return self._with_negatives(inter_feat, neg_item_ids.view(-1, len(inter_feat)).T)
+
+    def _neg_sample_by_point_wise_sampling(self, inter_feat: Interaction, neg_item_ids: Tensor) -> Interaction:
+        return self._with_negatives(inter_feat, neg_item_ids.view(-1, len(inter_feat)).T)
+
+    def _place_of(self, rows: int) -> tuple[Tensor, int]:
+        """Return the places of the rows of the batch that is being made, and the epoch."""
+        if self._at is not None and len(self._at[0]) == rows:
+            return self._at[0].cpu(), self._at[1]
+        return torch.arange(rows), self.epoch
 
     def _with_negatives(self, batch: Interaction, negatives: Tensor) -> Interaction:
         if self._format is InputType.POINTWISE:
