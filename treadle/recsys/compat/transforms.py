@@ -34,7 +34,7 @@ class MaskItemSequence(Equal):
 
 
 class InverseItemSequence(Equal):
-    """Turns each sequence about."""
+    """Puts the zeros of each sequence before it."""
 
     transform_name = "inverse_itemseq"
 
