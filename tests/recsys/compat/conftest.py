@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -15,3 +17,15 @@ def only_for_this_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in set(sys.modules) - before:
         if name.split(".")[0] == "recbole":
             del sys.modules[name]
+
+
+@pytest.fixture
+def config_class(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A class by the name of RecBole's Config, as long as a file is written."""
+    module = ModuleType("recbole.config.configurator")
+    kind = type("Config", (), {"__module__": module.__name__})
+    module.Config = kind  # type: ignore[attr-defined]
+    for name in ("recbole", "recbole.config"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return kind

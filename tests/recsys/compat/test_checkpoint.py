@@ -7,7 +7,6 @@ import sys
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,18 +25,6 @@ class Marker:
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("it_was_run",)
-
-
-@pytest.fixture
-def config_class(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A class by the name of RecBole's Config, as long as a file is written."""
-    module = ModuleType("recbole.config.configurator")
-    kind = type("Config", (), {"__module__": module.__name__})
-    module.Config = kind  # type: ignore[attr-defined]
-    for name in ("recbole", "recbole.config"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    return kind
 
 
 def saved(path: Path, config_class: Any, weights: Any, **more: Any) -> Path:

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from treadle._saving import load_plain_state_dict
 from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
+from treadle.recsys.compat.weights import SETTINGS, bridge, fitted, native_name
+from treadle.recsys.config_defaults import framework_defaults, model_settings
+from treadle.recsys.config_values import parse_literal
 from treadle.recsys.trainers.other_parameters import OtherParameters
 
 
@@ -21,7 +24,8 @@ class ImportedCheckpoint:
         path: The file.
         model: The name of the model, if the file has it.
         dataset: The name of the data set, if the file has it.
-        settings: The settings that RecBole's user gave, as plain data: pass them as `config_dict`.
+        settings: The settings that RecBole's user gave, and those of the model that are others here by default, as
+            plain data: pass them as `config_dict`.
         epoch: The epoch that it was saved in.
         best_valid_score: The best score until then.
         state_dict: The weights.
@@ -38,12 +42,17 @@ class ImportedCheckpoint:
     other_parameter: Mapping[str, Any]
 
     def load_into(self, model: nn.Module) -> None:
-        """Give a model these weights.
+        """Give a model these weights, as it has them: fields, say, are in another order here.
 
         Raises:
-            CheckpointError: They do not fit it.
+            CheckpointError: They do not fit it; the message says which model they fit.
         """
-        load_plain_state_dict(model, dict(self.state_dict), where=self.path)
+        weights = fitted(model, self.state_dict, name=self.model, where=self.path)
+        try:
+            load_plain_state_dict(model, weights, where=self.path)
+        except CheckpointError as error:
+            hint = "" if self.model is None or native_name(model) is None else bridge(self.model)
+            raise CheckpointError(f"{error}{hint}") from error
         if self.other_parameter and hasattr(model, "load_other_parameter"):
             device = next((one.device for one in model.parameters()), None)
             if device is not None:
@@ -70,7 +79,7 @@ def import_checkpoint(path: str | os.PathLike[str], model: nn.Module | None = No
         held = sorted(map(str, found)) if isinstance(found, dict) else type(found).__name__
         raise CheckpointError(f"{os.fspath(path)} is no checkpoint of RecBole: there is no state_dict in {held}")
     own = _attributes(found.get("config"))
-    given = _plain(own.get("external_config_dict"))
+    given = {**_model_settings(own), **_plain(own.get("external_config_dict"))}
     others = found.get("other_parameter")
     imported = ImportedCheckpoint(
         path=os.fspath(path),
@@ -85,6 +94,20 @@ def import_checkpoint(path: str | os.PathLike[str], model: nn.Module | None = No
     if model is not None:
         imported.load_into(model)
     return imported
+
+
+def _model_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the model itself that are others here by default, whatever version of RecBole it was."""
+    name = _text(config.get("model"))
+    final = _plain(config.get("final_config_dict"))
+    found: dict[str, Any] = dict(SETTINGS.get(name or "", {}))
+    for key, ours in model_settings([name] if name else []).items():
+        theirs = final.get(key)
+        theirs = parse_literal(theirs) if isinstance(theirs, str) and not isinstance(ours, str) else theirs
+        known = theirs is not None and ours is not None and not isinstance(ours, Mapping)
+        if known and key not in framework_defaults() and theirs != ours:
+            found[key] = theirs
+    return found
 
 
 def _attributes(config: Any) -> dict[str, Any]:

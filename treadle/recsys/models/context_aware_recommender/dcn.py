@@ -50,6 +50,14 @@ class DCN(ClickRecommender):
             crossed = x_0 * torch.matmul(crossed, weight).unsqueeze(1) + bias + crossed
         return crossed
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        return {
+            "cross_layer_?.*": (0,),
+            "mlp_layers.mlp_layers.1.weight": (1,),
+            "predict_layer.weight": (1,),
+        }
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         features = self.features(interaction)

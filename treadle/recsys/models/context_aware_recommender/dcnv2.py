@@ -82,6 +82,17 @@ class DCNv2(ClickRecommender):
             crossed = (experts * gates).sum(dim=0) + crossed
         return crossed
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        found: dict[str, tuple[int, ...]] = {
+            "cross_layer_w.*": (0, 1),
+            "cross_layer_[uv].*": (1,),
+            "gating.*.weight": (1,),
+            "bias.*": (0,),
+            "mlp_layers.mlp_layers.1.weight": (1,),
+        }
+        return {**found, "predict_layer.weight": (1,)} if self.structure == "parallel" else found
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         features = self.features(interaction)

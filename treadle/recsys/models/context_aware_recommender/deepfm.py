@@ -31,6 +31,10 @@ class DeepFM(ClickRecommender):
         self.deep_predict_layer = nn.Linear(self.mlp_hidden_size[-1], 1)
         self.apply(xavier_normal_initialization)
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        return {"mlp_layers.mlp_layers.1.weight": (1,)}
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         embedded = self.concat_embed_input_fields(interaction)

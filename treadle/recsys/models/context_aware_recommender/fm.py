@@ -25,6 +25,10 @@ class FM(ClickRecommender):
         self.fm = BaseFactorizationMachine(reduce_sum=True)
         self.apply(xavier_normal_initialization)
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        return {}
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         pairs: Tensor = self.fm(self.concat_embed_input_fields(interaction))

@@ -32,6 +32,10 @@ class LR(ClickRecommender):
 
     item_vectors = user_vectors
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        return {}
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         logits: Tensor = self.first_order_linear(interaction).squeeze(-1)

@@ -29,6 +29,10 @@ class WideDeep(ClickRecommender):
         self.deep_predict_layer = nn.Linear(self.mlp_hidden_size[-1], 1)
         self.apply(xavier_normal_initialization)
 
+    def field_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Return which weights go by the order of the fields."""
+        return {"mlp_layers.mlp_layers.1.weight": (1,)}
+
     def forward(self, interaction: "Interaction") -> Tensor:
         """Return the logit of each row, `[rows]`."""
         deep = self.deep_predict_layer(self.mlp_layers(self.features(interaction)))

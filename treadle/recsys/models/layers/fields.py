@@ -132,6 +132,31 @@ class FieldEmbeddings(nn.Module):
         self.token_seq_embedding_table = nn.ModuleList([nn.Embedding(dim, size) for dim in self.token_seq_field_dims])
         self.float_seq_embedding_table = nn.ModuleList([nn.Embedding(dim, size) for dim in self.float_seq_field_dims])
 
+    def embedded_names(self) -> list[str]:
+        """Return the fields in the order of their embeddings: tokens, then numbers, of each single values first."""
+        return [
+            *self.token_field_names,
+            *self.token_seq_field_names,
+            *self.float_field_names,
+            *self.float_seq_field_names,
+        ]
+
+    def field_size(self) -> int:
+        """Return the length of an embedding of a field."""
+        tables = [table for table in self.modules() if isinstance(table, nn.Embedding)]
+        return tables[0].embedding_dim
+
+    def field_inputs(self) -> Mapping[str, tuple[int, ...]] | None:
+        """Return which weights go by the order of the fields: patterns of their names, and the dimensions.
+
+        Along such a dimension there stand the numbers of all embeddings first, one field after the other. A checkpoint
+        of a system with another order of fields is brought into this one by it.
+
+        Returns:
+            None if the model does not say.
+        """
+        return None
+
     def field_vectors(self, name: str) -> Tensor | None:
         """Return the embedding of each id of a field with one token, `[ids, size]`; None if there is no such field."""
         if name not in self.token_field_names:
