@@ -142,6 +142,12 @@ class TrainerCallback:
     def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
         """Called when a run dies of `exception`, which is raised again afterwards."""
 
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Get ready for a run, or for an evaluation by itself; called before the event that opens it.
+
+        What a callback cannot do without is done here, and not at that event: a subclass may have other plans for it.
+        """
+
     def close(self) -> None:
         """Release files, threads and handlers; called last, however the run ended."""
 
@@ -164,6 +170,30 @@ def _reject_misspelt_event(cls: type, name: str) -> None:
             f"{cls.__name__}.{name} is called by no event{hint} "
             "If it is an event of your own, list it in custom_events."
         )
+
+
+def complete(callback: Any) -> None:
+    """Give a callback what a parent of Treadle's sets when it is built, if its own `__init__` did not call that.
+
+    It is what the parent has by default; arguments are taken from attributes of the same name.
+
+    Raises:
+        CallbackError: The parent needs an argument for which there is no attribute.
+    """
+    kind = type(callback)
+    parent = next((one for one in kind.__mro__ if one.__module__.startswith("treadle.callbacks.")), None)
+    if parent is None or getattr(kind, "__init__") is getattr(parent, "__init__"):  # noqa: B009 - mypy
+        return
+    own, parameters = vars(callback), inspect.signature(parent).parameters
+    required = [name for name, one in parameters.items() if one.default is one.empty]
+    missing = [f"self.{name}" for name in required if name not in own]
+    if missing:
+        needed = f"{', '.join(missing)}, which {parent.__name__} needs"
+        raise CallbackError(f"{kind.__name__} neither calls super().__init__() nor sets {needed}")
+    if all(name in own for name in vars(parent(**{name: own[name] for name in required}))):
+        return
+    for name, value in vars(parent(**{name: own[name] for name in parameters if name in own})).items():
+        own.setdefault(name, value)
 
 
 def listens(callback: object, event: str) -> bool:
@@ -230,6 +260,7 @@ class CallbackHandler:
             CallbackError: One of exactly this class is there already, or it is no callback.
         """
         instance = callback() if isinstance(callback, type) else callback
+        complete(instance)
         kind = type(instance)
         if any(type(present) is kind for present in self.callback_list):
             raise CallbackError(
@@ -308,6 +339,8 @@ class CallbackHandler:
             for callback in self.callback_list:
                 self._started.append(callback)
                 self.table.clear()
+                if isinstance(callback, TrainerCallback):
+                    callback.begin_session(trainer, training=event != "on_evaluation_run_start")
                 if event is not None and listens(callback, event):
                     accepting(getattr(callback, event))(trainer)
         finally:

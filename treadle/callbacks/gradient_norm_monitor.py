@@ -23,10 +23,11 @@ class GradientNormMonitor(TrainerCallback):
         self._cadence = Cadence.parse(every, name="GradientNormMonitor: every")
         self._asked_before = False
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Ask the trainer for the norm."""
-        self._asked_before = trainer.track_gradient_norm
-        trainer.track_gradient_norm = True
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Ask the trainer for the norm, in a run."""
+        if training:
+            self._asked_before = trainer.track_gradient_norm
+            trainer.track_gradient_norm = True
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Put the norm of this update, if it is due."""

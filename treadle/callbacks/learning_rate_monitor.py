@@ -21,7 +21,7 @@ class LearningRateMonitor(TrainerCallback):
         self._rates: list[Any] = []
         self._reported_step = 0
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Forget the rates of an earlier run."""
         self._rates, self._reported_step = [], 0
 

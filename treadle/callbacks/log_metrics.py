@@ -18,12 +18,12 @@ class LogMetricsCallback(TrainerCallback):
     def __init__(self) -> None:
         self._shown: dict[str, int] = {}
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Take metrics of earlier runs as known."""
         self._take_stock(trainer)
 
     def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Take metrics of earlier runs as known."""
+        """Take metrics of the run so far as known, in an evaluation within one."""
         self._take_stock(trainer)
 
     def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:

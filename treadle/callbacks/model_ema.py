@@ -71,9 +71,11 @@ class ModelEmaCallback(WatchesMetric):
         self._cadence = Cadence.parse(1 if update_every is None else update_every, name="update_every")
         self._evaluates = False
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Start the average at the model's weights."""
-        super().on_training_run_start(trainer)
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Start the average at the model's weights, in a run."""
+        super().begin_session(trainer, training=training)
+        if not training:
+            return
         self.save_path = place_of(self._given, USUAL, trainer)
         self.ema_model = self._make(trainer.get_model(keep_torch_compile=False), decay=self.decay)
         self._evaluates = self.evaluate_during_training and trainer._eval_dataloader is not None

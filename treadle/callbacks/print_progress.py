@@ -20,9 +20,12 @@ class PrintProgressCallback(TrainerCallback):
     def __init__(self) -> None:
         self._stopped = False
 
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Forget how the run before ended."""
+        self._stopped = False
+
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Print the settings."""
-        self._stopped = False
         trainer.print("Starting training run")
         self._print_settings(trainer)
 

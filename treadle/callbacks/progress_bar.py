@@ -42,11 +42,7 @@ class ProgressBarCallback(TrainerCallback):
         self._evaluating: Activity | None = None
         self._notes: dict[str, str] = {}
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Start to look."""
-        self._start(trainer)
-
-    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Start to look."""
         self._start(trainer)
 

@@ -49,10 +49,11 @@ class SaveBestModelCallback(WatchesMetric):
         self.save_scheduler = save_scheduler
         self.load_saved_checkpoint = load_saved_checkpoint
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Begin to watch, and find the place of the file."""
-        super().on_training_run_start(trainer)
-        self.save_path = place_of(self._given, USUAL, trainer)
+        super().begin_session(trainer, training=training)
+        if training:
+            self.save_path = place_of(self._given, USUAL, trainer)
 
     def new_value(self, trainer: "Trainer", value: float) -> None:
         """Save a checkpoint if `value` is the best so far."""

@@ -56,8 +56,10 @@ class SaveTrainingStateCallback(TrainerCallback):
         self._due: list[str] = []
         self._kept: list[str] = []
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Leave the folders of earlier runs alone."""
+        if not training:
+            return
         self.save_dir = Path(place_of(self._given, USUAL, trainer))
         self._due, self._kept = [], []
 

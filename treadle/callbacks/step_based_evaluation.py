@@ -23,13 +23,13 @@ class StepBasedEvaluationCallback(TrainerCallback):
             )
         self.eval_every_n_steps = eval_every_n_steps
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Make sure that there is something to evaluate on.
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Make sure that a run has something to evaluate on.
 
         Raises:
             ConfigError: There is not.
         """
-        if trainer._eval_dataloader is None:
+        if training and trainer._eval_dataloader is None:
             raise ConfigError("StepBasedEvaluationCallback has nothing to evaluate on; pass eval_dataset= to train()")
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:

@@ -47,7 +47,7 @@ class ThroughputMonitor(TrainerCallback):
         self._logs = 0
         self._told = False
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Know nothing of earlier runs."""
         self._logs, self._told = 0, False
 

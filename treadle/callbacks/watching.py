@@ -53,12 +53,14 @@ class WatchesMetric(TrainerCallback):
         gain = value - self.best_metric if self.greater_is_better else self.best_metric - value
         return gain > by_more_than
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Begin to watch.
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Begin to watch, in a run.
 
         Raises:
             UnknownMetricError: The loss of evaluations is watched and there is nothing to evaluate on.
         """
+        if not training:
+            return
         if self.watch_metric == EVALUATION_LOSS and trainer._eval_dataloader is None:
             raise UnknownMetricError(
                 f"{self._name} watches {self.watch_metric!r}, but this run has no evaluation data; "

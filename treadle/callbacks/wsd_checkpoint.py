@@ -46,6 +46,12 @@ class WSDCheckpointCallback(TrainerCallback):
         self.initial_checkpoint = None if initial_checkpoint is None else Path(initial_checkpoint)
         self._due: list[Path] = []
 
+    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+        """Find the place of the checkpoints, in a run."""
+        if training:
+            self._due = []
+            self.save_dir = Path(place_of(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
+
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Load the checkpoint to start from.
 
@@ -53,8 +59,6 @@ class WSDCheckpointCallback(TrainerCallback):
             ConfigError: The run has another scheduler.
             CheckpointError: There is nothing at the path to start from.
         """
-        self._due = []
-        self.save_dir = Path(place_of(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
         self._schedule(trainer)
         start = self.initial_checkpoint
         if start is None:

@@ -23,11 +23,19 @@ class RunHistory:
     """
 
     in_training = True
+    metric_name_prefix = ""
+    _current_epoch = 1
+    _storage: EventStorage | None = None
 
     def __init__(self, storage: EventStorage | None = None) -> None:
-        self.storage = EventStorage() if storage is None else storage
-        self.metric_name_prefix = ""
-        self._current_epoch = 1
+        self._storage = storage
+
+    @property
+    def storage(self) -> EventStorage:
+        """Where values are kept; made here for a subclass that does not call `super().__init__()`."""
+        if self._storage is None:
+            self._storage = EventStorage()
+        return self._storage
 
     @property
     def current_epoch(self) -> int:
