@@ -12,7 +12,7 @@ from treadle.checkpoint import CheckpointStore, read_file, write_file
 from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.suffixes import format_of
 from treadle.data import fold_seed
-from treadle.data.cudnn_dropout import draws_in_cudnn, seed_cudnn_dropout
+from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
 from treadle.optimizer_state import OptimizerState
@@ -239,10 +239,9 @@ class Saving(Foundation):
         self._load_all(state, {**state, "tracked": tracked}, partly=partly)
         if self.parallel.data_rank:
             # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
-            fresh = fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step)
-            seed_generators(fresh)
+            seed_generators(fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step))
             if draws_in_cudnn(self.model, self.device):
-                seed_cudnn_dropout(self.device, fresh)
+                hold_dropout(self.device)
 
     def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
         common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
 from treadle.data import RandomState, Stream, fold_seed
-from treadle.data.cudnn_dropout import draws_in_cudnn, seed_cudnn_dropout
+from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.loaders import loader_arguments, needs_no_workers, refuse_idle_collate
 from treadle.data.seeds import draw_seed, seed_generators
 from treadle.errors import ConfigError, DataError
@@ -135,7 +135,7 @@ class SetUp(Evaluation):
             seed_generators(own)
         self._data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
         if draws_in_cudnn(self.model, self.device):
-            seed_cudnn_dropout(self.device, fold_seed(self._data_seed, self.parallel.data_rank, "cudnn"))
+            hold_dropout(self.device)
 
     def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Have the loaders of training and evaluation made, by the verbs for them."""

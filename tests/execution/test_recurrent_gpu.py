@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from treadle import Trainer
 from treadle.data import RandomState
-from treadle.data.cudnn_dropout import seed_cudnn_dropout
+from treadle.data.cudnn_dropout import hold_dropout
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,19 +58,27 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(map(torch.equal, one, other))
 
 
-def test_the_dropout_is_really_drawn_by_the_device() -> None:
+def test_states_of_all_generators_hold_the_dropout_of_recurrent_layers() -> None:
     layers = nn.LSTM(4, 16, num_layers=2, dropout=0.5).cuda()
-    seed_cudnn_dropout(torch.device("cuda"), 1)
     inputs = torch.ones(3, 2, 4, device="cuda")
-    first, second = layers(inputs)[0], layers(inputs)[0]
-    assert not torch.equal(first, second)
-    seed_cudnn_dropout(torch.device("cuda"), 1)
-    assert torch.equal(layers(inputs)[0], first)
+    torch.manual_seed(5)
+    by_hand = [layers(inputs)[0] for _ in range(3)]
+    drawn = torch.rand(3, device="cuda")
+    assert not torch.equal(by_hand[0], by_hand[1])
+    torch.manual_seed(5)
+    hold_dropout(torch.device("cuda"))
+    assert torch.equal(layers(inputs)[0], by_hand[0])
     state = RandomState().state_dict()
-    third = layers(inputs)[0]
+    for _ in range(2):
+        assert torch.equal(layers(inputs)[0], by_hand[1])
+        assert torch.equal(layers(inputs)[0], by_hand[2])
+        assert torch.equal(torch.rand(3, device="cuda"), drawn)
+        RandomState().load_state_dict(state)
+    torch.manual_seed(99)
+    hold_dropout(torch.device("cuda"))
+    layers(inputs)
     RandomState().load_state_dict(state)
-    assert torch.equal(layers(inputs)[0], third)
-    assert torch.equal(third, second)
+    assert torch.equal(layers(inputs)[0], by_hand[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +99,8 @@ def test_a_run_that_was_cut_resumes_with_the_same_dropout(kind: str, execution: 
     whole.train(data(), **options)
     first = trainer(kind, execution=execution, run_dir=tmp_path / "cut")
     first.train(data(), max_steps=17, **options)
-    seed_cudnn_dropout(torch.device("cuda"), 999)  # another process would have another one
+    torch.manual_seed(999)  # another process would have another generator
+    hold_dropout(torch.device("cuda"))
     second = trainer(kind, execution=execution, run_dir=tmp_path / "cut")
     begun: list[int] = []
     second.training_run_start = lambda: begun.append(second.progress.step)  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treadle.data.cudnn_dropout import held_dropout
+from treadle.data.cudnn_dropout import held_dropout, set_cuda_state
 
 
 class RandomState:
@@ -38,9 +38,9 @@ class RandomState:
         }
         if self._cuda and torch.cuda.is_available():
             state["cuda"] = torch.cuda.get_rng_state()
-        dropout = held_dropout() if self._cuda else None
-        if dropout is not None:
-            state["cudnn_dropout"] = dropout.clone()
+            dropout = held_dropout()
+            if dropout is not None:
+                state["cudnn_dropout"] = dropout.clone()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -54,10 +54,7 @@ class RandomState:
         for generator, own in zip(self._generators, state["own"], strict=True):
             generator.set_state(own.cpu())
         if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"].cpu())
-        dropout = held_dropout() if "cudnn_dropout" in state else None
-        if dropout is not None:
-            dropout.copy_(state["cudnn_dropout"])
+            set_cuda_state(state["cuda"], state.get("cudnn_dropout"))
 
 
 class OwnGenerators:

@@ -1,12 +1,14 @@
 """Recording work on a CUDA device, and leaving the device usable when that fails."""
 
 import gc
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
 
+from treadle.data.cudnn_dropout import set_cuda_state
 from treadle.execution.explaining import explain
 
 Replay = Callable[[], None]
@@ -66,8 +68,11 @@ class CudaGraphs:
     def watching(self) -> Iterator[None]:
         """Refuse work that makes the host wait for the device, where it stands in the program."""
         mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            with warnings.catch_warnings():
+                # Where warnings are errors, torch's note on its first use would leave the mode as it is now set.
+                warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+                torch.cuda.set_sync_debug_mode("error")
             yield
         finally:
             torch.cuda.set_sync_debug_mode(mode)
@@ -86,7 +91,7 @@ class CudaGraphs:
         """Free the device's generator, which a failed recording leaves locked until another one succeeds."""
         torch.cuda.synchronize(self._device)
         self._record_something()
-        torch.cuda.set_rng_state(random, self._device)
+        set_cuda_state(random, device=self._device)
 
 
 @contextmanager
