@@ -1,13 +1,19 @@
 """The hooks of a trainer, and how each of their moments is gone through."""
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from treadle.engine.hook_base import HookBase
-from treadle.errors import ConfigError, StopTrainingError
+from treadle.errors import ConfigError, StopTrainingError, UnknownEventError
+from treadle.parallel import Processes
 
 logger = logging.getLogger(__name__)
+
+MOMENTS = ("before_train", "before_step", "after_step", "after_train")
+"""The moments of a run at which hooks are called."""
 
 
 class HookList:
@@ -38,10 +44,27 @@ class HookList:
         """
         if not isinstance(hook, HookBase):
             raise TypeError(f"register_hooks got {hook!r}, which is no hook; derive its class from HookBase")
+        check_moments(type(hook))
         if hook.unique and any(type(present) is type(hook) for present in self._hooks):
             name = type(hook).__name__
             raise ConfigError(f"{name} is registered twice; it would act twice in every step, so leave one out")
         self._hooks.append(hook)
+
+    def check_others(self, processes: Processes) -> None:
+        """Look whether all processes have the hooks that act together; one that is alone would wait for ever.
+
+        Raises:
+            ConfigError: They have not; every process raises it.
+        """
+        if not processes.distributed:
+            return
+        own = [key for key, hook in self._keyed() if hook.together]
+        for rank, theirs in enumerate(processes.gather_objects(own)):
+            if theirs != own:
+                raise ConfigError(
+                    f"process {processes.rank} has the hooks {own}, and process {rank} {theirs}: all processes act in "
+                    "these together, so register the same on each, in the same order"
+                )
 
     def start(self) -> None:
         """Call `before_train`; a hook in which it fails does not count as started."""
@@ -102,6 +125,25 @@ class HookList:
             if key in state["states"]:
                 hook.load_state_dict(state["states"][key])
         self.unfinished = list(state["unfinished"])
+
+
+def check_moments(kind: type[HookBase]) -> None:
+    """Refuse a class of hooks with a method that looks like a moment of a run, and is none.
+
+    Raises:
+        UnknownEventError: It has one.
+    """
+    for name in dir(kind):
+        method = getattr(kind, name, None)
+        if name in MOMENTS or hasattr(HookBase, name) or name.startswith("_") or not inspect.isfunction(method):
+            continue
+        near = get_close_matches(name, MOMENTS, n=1, cutoff=0.85)
+        if near or name.startswith(("before_", "after_", "on_")):
+            remedy = f"; did you mean {near[0]!r}?" if near else f"; hooks have {list(MOMENTS)}"
+            raise UnknownEventError(
+                f"{kind.__name__}.{name} would never be called{remedy}; give a method that is no moment of a run "
+                "another name"
+            )
 
 
 def _act(moment: Callable[[], None], on_stop: Callable[[str], None]) -> None:

@@ -4,37 +4,54 @@ import logging
 import os
 import re
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from treadle._saving import plain_state_dict
 from treadle.checkpoint import CheckpointStore, Policy, write_file
+from treadle.checkpoint.durable import replace_text
 from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.manifest import MANIFEST
+from treadle.checkpoint.tracked import Stateful
+from treadle.engine import dist
 from treadle.engine._adapter import COMPLETE
-from treadle.errors import CheckpointError, ConfigError
-
-if TYPE_CHECKING:
-    from treadle.engine.trainer_base import TrainerBase
+from treadle.engine.trainer_base import TrainerBase
+from treadle.errors import CheckpointError, ConfigError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 TAKEN = ("last", COMPLETE)
+LAST = "last_checkpoint"
+"""The file that names what was last saved without a trainer."""
+
+FILE = ".safetensors"
+PICKLES = (".pt", ".pth", ".bin")
+OPTIONS = ("trainer", "max_to_keep", "save_to_disk")
+_PERIODIC = re.compile(r".*_(\d{7,})")
 
 
 class Checkpointer:
     """Saves the run of a trainer under names, finds its newest checkpoint, and loads weights.
 
     Checkpoints lie in `save_dir/checkpoints`, one folder for each iteration that was saved; a name points at one.
-    Without a trainer, weights alone are saved, as `save_dir/name.safetensors`.
+    A trainer that has no folder of its own trains in `save_dir`.
+
+    Without a trainer, for a loop of one's own, the weights and the states of `checkpointables` are saved, as
+    `save_dir/name.safetensors`.
 
     Args:
         model: Whose weights to load.
         save_dir: The folder of the run.
         trainer: The trainer whose run is saved.
         max_to_keep: How many periodic checkpoints are kept; None keeps all.
+        save_to_disk: Whether this process writes, where there is no trainer; by default the first one does.
+        checkpointables: What else to save and load, by name: anything with `state_dict` and `load_state_dict`.
+
+    Raises:
+        ConfigError: One of these cannot be saved, or the trainer trains in another folder.
     """
 
     def __init__(
@@ -42,13 +59,32 @@ class Checkpointer:
         model: nn.Module,
         save_dir: str | os.PathLike[str] = "",
         *,
-        trainer: "TrainerBase | None" = None,
+        trainer: Any = None,
         max_to_keep: int | None = None,
+        save_to_disk: bool | None = None,
+        **checkpointables: Any,
     ) -> None:
         self.model = model
         self.save_dir = Path(save_dir)
+        self.has_folder = bool(os.fspath(save_dir))
         self.max_to_keep = max_to_keep
-        self._trainer = None if trainer is None else weakref.ref(trainer)
+        self._writes = dist.is_main_process() if save_to_disk is None else save_to_disk
+        runs = isinstance(trainer, TrainerBase)
+        # Any other trainer is saved for what its state_dict says.
+        self.checkpointables = {**checkpointables, **({} if trainer is None or runs else {"trainer": trainer})}
+        self._check_checkpointables()
+        self._trainer = weakref.ref(trainer) if runs else None
+        if runs:
+            trainer.save_with(self)
+
+    def _check_checkpointables(self) -> None:
+        for name, value in self.checkpointables.items():
+            if not isinstance(value, Stateful):
+                near = did_you_mean(name, OPTIONS) or "; give what has both, such as an optimizer"
+                raise ConfigError(
+                    f"Checkpointer({name}={value!r}): a {type(value).__name__} has no state_dict and load_state_dict"
+                    f"{near}"
+                )
 
     @property
     def store(self) -> CheckpointStore:
@@ -57,21 +93,40 @@ class Checkpointer:
 
     # Saving -------------------------------------------------------------------------------------------------
 
-    def save(self, name: str, *, best: bool = False) -> None:
+    def save(self, name: str, *, best: bool = False, **facts: Any) -> None:
         """Save the run as it is after the current iteration, all of it, under `name`; every process must come here.
 
         Args:
             name: What to find it by; a periodic checkpoint is pruned with its name when there are too many.
             best: Whether it is the best so far.
+            facts: Plain data for `load` to return, where there is no trainer: `iteration=5`.
+
+        Raises:
+            ConfigError: The name cannot be used, there is no folder, or a trainer knows the facts itself.
         """
         self._check_name(name)
+        if not self.has_folder:
+            raise ConfigError(f"checkpointer.save({name!r}): there is no folder; give Checkpointer(model, save_dir)")
         trainer = None if self._trainer is None else self._trainer()
-        if trainer is None or trainer._core is None:
-            self.save_dir.mkdir(parents=True, exist_ok=True)
-            write_file(self.save_dir / f"{name}.safetensors", {"model_state_dict": plain_state_dict(self.model)})
+        if trainer is None or not trainer.has_begun:
+            self._save_file(name, facts)
             return
-        periodic = re.fullmatch(r".*_\d{7,}", name) is not None
+        if facts:
+            raise ConfigError(
+                f"checkpointer.save({name!r}, {next(iter(facts))}=...): the run of a trainer is saved with all that it "
+                "knows; leave it out"
+            )
+        periodic = _PERIODIC.fullmatch(name) is not None
         trainer.core.save_as(None if periodic else name, best=best)
+
+    def _save_file(self, name: str, facts: dict[str, Any]) -> None:
+        if not self._writes:
+            return
+        self.save_dir.mkdir(parents=True, exist_ok=True)
+        states = {key: value.state_dict() for key, value in self.checkpointables.items()}
+        tree = {"model_state_dict": plain_state_dict(self.model), "checkpointables": states, "facts": facts}
+        write_file(self.save_dir / f"{name}{FILE}", tree)
+        replace_text(self.save_dir / LAST, f"{name}{FILE}")
 
     def _check_name(self, name: str) -> None:
         if not re.fullmatch(r"[\w-][\w.-]*", name) or name.startswith("step_") or name in TAKEN:
@@ -84,12 +139,20 @@ class Checkpointer:
 
     def has_checkpoint(self) -> bool:
         """Whether the run has a checkpoint."""
-        return bool(self.store.steps())
+        return bool(self.store.steps()) or self._last_file() is not None
 
     def get_checkpoint_file(self) -> str:
-        """Return the folder of the newest checkpoint that is whole; an empty string if there is none."""
+        """Return the newest checkpoint that is whole, a folder or a file; an empty string if there is none."""
         step = self.store.newest_good()
-        return "" if step is None else str(self.store.path(step))
+        return str(self._last_file() or "") if step is None else str(self.store.path(step))
+
+    def _last_file(self) -> Path | None:
+        """Return what was last saved without a trainer."""
+        try:
+            file = self.save_dir / (self.save_dir / LAST).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return file if file.is_file() else None
 
     def iteration_to_resume(self) -> int | None:
         """Return the iteration that a resumed run begins with; None if there is no checkpoint."""
@@ -102,40 +165,88 @@ class Checkpointer:
 
     # Loading ------------------------------------------------------------------------------------------------
 
-    def load(self, path: str | os.PathLike[str], *, strict: bool = True) -> dict[str, Any]:
-        """Load weights into the model, and nothing else; return what is known of where they come from.
+    def load(
+        self, path: str | os.PathLike[str], checkpointables: Iterable[str] | None = None, *, strict: bool = True
+    ) -> dict[str, Any]:
+        """Load weights into the model; return what is known of where they come from.
+
+        The state of a trainer's run is not loaded, but taken up when it trains, after `resume_or_load`.
 
         Args:
-            path: A run's folder, one of its checkpoints, the name of one of this run's, or a file of weights.
+            path: A run's folder, one of its checkpoints, or a file of weights; a name that was given to `save`, of this
+                run, or with the folder of another one before it.
+            checkpointables: Which of the checkpointer's other things are loaded, if the file has them; None for all.
             strict: Whether names and shapes must be the same; otherwise what fits is loaded and the rest said.
 
         Raises:
             CheckpointError: There are no weights, or they do not fit.
         """
-        source, weights, facts = self._read(path)
+        source, weights, facts, states = self._read(path)
         load_weights(self.model, weights, where=str(source), strict=strict)
         logger.info("loaded the weights in %s", source)
+        self._load_states(source, states, self.checkpointables if checkpointables is None else checkpointables)
         return facts
 
-    def resume_or_load(self, path: str = "", *, resume: bool = True, strict: bool = True) -> dict[str, Any]:
-        """Load the newest checkpoint if `resume` and there is one, else the weights at `path`, if it is given."""
-        newest = self.get_checkpoint_file() if resume else ""
-        if newest:
-            return self.load(newest)
-        return self.load(path, strict=strict) if path else {}
+    def _load_states(self, source: Path, states: dict[str, Any], wanted: Iterable[str]) -> None:
+        if self._trainer is not None:
+            return
+        for name in wanted:
+            if name not in self.checkpointables:
+                near = did_you_mean(name, self.checkpointables) or f"; it has {list(self.checkpointables)}"
+                raise ConfigError(f"checkpointer.load(checkpointables=[{name!r}]): there is no {name!r}{near}")
+            if name in states:
+                self.checkpointables[name].load_state_dict(states[name])
+            else:
+                logger.warning("%s holds no state of %s, which stays as it is", source, name)
 
-    def _read(self, path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-        place = Path(path)
-        if not place.exists() and self.store.pointer(os.fspath(path)) is not None:
-            place = self.store.path(self.store.pointer(os.fspath(path)) or 0)
+    def resume_or_load(self, path: str = "", *, resume: bool = True, strict: bool = True) -> dict[str, Any]:
+        """Load the newest checkpoint if `resume` and there is one, else the weights at `path`, if it is given.
+
+        A trainer goes on from the newest checkpoint then: its `iter` is the last one that was done.
+        """
+        newest = self.get_checkpoint_file() if resume else ""
+        if not newest:
+            return self.load(path, (), strict=strict) if path else {}
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is not None:
+            trainer.iter = (self.iteration_to_resume() or 0) - 1
+        return self.load(newest)
+
+    def _read(self, path: str | os.PathLike[str]) -> tuple[Path, dict[str, Any], dict[str, Any], dict[str, Any]]:
+        place = self._place(Path(path))
         if place.is_dir():
             folder = newest_in(place)
             step = int(folder.name.split("_")[1].split(".")[0])
             store = CheckpointStore(folder.parent, Policy())
             facts = store.manifest(step, verify=True)
             tracked = store.read(step, rank=0)["tracked"]
-            return folder, tracked["model"], {"iteration": step - 1, "epoch": facts["epoch"]}
-        return place, weights_in(import_weights(place)), {}
+            return folder, tracked["model"], {"iteration": step - 1, "epoch": facts["epoch"]}, {}
+        state = import_weights(place)
+        return place, weights_in(state), state.get("facts") or {}, state.get("checkpointables") or {}
+
+    def _place(self, path: Path) -> Path:
+        """Return what `path` leads to: what is there under it, or what was saved under that name.
+
+        Raises:
+            CheckpointError: There is no such thing.
+        """
+        if path.exists():
+            return path
+        name = path.name.removesuffix(path.suffix) if path.suffix in (FILE, *PICKLES) else path.name
+        # A bare name is one of this run's; otherwise what comes before it is a run's folder.
+        folder = self.save_dir if path.name == os.fspath(path) else path.parent
+        file, store = folder / f"{name}{FILE}", CheckpointStore(folder / "checkpoints", Policy(keep_last=None))
+        if file.is_file():
+            return file
+        periodic = _PERIODIC.fullmatch(name)
+        step = store.pointer(name) if periodic is None else int(periodic[1]) + 1
+        if step is not None and store.path(step).is_dir():
+            return store.path(step)
+        if not folder.is_dir():
+            raise CheckpointError(f"there is no checkpoint {path}; there is no folder {folder}")
+        names = [*store.pointers(), *(found.name.removesuffix(FILE) for found in sorted(folder.glob(f"*{FILE}")))]
+        near = did_you_mean(name, names) or (f"; it has {names}" if names else "")
+        raise CheckpointError(f"there is no checkpoint {path}: {folder} has none of that name{near}")
 
 
 def newest_in(folder: Path) -> Path:

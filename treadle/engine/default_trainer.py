@@ -173,9 +173,9 @@ class DefaultTrainer(TrainerBase):
                 "with it, or choose another train.output_dir"
             )
         newest = dist.broadcast_from_main(self.checkpointer.iteration_to_resume()) if self._resumes else None
+        self.checkpointer.resume_or_load(os.fspath(weights or ""), resume=newest is not None)
         self.start_iter = self.iter = newest or 0
         self.cfg.train.start_iter = self.start_iter
-        self.checkpointer.resume_or_load(os.fspath(weights or ""), resume=newest is not None)
 
     def _save_config(self) -> None:
         if dist.is_main_process():

@@ -22,6 +22,9 @@ class HookBase:
     `after_train` is called however the run ended, once, for each hook whose `before_train` came through;
     `self.trainer.failure` is the error the run died of, None if it did not. A wish to stop is
     `self.trainer.request_stop(reason)`: the loop ends after the current step, in good order.
+
+    A method of another name that begins with `before_`, `after_` or `on_`, which nobody would call, is refused when the
+    hook is registered.
     """
 
     trainer: Any = None
@@ -29,6 +32,9 @@ class HookBase:
 
     unique: bool = False
     """Whether a trainer takes only one hook of this class."""
+
+    together: bool = False
+    """Whether it does what all processes must do together, so that each of them must have it."""
 
     def attach(self, trainer: Any) -> None:
         """Belong to `trainer`, which is a weak reference."""

@@ -1,21 +1,30 @@
 """The parent of the trainers of this door: hooks around a step."""
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
 from treadle.engine._hook_list import HookList
 from treadle.engine.hook_base import HookBase
 from treadle.engine.metrics import write_metrics
-from treadle.errors import ConfigError
+from treadle.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from treadle.engine.checkpointer import Checkpointer
 
 logger = logging.getLogger(__name__)
+
+HOME = "treadle.engine"
 
 
 class TrainerBase:
@@ -34,11 +43,13 @@ class TrainerBase:
     """
 
     def __init__(self) -> None:
+        _tell_of_slips(type(self))
         self.hook_list = HookList()
         self.iter = self.start_iter = self.max_iter = 0
         self.failure: BaseException | None = None
         self.evaluated_at = -1
         self._core: EngineCore | None = None
+        self._saving: Checkpointer | None = None
         self._stand_in = _StandIn()
 
     @property
@@ -82,17 +93,60 @@ class TrainerBase:
     def train(self, start_iter: int, max_iter: int) -> Any:
         """Run the iterations from `start_iter` up to `max_iter`.
 
-        It can be called again: `train(10, 20)` after `train(0, 10)` goes on where that ended, in the data too.
+        It can be called again: `train(10, 20)` after `train(0, 10)` goes on where that ended, in the data too. With a
+        `Checkpointer` the run has a folder, and one that was begun there goes on from its newest checkpoint.
+
+        Raises:
+            CheckpointError: The folder holds a run that has come to another iteration than `start_iter`.
         """
         self.start_iter, self.max_iter, self.iter = start_iter, max_iter, start_iter
         if start_iter >= max_iter:
             logger.info("nothing to do: iteration %d of %d is reached", start_iter, max_iter)
             return
-        self._run(start_iter, max_iter)
+        self._run(start_iter, max_iter, resume=self._is_at_checkpoint(start_iter))
+
+    def save_with(self, checkpointer: "Checkpointer") -> None:
+        """Have the run saved in the folder of `checkpointer`; its other things are saved with it.
+
+        Raises:
+            ConfigError: The run is saved in another folder already, or trains another model.
+        """
+        before, model = self._saving, getattr(self, "model", None)
+        if before is not None and before.save_dir.resolve() != checkpointer.save_dir.resolve():
+            raise ConfigError(
+                f"Checkpointer(save_dir={str(checkpointer.save_dir)!r}): this {type(self).__name__} saves in "
+                f"{str(before.save_dir)!r} already; use its checkpointer, or that folder"
+            )
+        if isinstance(model, nn.Module) and not _is_same_model(model, checkpointer.model):
+            raise ConfigError(
+                f"Checkpointer was given another model than the {type(self).__name__} trains; give both the same"
+            )
+        self._saving = before or checkpointer
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has trained, or does."""
+        return self._core is not None
+
+    def _is_at_checkpoint(self, start_iter: int) -> bool:
+        """Whether the run goes on from the newest checkpoint in its folder."""
+        if self._saving is None or not self._saving.has_folder:
+            return False
+        newest = dist.broadcast_from_main(self._saving.iteration_to_resume())
+        in_memory = self._core is not None and self.failure is None and self._core.progress.step == start_iter
+        if not newest or (start_iter and in_memory):
+            return False
+        if newest != start_iter:
+            raise CheckpointError(
+                f"{self._saving.save_dir} already holds a run, at iteration {newest}; to go on with it, call "
+                f"checkpointer.resume_or_load(resume=True) and train(trainer.iter + 1, ...), or choose another folder"
+            )
+        return True
 
     def _run(self, start_iter: int, max_iter: int, *, resume: bool = False) -> None:
         plan = self._plan()
         core = EngineCore(self, plan, self._spread_as_before(plan, self._options()))
+        core.track(**self._besides(plan))
         carried = self._carried_state(start_iter, core)
         self._core, self.failure, self.evaluated_at = core, None, -1
         self._bind(core)
@@ -128,13 +182,25 @@ class TrainerBase:
         """Let whoever makes the steps know the loop they are made in."""
 
     def _options(self) -> CoreOptions:
-        return CoreOptions()
+        saving = self._saving
+        if saving is None or not saving.has_folder:
+            return CoreOptions()
+        return CoreOptions(run_dir=os.fspath(saving.save_dir), max_to_keep=saving.max_to_keep)
+
+    def _besides(self, plan: StepPlan) -> dict[str, Any]:
+        """Return what the checkpointer is to save that is no part of the run by itself."""
+        known = [plan.model, plan.optimizer, getattr(self, "lr_scheduler", None)]
+        known += [getattr(hook, "own_scheduler", None) for hook in self.hook_list]
+        given = {} if self._saving is None else self._saving.checkpointables
+        return {
+            f"checkpointer.{name}": value
+            for name, value in given.items()
+            if not any(value is one for one in known if one is not None)
+        }
 
     def _plan(self) -> StepPlan:
         """Return what one iteration is made of: by default the `run_step` of the subclass, whatever it does."""
-        own: Any = getattr(self, "model", None)
-        model = own if isinstance(own, nn.Module) else self._stand_in
-        optimizer = getattr(self, "optimizer", None) or self._stand_in.optimizer
+        model, optimizer = self._parts()
         loader = getattr(self, "data_loader", None)
         face: TrainerBase = weakref.proxy(self)
         return StepPlan(
@@ -147,10 +213,22 @@ class TrainerBase:
             foreign=lambda place: face.run_step(),
         )
 
+    def _parts(self) -> tuple[nn.Module, Optimizer]:
+        """Return what is trained: the model and the optimizer of the trainer, those that are saved, or stand-ins."""
+        own: Any = getattr(self, "model", None)
+        saved = () if self._saving is None else self._saving.checkpointables.values()
+        given = getattr(self, "optimizer", None) or next((one for one in saved if isinstance(one, Optimizer)), None)
+        if isinstance(own, nn.Module) or self._saving is None:
+            return own if isinstance(own, nn.Module) else self._stand_in, given or self._stand_in.optimizer
+        # Its weights are saved as those of the run, whoever updates them.
+        model = self._saving.model
+        return model, given or torch.optim.SGD(model.parameters(), lr=0.0)
+
     # The moments --------------------------------------------------------------------------------------------
 
     def before_train(self) -> None:
         """Call the hooks before the first iteration."""
+        self.hook_list.check_others(self._running_core().processes)
         self.hook_list.start()
 
     def before_step(self) -> None:
@@ -183,6 +261,20 @@ class TrainerBase:
         self.request_stop(reason, for_good=True)
 
     write_metrics: Callable[..., None] = staticmethod(write_metrics)
+
+
+def _tell_of_slips(kind: type) -> None:
+    """Say which methods of a subclass are named nearly like one that it could override, and would not be called."""
+    verbs = {name for parent in kind.__mro__ if parent.__module__.startswith(HOME) for name in vars(parent)}
+    for name in {name for parent in kind.__mro__ for name in vars(parent)} - verbs - set(dir(object)):
+        near = get_close_matches(name, verbs, n=1, cutoff=0.85)
+        if near and not name.startswith("_") and callable(getattr(kind, name, None)):
+            logger.warning("nothing calls %s.%s; did you mean %r?", kind.__name__, name, near[0])
+
+
+def _is_same_model(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two are the same, but for what is wrapped around them."""
+    return one is other or getattr(one, "module", None) is other or getattr(other, "module", None) is one
 
 
 class _StandIn(nn.Module):

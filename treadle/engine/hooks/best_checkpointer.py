@@ -26,6 +26,8 @@ class BestCheckpointer(HookBase):
         file_prefix: The name to save under.
     """
 
+    together = True
+
     def __init__(
         self, eval_period: int, checkpointer: Any, val_metric: str, mode: str = "max", file_prefix: str = "model_best"
     ) -> None:

@@ -22,6 +22,8 @@ class EvalHook(HookBase):
         eval_after_train: Whether to evaluate at the end of a run that did not fail.
     """
 
+    together = True
+
     def __init__(self, eval_period: int, eval_function: Callable[[], Any], eval_after_train: bool = True) -> None:
         if eval_period < 0:
             raise ConfigError(f"eval_period={eval_period} must be 0, for the end only, or a number of iterations")

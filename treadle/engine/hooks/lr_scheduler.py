@@ -37,6 +37,11 @@ class LRScheduler(HookBase):
             self._settings = settings_of(self.scheduler.state_dict())
 
     @property
+    def own_scheduler(self) -> Any:
+        """The schedule that it was given; None if it takes the trainer's."""
+        return self._scheduler
+
+    @property
     def optimizer(self) -> Any:
         """The optimizer whose rate is reported."""
         return getattr(self.trainer, "optimizer", None) if self._optimizer is None else self._optimizer

@@ -9,6 +9,8 @@ from treadle.errors import ConfigError
 class PeriodicCheckpointer(HookBase):
     """Saves as `model_0000019` every so many iterations and as `model_final` at the end.
 
+    In a loop of one's own, without a trainer, call `step(iteration)` after each iteration.
+
     Args:
         checkpointer: What saves, usually `trainer.checkpointer`.
         period: Iterations between two checkpoints; 0 saves at the end only.
@@ -17,6 +19,8 @@ class PeriodicCheckpointer(HookBase):
             final one always stay.
         file_prefix: What the names begin with.
     """
+
+    together = True
 
     def __init__(
         self,
@@ -44,6 +48,19 @@ class PeriodicCheckpointer(HookBase):
             self._save(f"{self.file_prefix}_{iteration:07d}", iteration + 1)
         if iteration + 1 >= end:
             self._save(f"{self.file_prefix}_final", iteration + 1)
+
+    def step(self, iteration: int, **facts: Any) -> None:
+        """Save if it is time, after an iteration of a loop of one's own.
+
+        Args:
+            iteration: The iteration that is done, from 0.
+            facts: Plain data to save besides, which `Checkpointer.load` returns with the iteration.
+        """
+        known = {"iteration": iteration, **facts}
+        if self.period and (iteration + 1) % self.period == 0:
+            self.checkpointer.save(f"{self.file_prefix}_{iteration:07d}", **known)
+        if self.max_iter is not None and iteration + 1 >= self.max_iter:
+            self.checkpointer.save(f"{self.file_prefix}_final", **known)
 
     def after_train(self) -> None:
         """Save the end of a run that was asked to stop."""

@@ -27,6 +27,8 @@ class PreciseBN(HookBase):
         num_iter: How many batches to use.
     """
 
+    together = True
+
     def __init__(self, period: int, model: nn.Module, data_loader: Iterable[Any], num_iter: int) -> None:
         if num_iter < 1:
             raise ConfigError(f"PreciseBN(num_iter={num_iter}) must be at least 1")
