@@ -119,7 +119,7 @@ def settle_evaluation(settings: dict[str, Any]) -> None:
     settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     _check_choice("cold_users", settings["cold_users"], COLD_USERS)
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
-    ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue")]
+    ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue", "collected")]
     for phase, text in settings["eval_args"]["mode"].items():
         mode = EvaluationMode.parse(text)
         if mode.kind == "full" and values:

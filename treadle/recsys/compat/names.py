@@ -137,6 +137,18 @@ _STARTING = [("quick_start", "run run_recbole objective_function load_data_and_m
 _LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color")]
 _SAMPLERS = [("compat.samplers", "AbstractSampler Sampler RepeatableSampler KGSampler SeqSampler")]
 
+_BASES = [("evaluation.metric_classes", "AbstractMetric TopkMetric LossMetric")]
+_METRICS = [
+    (
+        "evaluation.evaluator",
+        "Hit MRR MAP Recall NDCG Precision GAUC AUC MAE RMSE LogLoss ItemCoverage AveragePopularity ShannonEntropy "
+        "GiniIndex TailPercentage",
+    )
+]
+_REGISTER = [("evaluation.evaluator", "cluster_info Register metrics_dict")]
+_COLLECTOR = [("evaluation.metric_classes", "DataStruct"), ("evaluation.collector", "Collector")]
+_EVALUATOR = [("evaluation.evaluator", "Evaluator")]
+
 _TABLE: dict[str, list[tuple[str, str]]] = {
     "": [],
     "config": _CONFIG,
@@ -161,6 +173,13 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
     "data.dataloader.general_dataloader": _GENERAL_LOADERS,
     "data.dataloader.knowledge_dataloader": _GRAPH_LOADERS,
     "data.dataloader.user_dataloader": _USER_LOADER,
+    "evaluator": _BASES + _METRICS + _EVALUATOR + _REGISTER + _COLLECTOR,
+    "evaluator.base_metric": _BASES,
+    "evaluator.collector": _COLLECTOR,
+    "evaluator.evaluator": _EVALUATOR,
+    "evaluator.metrics": _METRICS,
+    "evaluator.register": _REGISTER,
+    "evaluator.utils": [("compat.plain", "pad_sequence trunc cutoff")],
     "quick_start": _STARTING,
     "quick_start.quick_start": _STARTING,
     "sampler": _SAMPLERS,

@@ -118,7 +118,7 @@ class FullRanking:
         return found & (items != NO_ITEM)
 
     def _pairs(self, scores: Tensor, start: int, stop: int) -> OrderedPairs | None:
-        if not self.plan.of_kind("pairs"):
+        if not self.plan.needs_pairs:
             return None
         hidden = self._hidden.counts[start:stop] + self._catalogue.first_item
         own, counts = self._positives.places(start, stop), self._positives.counts[start:stop]

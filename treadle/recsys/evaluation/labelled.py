@@ -7,6 +7,7 @@ from treadle.errors import ConfigError, DataError, NonFiniteError
 from treadle.parallel import Processes
 from treadle.recsys.evaluation.inputs import LabelledRows, OrderedPairs
 from treadle.recsys.evaluation.labelled_metrics import ordered_pairs
+from treadle.recsys.evaluation.metric_classes import ClassMetric
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
 from treadle.recsys.evaluation.result import EvaluationResult
 
@@ -73,7 +74,9 @@ class LabelledEvaluation:
             DataError: There is no row, or the labels are not what a metric needs.
             NonFiniteError: A score is nan.
         """
-        self.plan.refuse(("ranking", "catalogue"), "evaluation by labels", "use full ranking or sampled negatives")
+        self.plan.refuse(
+            ("ranking", "catalogue", "collected"), "evaluation by labels", "use full ranking or sampled negatives"
+        )
         return EvaluationResult(self.values("labelled", "pairs"), decimals=self.plan.decimals)
 
     def values(self, *kinds: str) -> dict[str, float]:
@@ -99,7 +102,8 @@ class LabelledEvaluation:
 
 def _value(one: Measure, rows: LabelledRows, plan: MetricPlan) -> float:
     if one.metric.kind == "labelled":
-        value: Tensor = one.metric.function(rows)
+        further = (plan.config, plan.facts) if isinstance(one.metric.function, ClassMetric) else ()
+        value: Tensor = one.metric.function(rows, *further)
         if value.numel() != 1:
             raise ConfigError(f"metric {one.metric.name!r} returned {value.numel()} numbers; it has to return one")
         return float(value)

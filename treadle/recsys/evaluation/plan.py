@@ -1,7 +1,7 @@
 """Which metrics an evaluation calculates, checked before it does any work."""
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class MetricPlan:
             training; above 1, the items used at most so often.
         gauc_weight: What users weigh by in `GAUC`.
         decimals: To how many decimals `EvaluationResult.rounded` rounds.
+        config: The settings, which metrics that are classes are made of.
+        facts: What is known of the data by RecBole's names, such as `data.num_items`, for such metrics.
 
     Raises:
         ConfigError: A metric is unknown, or misses what it needs; a k is not positive, or above the number of items.
@@ -56,7 +58,10 @@ class MetricPlan:
         tail_ratio: float = 0.1,
         gauc_weight: Literal["impressions", "positives"] = "impressions",
         decimals: int = 4,
+        config: Any = None,
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
+        self.config, self.facts = config, dict(facts or {})
         named = [metrics] if isinstance(metrics, str) else list(metrics)
         self.metrics = list(dict.fromkeys(find_metric(name) for name in named))
         if not self.metrics:
@@ -74,6 +79,11 @@ class MetricPlan:
     def keys(self) -> list[str]:
         """The names of all values, in the order in which results have them."""
         return [measure.key for measure in self.measures]
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether it must be known how many positives stand above how many negatives."""
+        return any(one.metric.kind == "pairs" or "rec.meanrank" in one.metric.needs for one in self.measures)
 
     @property
     def longest(self) -> int:
@@ -111,10 +121,10 @@ class MetricPlan:
 
 
 def _cutoffs(topk: int | Sequence[int], size: int, metrics: list[Metric]) -> tuple[int, ...]:
-    if not any(metric.has_cutoff for metric in metrics):
+    if not any(metric.uses_lists for metric in metrics):
         return ()
     if size < 1:
-        named = [metric.name for metric in metrics if metric.has_cutoff]
+        named = [metric.name for metric in metrics if metric.uses_lists]
         raise ConfigError(f"{named} rank items; pass num_items, the number of item ids")
     given = [topk] if isinstance(topk, int) else list(topk)
     for k in given:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from treadle.errors import ConfigError, did_you_mean
 
-Kind = Literal["ranking", "pairs", "catalogue", "labelled"]
-"""What a metric is calculated from: see `register_metric`."""
+Kind = Literal["ranking", "pairs", "catalogue", "labelled", "collected"]
+"""What a metric is calculated from: see `register_metric`; `collected` ones are classes, see `AbstractMetric`."""
+FUNCTIONS = ("ranking", "pairs", "catalogue", "labelled")
+"""The kinds of metrics that are functions."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -22,6 +24,8 @@ class Metric:
         smaller: Whether a smaller value is a better one.
         needs_item_counts: Whether it looks at how often items were used in training.
         rates_positives: Whether it says something about positives, so that it can be told for some of them only.
+        needs: Of a class, what it is calculated from.
+        cutoff: Of a class of rankings, whether there is a value for each k.
     """
 
     name: str
@@ -30,6 +34,8 @@ class Metric:
     smaller: bool = False
     needs_item_counts: bool = False
     rates_positives: bool = True
+    needs: tuple[str, ...] = ()
+    cutoff: bool = False
 
     @property
     def key(self) -> str:
@@ -39,7 +45,12 @@ class Metric:
     @property
     def has_cutoff(self) -> bool:
         """Whether there is a value for each k of `topk`."""
-        return self.kind in ("ranking", "catalogue")
+        return self.kind in ("ranking", "catalogue") or (self.kind == "collected" and self.cutoff)
+
+    @property
+    def uses_lists(self) -> bool:
+        """Whether it looks at ranked lists."""
+        return self.has_cutoff or bool({"rec.topk", "rec.items"} & set(self.needs))
 
 
 _metrics: dict[str, Metric] = {}
@@ -78,22 +89,30 @@ def register_metric(
     Raises:
         ConfigError: The name is taken, or the kind is none.
     """
-    if kind not in get_args(Kind):
-        raise ConfigError(f"metric {name!r}: kind={kind!r} is none of {list(get_args(Kind))}")
+    if kind not in FUNCTIONS:
+        raise ConfigError(f"metric {name!r}: kind={kind!r} is none of {list(FUNCTIONS)}")
     if not name or "@" in name:
         raise ConfigError(f"a metric cannot be called {name!r}: a name has letters, and no '@', which stands before k")
 
     def add(function: Function) -> Function:
-        metric = Metric(name, kind, function, smaller, needs_item_counts, rates_positives)
-        taken = metric.key in _metrics and not _same(_metrics[metric.key].function, function)
-        if taken and not replace:
-            raise ConfigError(
-                f"there is a metric {_metrics[metric.key].name!r} already; choose another name, or replace=True"
-            )
-        _metrics[metric.key] = metric
+        add_metric(Metric(name, kind, function, smaller, needs_item_counts, rates_positives), replace=replace)
         return function
 
     return add
+
+
+def add_metric(metric: Metric, *, replace: bool = False) -> None:
+    """Make a metric known by its name.
+
+    Raises:
+        ConfigError: The name is taken by another one, which is not to make way.
+    """
+    taken = metric.key in _metrics and not _same(_metrics[metric.key].function, metric.function)
+    if taken and not replace:
+        raise ConfigError(
+            f"there is a metric {_metrics[metric.key].name!r} already; choose another name, or replace=True"
+        )
+    _metrics[metric.key] = metric
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -163,7 +163,7 @@ class SampledRanking:
         table.view(-1)[places] = scores
         ranking, nan_users = self._ranking(table, places, start, stop)
         by_group = [one[start:stop] for one in self._by_group]
-        pairs = self._pairs(table, places, start, stop) if self.plan.of_kind("pairs") else None
+        pairs = self._pairs(table, places, start, stop) if self.plan.needs_pairs else None
         return RankedBlock(self.users[start:stop], ranking, pairs, by_group, nan_users)
 
     def _ranking(self, table: Tensor, places: Tensor, start: int, stop: int) -> tuple[Ranking, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from treadle.errors import DataError, NonFiniteError
 from treadle.parallel import Processes
 from treadle.recsys.evaluation.breakdown import ItemBreakdown, Means, RankedBlock, UserBreakdown, values_of
+from treadle.recsys.evaluation.collected import CollectedRankings
 from treadle.recsys.evaluation.groups import Groups
 from treadle.recsys.evaluation.inputs import NO_ITEM
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
@@ -44,6 +45,7 @@ class RankingState:
         self._by_user = [UserBreakdown(groups, self.measures, self.device) for groups in user_groups]
         self._by_item = [ItemBreakdown(groups, rating, self.device) for groups in item_groups]
         self._means = Means(len(self.measures), 1, self.device)
+        self._collected = CollectedRankings(plan)
         self._parts: list[tuple[Tensor, Tensor]] | None = [] if keep_per_user else None
         self._counters = torch.zeros(2, dtype=torch.float64, device=self.device)
         lists = len(plan.topk) if self._of_catalogue else 0
@@ -60,6 +62,7 @@ class RankingState:
         for by_item, positives in zip(self._by_item, block.positives_by_group, strict=True):
             by_item.add(block.ranking, positives)
         self._count_recommended(block.ranking.items)
+        self._collected.add(block)
         if self._parts is not None:
             self._parts.append((block.users, values))
 
@@ -67,6 +70,7 @@ class RankingState:
         """Take in what another state has summed up, of other users."""
         for own, theirs in zip(self._tensors(), other._tensors(), strict=True):
             own += theirs.to(self.device)
+        self._collected.merge(other._collected)
         if self._parts is not None and other._parts is not None:
             self._parts += [(users.to(self.device), values.to(self.device)) for users, values in other._parts]
 
@@ -77,6 +81,7 @@ class RankingState:
         for tensor in self._tensors():
             if tensor.numel():
                 dist.all_reduce(tensor)
+        self._collected.reduce(processes)
         if self._parts is not None:
             nobody = (self._counters.new_zeros(0).long(), self._counters.new_zeros(len(self.measures), 0))
             users, values = (torch.cat(parts, dim=-1) for parts in zip(*(self._parts or [nobody]), strict=True))
@@ -99,6 +104,7 @@ class RankingState:
         found = {one.key: row[0] for one, row in zip(self.measures, self._means.read(host), strict=True)}
         groups = {each.groups.name: each.read(host) for each in breakdowns}
         found |= {one.key: next(host) for one in self._of_catalogue}
+        found |= self._collected.values()
         return EvaluationResult(
             metrics={key: found[key] for key in self.plan.keys if key in found},
             users=users,

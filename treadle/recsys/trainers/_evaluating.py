@@ -13,6 +13,7 @@ from treadle._saving import load_plain_state_dict
 from treadle.errors import CheckpointError
 from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation import EvaluationResult, Groups
+from treadle.recsys.evaluation.evaluator import Evaluator
 from treadle.recsys.evaluation.scoring import own_scores
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading import FullSortEvalDataLoader
@@ -33,7 +34,9 @@ class Evaluating(AbstractTrainer):
 
     Attributes:
         eval_type: Whether the metrics look at ranks or at values.
-        eval_collector: How often items are used in training; `data_collect(train_data)` counts.
+        eval_collector: How often items are used in training; `data_collect(train_data)` counts. For an `evaluate` of
+            one's own it collects what metrics need: see `Collector`.
+        evaluator: For an `evaluate` of one's own: calculates the metrics from what is collected.
         valid_metric: The metric that decides which model is best.
         valid_metric_bigger: Whether a higher value of it is better.
         test_batch_size: How many rows are scored at a time by `_spilt_predict`.
@@ -48,7 +51,8 @@ class Evaluating(AbstractTrainer):
         super().__init__(config, model)
         self.logger = logging.getLogger("treadle.recsys")
         self.eval_type: EvaluatorType = config["eval_type"]
-        self.eval_collector = TrainingCounts()
+        self.eval_collector = TrainingCounts(config)
+        self.evaluator = Evaluator(config)
         self.valid_metric = str(config["valid_metric"]).lower().replace(" ", "")
         self.valid_metric_bigger = config["valid_metric_bigger"]
         self.test_batch_size = int(config["eval_batch_size"])
@@ -128,7 +132,7 @@ class Evaluating(AbstractTrainer):
         if dataset is not None:
             loader.to(self.device)
             self._know_items(loader.dataset)
-        plan = metric_plan(self.config, loader.dataset, self.eval_collector.counts)
+        plan = metric_plan(self.config, loader.dataset, self.eval_collector)
         verb = BATCH_VERBS[not isinstance(loader, FullSortEvalDataLoader)]
         own = getattr(self, verb) if is_overridden(self, verb, Evaluating) else None
         scores = ModelScores(self.model, loader.dataset, self.device)

@@ -18,6 +18,7 @@ from treadle.recsys.evaluation import (
     MetricPlan,
     SampledRanking,
 )
+from treadle.recsys.evaluation.collector import Collector
 from treadle.recsys.loading import FullSortEvalDataLoader, NegSampleEvalDataLoader
 from treadle.recsys.model_scores import ModelScores
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
@@ -27,29 +28,45 @@ WORTH_ALL = 200
 """How many scores may be thrown away for each that is looked at: to score all items at once costs little a score."""
 
 
-class TrainingCounts:
-    """How often each item is used in training, which some metrics need to know.
+class TrainingCounts(Collector):
+    """How often each item is used in training, and what else metrics need to know of the data.
+
+    Args:
+        config: The settings.
 
     Attributes:
         counts: How often, by item id; None until it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self.counts: Tensor | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the data, by RecBole's names."""
+        names = ("data.num_items", "data.num_users", "data.count_items", "data.count_users")
+        return {name: self.data_struct[name] for name in names if name in self.data_struct}
 
     def data_collect(self, train_data: Any) -> None:
         """Count the items of the data for training."""
         dataset = getattr(train_data, "dataset", None)
         if not isinstance(dataset, Dataset) or dataset.uid_field is None or dataset.iid_field is None:
             return
+        super().data_collect(train_data)
         _, items = dataset.user_item_pairs()
         counts = torch.bincount(items.cpu(), minlength=dataset.item_num)
         counts[0] = 0
         self.counts = counts
 
 
-def metric_plan(config: Config, dataset: Dataset, counts: Tensor | None) -> MetricPlan:
+def metric_plan(config: Config, dataset: Dataset, known: TrainingCounts) -> MetricPlan:
     """Return which metrics the settings ask for.
+
+    Args:
+        config: The settings.
+        dataset: The data that is evaluated on.
+        known: What is known of the data for training.
 
     Raises:
         ConfigError: A metric cannot be calculated, or a k is above the number of items.
@@ -59,10 +76,12 @@ def metric_plan(config: Config, dataset: Dataset, counts: Tensor | None) -> Metr
         config["metrics"],
         config["topk"],
         num_items=0 if dataset.iid_field is None else dataset.item_num,
-        item_counts=counts,
+        item_counts=known.counts,
         tail_ratio=config["tail_ratio"],
         gauc_weight=config["gauc_weight"],
         decimals=int(config["metric_decimal_place"]),
+        config=config,
+        facts=known.facts,
     )
     plan.check_valid_metric(config["valid_metric"])
     return plan
