@@ -1,5 +1,6 @@
 """What a run was made from is noted: its program, its code, and the files that are named."""
 
+import json
 import os
 import sys
 import types
@@ -84,6 +85,73 @@ def test_code_is_what_was_imported_and_is_no_library(tmp_path: Path, monkeypatch
     assert found["mine.py"].startswith("6 bytes ")
     assert not any("site-packages" in path or "/treadle/" in path for path in found)
     assert is_library(os.__file__)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed packages that Python looks into."""
+    folder = tmp_path / "env" / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def module_in(folder: Path) -> str:
+    """Return the file of a module in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "some.py").write_text("")
+    return str(folder / "some.py")
+
+
+def test_packages_of_other_environments_are_no_code_of_the_users(tmp_path: Path) -> None:
+    assert is_library(module_in(tmp_path / "conda" / "envs" / "other" / "lib" / "python3.9" / "site-packages" / "pkg"))
+    assert is_library(module_in(tmp_path / "usr" / "lib" / "python3" / "dist-packages"))
+    assert not is_library(module_in(tmp_path / "src"))
+
+
+def test_a_folder_that_a_pth_file_adds_holds_packages(tmp_path: Path, site: Path) -> None:
+    overlay, other = tmp_path / "overlay", tmp_path / "other"
+    (site / "overlay.pth").write_text(f"# ours\n{overlay}\nimport os\n")
+    file = module_in(overlay / "pkg")
+    assert is_library(file)
+    assert not is_library(module_in(other))
+
+
+def test_a_folder_that_an_installer_wrote_into_holds_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, mine = tmp_path / "vendored", tmp_path / "mine"
+    (target / "pkg-1.0.dist-info").mkdir(parents=True)
+    mine.mkdir()
+    for folder in (target, mine):
+        monkeypatch.syspath_prepend(str(folder))
+    assert is_library(module_in(target / "pkg"))
+    assert not is_library(module_in(mine))
+
+
+@pytest.mark.parametrize("how", ["link", "pth"])
+def test_a_project_installed_as_a_link_is_a_package_unless_one_works_in_it(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    project = tmp_path / "a project"
+    file = module_in(project / "src" / "pkg")
+    (project / "pyproject.toml").write_text("")
+    if how == "pth":
+        (site / "__editable__.pkg.pth").write_text(f"{project / 'src'}\n")
+    else:
+        (site / "pkg-1.0.dist-info").mkdir()
+        noted = {"url": project.as_uri(), "dir_info": {"editable": True}}
+        (site / "pkg-1.0.dist-info" / "direct_url.json").write_text(json.dumps(noted))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert is_library(file)
+    monkeypatch.chdir(project)
+    assert not is_library(file)
+
+
+def test_what_cannot_be_read_in_a_folder_of_packages_is_passed_over(tmp_path: Path, site: Path) -> None:
+    (site / "bad.pth").write_bytes(b"\xff\xfe/nowhere\n")
+    (site / "bad-1.0.dist-info").mkdir()
+    (site / "bad-1.0.dist-info" / "direct_url.json").write_text("[1]")
+    assert not is_library(module_in(tmp_path / "src"))
 
 
 def test_the_program_is_a_script_or_a_module_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

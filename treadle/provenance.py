@@ -9,6 +9,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from treadle.installed import PACKAGES, installed_folders
+
 SAMPLED_BYTES = 64 * 2**20
 """Of larger files the beginning and the end are looked at, and the size."""
 MOST_FILES = 1_000
@@ -53,8 +55,24 @@ def _libraries() -> tuple[str, ...]:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file, given by its full path, belongs to Python, an installed package or Treadle, not to the user."""
-    return path.startswith(_libraries()) or os.path.realpath(path).startswith(_libraries())
+    """Whether a file, given by its full path, belongs to Python, an installed package or Treadle, not to the user.
+
+    Packages are installed elsewhere, too: in a folder that a `.pth` file or `PYTHONPATH` adds, or as a link to the
+    project that they are developed in. The project that one works in stays the user's, installed or not.
+    """
+    folders = (*_libraries(), *installed_folders(tuple(sys.path), *_working_in()))
+    forms = (path, os.path.realpath(path))
+    return any(form.startswith(folders) or not PACKAGES.isdisjoint(form.split(os.sep)) for form in forms)
+
+
+def _working_in() -> tuple[str, str]:
+    """Return the folders that one works in: the working folder, and that of the program."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed
+        here = ""
+    return here, os.path.dirname(os.path.abspath(main)) if isinstance(main, str) else here
 
 
 def code() -> dict[str, str]:

@@ -37,5 +37,18 @@ def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_
         assert " ".join(notes).startswith("no_gpu: trained on a CPU: head-room of memory")
 
 
+@pytest.mark.slow
+def test_changes_reach_the_config_and_arguments_the_program(
+    project: Path, treadle: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeating.subprocess, "run", run_command)
+    monkeypatch.setenv("PYTHONPATH", f"{PROGRAMS.parents[1]}:{project}")
+    # Not by the command, whose status tells whether something was found: on a busy machine data may be slow.
+    assert repeating.examine_apart(Path("configs/small.py"), 12, ["train.train_iter=7"]).steps == 7
+    assert "optim in configs/small.py" in treadle("doctor", "configs/small.py", "optim.lrr=1", status=1).stderr
+    Path("own.py").write_text("import sys\nsys.exit(f'called with {sys.argv[1:]}')\n")
+    assert "called with ['a=1']" in treadle("doctor", "own.py", "a=1", status=1).stderr
+
+
 def test_a_missing_program_is_one_message(treadle: Treadle) -> None:
     assert "there is no program none.py" in treadle("doctor", "none.py", status=1).stderr

@@ -1,6 +1,7 @@
 """Evaluation: when it happens, what it sees, what it leaves as it was, and where its numbers go."""
 
 import json
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from treadle.config import LazyCall
 from treadle.engine import DatasetEvaluator, DefaultTrainer, HookBase, TrainerBase, hooks, inference_on_dataset
 from treadle.engine.building import TestLoaders
 from treadle.engine.evaluation import ClsEvaluator, DatasetEvaluators, PPLEvaluator
-from treadle.errors import ConfigError, DataError
+from treadle.errors import ConfigError, DataError, UnknownMetricError
 
 
 class Empty(TrainerBase):
@@ -285,3 +286,54 @@ def test_evaluation_runs_in_the_precision_of_the_run(tmp_path: Path) -> None:
     made = make_config(tmp_path, train_iter=1, amp={"enabled": True}, evaluation={"enabled": True, "eval_period": 0})
     Own(made).train()
     assert types == {torch.bfloat16}
+
+
+# What is watched ------------------------------------------------------------------------------------------------
+
+
+def watching(*watchers: Any, reported: Any) -> Empty:
+    trainer = Empty()
+    trainer.register_hooks([hooks.EvalHook(2, lambda: reported), *watchers])
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("watcher", "told"),
+    [
+        (
+            lambda: hooks.BestCheckpointer(2, None, "valid/ppl"),
+            "BestCheckpointer watches 'valid/ppl', but the evaluation reported ['valid/PPL', 'valid/loss']; set "
+            "train.evaluation.eval_metric to one of these; did you mean 'valid/PPL'?",
+        ),
+        (
+            lambda: hooks.EarlyStop("valid/ppl"),
+            "EarlyStop watches 'valid/ppl', but the evaluation reported ['valid/PPL', 'valid/loss']; set val_metric= "
+            "to one of these; did you mean 'valid/PPL'?",
+        ),
+    ],
+)
+def test_a_metric_that_is_not_reported_ends_the_run_at_the_first_evaluation(watcher: Any, told: str) -> None:
+    trainer = watching(watcher(), reported={"valid": {"loss": 1.0, "PPL": 2.7}})
+    with pytest.raises(UnknownMetricError) as raised:
+        trainer.train(0, 10)
+    assert str(raised.value) == told
+    assert trainer.iter == 1
+
+
+def test_a_usual_metric_that_is_not_reported_is_said_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = watching(hooks.BestCheckpointer(2, None, "Acc@1", chosen=False), reported={"loss": 1.0})
+    trainer.train(0, 3)
+    assert "BestCheckpointer watches 'Acc@1', but the evaluation reported ['loss']" in caplog.text
+
+
+def test_an_evaluation_that_reports_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    watching(hooks.BestCheckpointer(2, None, "score"), reported={}).train(0, 3)
+    assert "BestCheckpointer watches 'score', and the evaluation reported no number" in caplog.text
+
+
+def test_what_was_found_is_logged_also_outside_of_a_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # As train_net.py does with --eval-only.
+    cfg = DefaultTrainer(make_config(tmp_path)).cfg
+    with caplog.at_level(logging.INFO):
+        results = DefaultTrainer.test(cfg, [Points(count=20, seed=1)], Classifier())
+    assert f"evaluation on Points: Acc@1 {results['Acc@1']:.6g}, Acc@5 {results['Acc@5']:.6g}" in caplog.text

@@ -18,7 +18,7 @@ from tests.interrupting import metric_lines
 from treadle.checkpoint import CheckpointStore, write_file
 from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
-from treadle.errors import CheckpointError, ConfigError
+from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
 from treadle.precision import LossScaling
 
 
@@ -312,11 +312,14 @@ def test_b25_nan_never_wins_and_last_stays_the_newest(tmp_path: Path, caplog: py
     assert DefaultTrainer(config(tmp_path, resume=True)).start_iter == 10
 
 
-def test_b25_a_metric_that_is_not_reported_is_said_with_the_nearest(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    DefaultTrainer(config(tmp_path, evaluation={"enabled": True, "eval_period": 0, "eval_metric": "acc@1"})).train()
-    assert "BestCheckpointer watches 'acc@1', which no evaluation reported; did you mean 'Acc@1'?" in caplog.text
+def test_b25_a_metric_that_is_not_reported_is_an_error_with_those_that_are_and_the_nearest(tmp_path: Path) -> None:
+    trainer = DefaultTrainer(config(tmp_path, evaluation={"enabled": True, "eval_period": 0, "eval_metric": "acc@1"}))
+    told = (
+        r"BestCheckpointer watches 'acc@1', but the evaluation reported \['Acc@1', 'Acc@5'\]; set "
+        r"train.evaluation.eval_metric to one of these; did you mean 'Acc@1'\?"
+    )
+    with pytest.raises(UnknownMetricError, match=told):
+        trainer.train()
 
 
 def test_b26_an_error_of_a_checkpoint_in_the_background_surfaces(

@@ -1,6 +1,7 @@
 """A run is made again, from its beginning and from a checkpoint, and planted differences are found and named."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,37 @@ def test_a_program_that_writes_into_the_run_by_a_path_of_its_own_is_kept_from_it
     assert found.status == 2
     assert "runs/first/notes.txt, in the folder of the run that is being verified" in found.parts[0].reason
     assert contents(run) == before
+
+
+def test_a_run_whose_second_half_could_not_be_tried_is_not_called_equal(run: Path) -> None:
+    rewrite(Path("layers_of_mine.py"), "def make_model", "COUNT = 0\n\n\ndef make_model")
+    rewrite(
+        Path("train.py"),
+        "    data = Rows",
+        "    if Path(trainer.run_dir, 'checkpoints', 'last').exists():\n"
+        "        raise ValueError('not again')\n"
+        "    data = Rows",
+    )
+    found = verify(None, run)
+    assert [part.verdict for part in found.parts] == ["equal", "could not be tried"]
+    assert found.parts[1].reason.endswith("train.py failed: ValueError: not again")
+    assert (found.verdict, found.equal, found.status) == ("tried in part", False, 2)
+    assert str(found).splitlines()[0] == "runs/first: tried in part"
+
+
+def test_a_run_without_a_checkpoint_to_go_on_from_is_equal_only_if_all_of_it_was_made_again(run: Path) -> None:
+    for step in (3, 6):
+        shutil.rmtree(run / "checkpoints" / f"step_{step:08d}")
+    found = verify(None, run, steps=5)
+    assert [(part.place, part.verdict) for part in found.parts] == [
+        ("from the beginning to step 5", "equal"),
+        ("from a checkpoint", "could not be tried"),
+    ]
+    assert found.parts[1].reason == (
+        "the run kept none with steps behind it; pass --steps 9 to make all of it again from the beginning"
+    )
+    assert (found.verdict, found.status) == ("tried in part", 2)
+    assert verify(None, run, steps=9).equal
 
 
 def test_a_run_that_recorded_nothing_in_so_few_steps_is_told_so(run: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli.consent import Allow, ask_for_source
+from treadle.cli.options import Overrides
 from treadle.cli.reporting import fitted, reported
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def doctor(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A Python program that trains, or a config.")],
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option("--steps", min=6, help="How many updates to look at.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print each finding as one line of JSON.")] = False,
     allow: Allow = None,
@@ -24,18 +26,19 @@ def doctor(
 
     The program is run up to three times, in processes of its own, until it has
     trained for some steps; nothing is written into the folder of its run. Exits with status
-    1 if something was found.
+    1 if something was found. KEY=VALUE changes a config; a program gets it as
+    its arguments.
 
     \b
     Example:
       treadle doctor train.py
-      treadle doctor configs/gpt.py --steps 30
+      treadle doctor configs/gpt.py --steps 30 train.amp.enabled=true
     """
     with reported("doctor"):
         from treadle.doctor.repeating import examine_apart
 
         ask_for_source(str(program), allow)
-        found = examine_apart(program, steps)
+        found = examine_apart(program, steps, tuple(overrides or ()))
         for line in _lines(found, as_json):
             typer.echo(line)
         if found.findings:

@@ -34,8 +34,8 @@ def verify(
     Once from the beginning and once from a checkpoint, in a folder that is
     then removed: nothing in the run's folder is changed. Exits with status 0
     if everything is equal, 1 if something differs, and says what is no longer
-    as it was; 2 if it could not be tried. What made the run is run: of a folder
-    that somebody else made, you are asked first (see --allow).
+    as it was; 2 if some of it, or all, could not be tried. What made the run is
+    run: of a folder that somebody else made, you are asked first (see --allow).
 
     \b
     Example:

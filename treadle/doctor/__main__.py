@@ -10,14 +10,14 @@ from treadle.doctor.timing import milliseconds_of_a_step
 from treadle.errors import TreadleError
 
 if __name__ == "__main__":
-    program, asked, output = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    program, asked, output, arguments = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4:]
     # As `python program.py` does.
     sys.path.insert(0, str(program.resolve().parent))
     try:
         if asked.startswith(TIME):
-            result = {"milliseconds": milliseconds_of_a_step(program, asked.removeprefix(TIME) or None)}
+            result = {"milliseconds": milliseconds_of_a_step(program, asked.removeprefix(TIME) or None, arguments)}
         else:
-            result = saved(examine(program, int(asked)))
+            result = saved(examine(program, int(asked), arguments))
         output.write_text(json.dumps(result), encoding="utf-8")
     except TreadleError as error:
         sys.exit(str(error))

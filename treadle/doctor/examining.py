@@ -3,7 +3,7 @@
 import runpy
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,10 +49,15 @@ class _Examined(BaseException):
     """Ends the program once its first training has been looked at; a program's own `except` does not see it."""
 
 
-def examine(program: Path, steps: int = STEPS) -> Examination:
+def examine(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
     """Run a program until it has trained for some steps, and return what is wrong with it.
 
     Nothing is written into the folder of its run, and the program ends there.
+
+    Args:
+        program: A Python program, or a config.
+        steps: How many updates to look at.
+        arguments: What the program gets on its command line; for a config, changes such as `train.amp.enabled=true`.
 
     Raises:
         ConfigError: The program is not there, or trains nothing.
@@ -63,40 +68,43 @@ def examine(program: Path, steps: int = STEPS) -> Examination:
         shorten(trainer, steps)
         _look(trainer, found, variables)
 
-    run_until_trained(program, look)
+    run_until_trained(program, look, arguments)
     return found
 
 
-def run_until_trained(program: Path, train: Callable[[Trainer, dict[str, Any]], None]) -> None:
+def run_until_trained(
+    program: Path, train: Callable[[Trainer, dict[str, Any]], None], arguments: Sequence[str] = ()
+) -> None:
     """Run a program until it is about to train; then call `train` in the place of that, and end the program.
 
     Args:
         program: A Python program, or a config.
         train: Called with the trainer, all set up, and with the variables of the program.
+        arguments: What the program gets on its command line; for a config, changes of it.
 
     Raises:
         ConfigError: The program is not there, or trains nothing.
     """
     if not program.is_file():
         raise ConfigError(f"there is no program {program}")
-    with _instead_of_training(train), patch.object(sys, "argv", [str(program)]):
+    with _instead_of_training(train), patch.object(sys, "argv", [str(program), *arguments]):
         try:
             if program.suffix == ".py":
                 runpy.run_path(str(program), run_name="__main__")
             # A config trains nothing when it is run.
-            _train_config(program)
+            _train_config(program, arguments)
         except _Examined:
             return
     raise ConfigError(f"{program} ended without training by a trainer of Treadle")
 
 
-def _train_config(path: Path) -> None:
+def _train_config(path: Path, overrides: Sequence[str]) -> None:
     """Begin the run that a config describes, in a folder that is then removed."""
     from treadle.cli.sources import load_for_run
     from treadle.engine.run_config import trainer_of
 
     try:
-        config = load_for_run(str(path), [])
+        config = load_for_run(str(path), list(overrides))
     except ConfigError as error:
         raise ConfigError(f"{path} neither trains when it is run, nor is it a config: {error}") from error
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,24 +25,25 @@ NO_GPU = Note(
 )
 
 
-def examine_apart(program: Path, steps: int = STEPS) -> Examination:
-    """Examine a program in processes of its own, and return what is wrong with it.
+def examine_apart(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
+    """Examine a program in processes of its own, and return what is wrong with it; see `examine`.
 
     Raises:
         ConfigError: The program cannot be examined; the message is that of its process.
     """
-    first = loaded(_result(program, str(steps), HASH_SEEDS[0]))
+    first = loaded(_result(program, str(steps), HASH_SEEDS[0], arguments))
     # One after the other: a start takes seconds, and the first difference is enough.
-    others = (loaded(_result(program, str(steps), seed)) for seed in HASH_SEEDS[1:] if first.seeded)
+    others = (loaded(_result(program, str(steps), seed, arguments)) for seed in HASH_SEEDS[1:] if first.seeded)
     first.findings += next((found for other in others if (found := differences(first, other))), [])
-    first.notes.append(_graph(program) if first.device == "cuda" else NO_GPU)
+    first.notes.append(_graph(program, arguments) if first.device == "cuda" else NO_GPU)
     return first
 
 
-def _graph(program: Path) -> Note:
+def _graph(program: Path, arguments: Sequence[str]) -> Note:
     """Return what `execution="graph"` would give: measured, in two more processes."""
     try:
-        usual, replayed = (_result(program, f"{TIME}{how}")["milliseconds"] for how in ("", "graph"))
+        asked = [f"{TIME}{how}" for how in ("", "graph")]
+        usual, replayed = (_result(program, one, arguments=arguments)["milliseconds"] for one in asked)
     except ConfigError as error:
         return Note("graph", f"what execution='graph' would give is not known: {error}")
     if usual is None or replayed is None:
@@ -88,11 +90,11 @@ def differences(first: Examination, second: Examination) -> list[Finding]:
     ]
 
 
-def _result(program: Path, asked: str, hash_seed: str = HASH_SEEDS[0]) -> dict[str, Any]:
+def _result(program: Path, asked: str, hash_seed: str = HASH_SEEDS[0], arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a process of its own finds: an examination of so many steps, or a timing."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "treadle.doctor", str(program), asked, str(result)]
+        command = [sys.executable, "-m", "treadle.doctor", str(program), asked, str(result), *arguments]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode:

@@ -1,6 +1,7 @@
 """How long the steps of a program take when nobody looks, executed as they are and as a graph."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,12 +43,13 @@ class Clock(TrainerCallback):
         return 1000 * (self._ended[1] - self._began[1]) / (self._ended[0] - self._began[0])
 
 
-def milliseconds_of_a_step(program: Path, execution: str | None = None) -> float | None:
+def milliseconds_of_a_step(program: Path, execution: str | None = None, arguments: Sequence[str] = ()) -> float | None:
     """Run a program for some steps, and return how long one of them takes.
 
     Args:
         program: A Python program, or a config.
         execution: How steps are executed, in the place of what the program says.
+        arguments: What the program gets on its command line; for a config, changes of it.
 
     Returns:
         Milliseconds, the wait for data included; None if the program makes too few steps.
@@ -67,5 +69,5 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None) -> float
         choose(trainer)
 
     with patch.object(Trainer, "_choose_execution", choose_another):
-        run_until_trained(program, train)
+        run_until_trained(program, train, arguments)
     return clock.milliseconds

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from treadle.config import LazyConfig, instantiate, try_get_key
+from treadle.config import LazyConfig, get_config, instantiate, try_get_key
 from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
@@ -42,6 +42,7 @@ from treadle.engine.saved_config import saved_form
 from treadle.engine.seeding import seed_all
 from treadle.engine.trainer_base import TrainerBase
 from treadle.errors import CheckpointError, ConfigError
+from treadle.events import flatten_results
 from treadle.lr_scaling import scale_rates
 from treadle.parallel import Processes
 from treadle.precision import Precision
@@ -276,6 +277,7 @@ class DefaultTrainer(TrainerBase):
 
     def _evaluation_hooks(self) -> list[HookBase | None]:
         evaluation, face = self.cfg.train.evaluation, weakref.proxy(self)
+        usual = get_config("common/train.py").train.evaluation.eval_metric
 
         def evaluate() -> Any:
             face._last_eval_results = face.test(face.cfg, face.test_loader, face.graph_eval or face.model)
@@ -288,6 +290,7 @@ class DefaultTrainer(TrainerBase):
                 self.checkpointer,
                 val_metric=evaluation.eval_metric,
                 mode=evaluation.eval_mode,
+                chosen=evaluation.eval_metric != usual,
             ),
         ]
 
@@ -394,7 +397,7 @@ class DefaultTrainer(TrainerBase):
 
     @classmethod
     def test(cls, cfg: Any, test_loaders: Any, model: Any, evaluator: DatasetEvaluator | None = None) -> dict[str, Any]:
-        """Evaluate `model` on each of the loaders.
+        """Evaluate `model` on each of the loaders, and log the results.
 
         Args:
             cfg: The config.
@@ -423,7 +426,20 @@ class DefaultTrainer(TrainerBase):
             )
             for name, loader in zip(named.names, named, strict=True)
         }
+        for name, found in results.items():
+            logger.info("evaluation on %s: %s", name, in_words(found))
         return next(iter(results.values())) if len(results) == 1 else results
+
+
+def in_words(results: Mapping[str, Any]) -> str:
+    """Return the results of an evaluation in one line.
+
+    >>> in_words({"Acc@1": 97.5, "by_class": {"a": 1 / 3}, "kind": "top"})
+    'Acc@1 97.5, by_class/a 0.333333, kind top'
+    """
+    numbers = flatten_results(results)
+    told = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in numbers.items()]
+    return ", ".join(told) or "no numbers"
 
 
 def _samples_in(loader: Any) -> int | None:

@@ -40,6 +40,7 @@ class TrainerBase:
         max_iter: The iteration after the last.
         failure: The error that the last run died of; None if it did not.
         evaluated_at: After how many iterations the last evaluation was; -1 before the first.
+        evaluated: The names of the numbers that evaluations reported.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class TrainerBase:
         self.iter = self.start_iter = self.max_iter = 0
         self.failure: BaseException | None = None
         self.evaluated_at = -1
+        self.evaluated: list[str] = []
         self._core: EngineCore | None = None
         self._saving: Checkpointer | None = None
         self._stand_in = _StandIn()

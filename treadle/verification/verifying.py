@@ -16,6 +16,8 @@ from treadle.verification.rerunning import Repetition
 from treadle.verification.surroundings import surroundings
 
 EQUAL, DIFFERENT, UNTRIED = "equal", "different", "could not be tried"
+PARTLY = "tried in part"
+"""The verdict where what was tried is equal, and something was not tried."""
 STEPS = 20
 """So many steps are made again at least, where nobody says how many."""
 REACH = 200
@@ -27,7 +29,8 @@ class Part:
     """Steps of a run that were made again.
 
     Attributes:
-        after: The step they began behind: that of a checkpoint, or 0 for the beginning.
+        after: The step they began behind: that of a checkpoint, or 0 for the beginning. Where it is `to`, there was no
+            checkpoint to begin from.
         to: The last of them.
         verdict: "equal", "different" or "could not be tried".
         reason: Why it could not be tried.
@@ -43,6 +46,8 @@ class Part:
     @property
     def place(self) -> str:
         """What the part is, in words."""
+        if self.after == self.to:
+            return "from a checkpoint"
         start = f"from the checkpoint of step {self.after}" if self.after else "from the beginning"
         return f"{start} to step {self.to}"
 
@@ -67,21 +72,23 @@ class Verification:
 
     @property
     def verdict(self) -> str:
-        """ "equal", "different" or "could not be tried": that of the worst part; one that was not tried counts last."""
+        """ "equal" if all was tried and is, "different" if something is, else "tried in part", "could not be tried"."""
         verdicts = {part.verdict for part in self.parts}
         if self.damaged or DIFFERENT in verdicts:
             return DIFFERENT
-        return EQUAL if EQUAL in verdicts else UNTRIED
+        if EQUAL not in verdicts:
+            return UNTRIED
+        return PARTLY if UNTRIED in verdicts else EQUAL
 
     @property
     def equal(self) -> bool:
-        """Whether everything that was compared is the same, and something was."""
+        """Whether everything was tried, and is the same."""
         return self.verdict == EQUAL
 
     @property
     def status(self) -> int:
-        """The exit status of the command: 0 equal, 1 different, 2 could not be tried."""
-        return {EQUAL: 0, DIFFERENT: 1, UNTRIED: 2}[self.verdict]
+        """The exit status of the command: 0 equal, 1 different, 2 if some of it, or all, could not be tried."""
+        return {EQUAL: 0, DIFFERENT: 1, UNTRIED: 2, PARTLY: 2}[self.verdict]
 
     def lines(self) -> list[str]:
         """Return what there is to say, for people."""
@@ -156,6 +163,7 @@ def verify(
     found.damaged = list(problems.values())
     for after, to in _spans(run, steps, checkpoint, set(problems)):
         found.parts.append(_try(Part(after, to), run, made, found))
+    found.parts += _left_out(run, found.parts)
     _look_for_chance(found, made)
     return found
 
@@ -191,6 +199,15 @@ def _spans(run: Path, steps: int | None, checkpoint: int | None, damaged: set[in
     if chosen:
         spans.append((chosen, _end(chosen, steps, saved, recorded)))
     return spans
+
+
+def _left_out(run: Path, parts: list[Part]) -> list[Part]:
+    """Return a part that was not tried where no checkpoint was gone on from, and steps of the run are left."""
+    last = max((*store_of(run).steps(), *recorded_steps(run)))
+    if len(parts) > 1 or parts[0].to >= last:
+        return []
+    told = f"the run kept none with steps behind it; pass --steps {last} to make all of it again from the beginning"
+    return [Part(last, last, reason=told)]
 
 
 def _end(after: int, steps: int | None, saved: list[int], recorded: list[int]) -> int:

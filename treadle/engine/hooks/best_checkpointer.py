@@ -7,7 +7,8 @@ from typing import Any
 
 from treadle.engine import dist
 from treadle.engine.hook_base import HookBase
-from treadle.errors import ConfigError, did_you_mean
+from treadle.engine.watched import require_reported
+from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +17,8 @@ class BestCheckpointer(HookBase):
     """Saves as `model_best`, after each evaluation that found a new best value; put it after `EvalHook`.
 
     All processes save together, as the first one decides. A value that is nan or infinite never wins. The best value
-    is part of every checkpoint, so that a resumed run goes on comparing.
+    is part of every checkpoint, so that a resumed run goes on comparing. A metric that the first evaluation does not
+    report ends the run.
 
     Args:
         eval_period: Iterations between two evaluations; 0 looks at the end only.
@@ -24,12 +26,20 @@ class BestCheckpointer(HookBase):
         val_metric: The metric to judge by, as evaluation reports it: `Acc@1`, or `a/b/c` if it is nested.
         mode: "max" if greater is better, "min" if smaller is.
         file_prefix: The name to save under.
+        chosen: Whether somebody chose the metric; that a usual one is not reported is said, and ends no run.
     """
 
     together = True
 
     def __init__(
-        self, eval_period: int, checkpointer: Any, val_metric: str, mode: str = "max", file_prefix: str = "model_best"
+        self,
+        eval_period: int,
+        checkpointer: Any,
+        val_metric: str,
+        mode: str = "max",
+        file_prefix: str = "model_best",
+        *,
+        chosen: bool = True,
     ) -> None:
         if mode not in ("max", "min"):
             raise ConfigError(f"BestCheckpointer(mode={mode!r}): use 'max' or 'min'")
@@ -38,6 +48,7 @@ class BestCheckpointer(HookBase):
         self._metric = val_metric
         self._is_better = operator.gt if mode == "max" else operator.lt
         self._name = file_prefix
+        self._chosen = chosen
         self.best_metric: float | None = None
         self.best_iter: int | None = None
 
@@ -54,6 +65,7 @@ class BestCheckpointer(HookBase):
 
     def _compare(self) -> None:
         found = self.trainer.storage.latest().get(self._metric)
+        require_reported("BestCheckpointer", self._metric, self.trainer, chosen=self._chosen)
         if dist.broadcast_from_main(self._judge(found)):
             value, iteration = found if found is not None else (math.nan, self.trainer.iter)
             self.best_metric, self.best_iter = dist.broadcast_from_main((float(value), int(iteration)))
@@ -62,12 +74,8 @@ class BestCheckpointer(HookBase):
 
     def _judge(self, found: tuple[Any, int] | None) -> bool:
         if found is None:
-            known = self.trainer.storage.names()
-            logger.warning(
-                "BestCheckpointer watches %r, which no evaluation reported%s",
-                self._metric,
-                did_you_mean(self._metric, known),
-            )
+            if not self.trainer.evaluated:
+                logger.warning("BestCheckpointer watches %r, and the evaluation reported no number", self._metric)
             return False
         value, iteration = found
         if not math.isfinite(value):

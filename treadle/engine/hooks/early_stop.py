@@ -4,11 +4,14 @@ import math
 from typing import Any
 
 from treadle.engine.hook_base import HookBase
+from treadle.engine.watched import require_reported
 from treadle.errors import ConfigError
 
 
 class EarlyStop(HookBase):
     """Asks to stop when a metric was not better than its best for some evaluations; put it after `EvalHook`.
+
+    A metric that the first evaluation does not report ends the run.
 
     Args:
         val_metric: The metric to watch, as evaluation reports it.
@@ -31,6 +34,7 @@ class EarlyStop(HookBase):
         if self.trainer.evaluated_at <= self._seen:
             return
         self._seen = self.trainer.evaluated_at
+        require_reported("EarlyStop", self._metric, self.trainer)
         value, _ = self.trainer.storage.latest().get(self._metric, (math.nan, -1))
         better = self._sign * value > self._best
         self._best = self._sign * value if better else self._best

@@ -62,6 +62,8 @@ class EvalHook(HookBase):
             if not isinstance(results, Mapping):
                 raise ConfigError(f"the evaluation returned a {type(results).__name__}; return a dict of numbers")
             for name, value in flatten_results(results).items():
+                if name not in self.trainer.evaluated:
+                    self.trainer.evaluated.append(name)
                 self.trainer.storage.put_scalar(name, value, smoothing_hint=False)
         # Evaluation may take unequal time on the processes; the step that follows is made together.
         dist.synchronize()
