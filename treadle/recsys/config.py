@@ -196,6 +196,9 @@ class Config:
             settings["data_path"] = self._data_root
         if settings["train_neg_sample_args"]["distribution"] == "none":
             settings["train_neg_sample_args"] = None
+            if "train_neg_sample_args" not in self._origins:
+                # To take the negatives away from a model that learns from pairs is refused where somebody asks for it.
+                del settings["train_neg_sample_args"]
         return settings
 
     def __repr__(self) -> str:

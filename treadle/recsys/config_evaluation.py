@@ -118,6 +118,8 @@ def settle_evaluation(settings: dict[str, Any]) -> None:
     measures = _measures(settings)
     settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     _check_choice("cold_users", settings["cold_users"], COLD_USERS)
+    if settings["predicts_logits"] not in (None, True, False):
+        raise ConfigError(f"predicts_logits={settings['predicts_logits']!r} must be True, False or None")
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
     ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue", "collected")]
     for phase, text in settings["eval_args"]["mode"].items():

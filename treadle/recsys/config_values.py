@@ -3,15 +3,25 @@
 import ast
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
 from treadle.errors import ConfigError, did_you_mean
 
+logger = logging.getLogger(__name__)
 WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
 LEAST = {"epochs": 0, "train_batch_size": 1, "eval_batch_size": 1, "MAX_ITEM_LIST_LENGTH": 1}
+PROGRAM_OPTIONS = frozenset({"config_files", "nproc", "ip", "port", "world_size", "group_offset"})
+"""What RecBole's program `run_recbole.py` reads of a command line for itself."""
+OTHERS_PROGRAMS = frozenset(
+    {"ipykernel_launcher.py", "ipykernel", "pytest", "py.test", "treadle", "cli", "doctest", "unittest"}
+)
+"""Programs, and packages, whose command lines are not those of the code that they run."""
+_IS_SETTING = re.compile(r"--\w[\w.-]*=.*", re.DOTALL)
 PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
 
 
@@ -112,6 +122,28 @@ def _checked(name: str, value: Any, good: bool, wanted: str, where: str) -> Any:
     if not good:
         raise ConfigError(f"{name}={value!r} in {where} must be {wanted}")
     return value
+
+
+def own_arguments(command: Sequence[str]) -> list[str]:
+    """Return the settings among the arguments of a program, `--name=value`, as RecBole takes them.
+
+    What is written otherwise, and what RecBole's own program reads for itself, is left to the program. Of a notebook,
+    and of tests, the command line is not the program's: it gives none.
+
+    >>> own_arguments(["train.py", "--epochs=5", "-v", "--model=BPR", "--nproc=2", "data"])
+    ['--epochs=5', '--model=BPR']
+    """
+    name, *arguments = command or [""]
+    parts = Path(name).parts
+    module = parts[-2] if parts[-1:] == ("__main__.py",) and len(parts) > 1 else None
+    if module in OTHERS_PROGRAMS or (parts[-1:] and parts[-1] in OTHERS_PROGRAMS):
+        return []
+    settings = [text for text in arguments if _IS_SETTING.fullmatch(text)]
+    taken = [text for text in settings if text[2:].partition("=")[0] not in PROGRAM_OPTIONS]
+    left = [text for text in arguments if text not in settings]
+    if left:
+        logger.warning("%s on the command line are no settings, which are written --name=value; not used here", left)
+    return taken
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from treadle.recsys.tables.pipeline import Prepared
 from treadle.recsys.tables.sources import Sources
 
 logger = logging.getLogger(__name__)
-VERSION = 1
+VERSION = 2
 """Goes into every key: raise it when data is prepared in another way."""
 CHUNK = 1 << 22
 LATER = ("unused_col", "LIST_SUFFIX", "MAX_ITEM_LIST_LENGTH", "ITEM_LIST_LENGTH_FIELD", "POSITION_FIELD", "NEG_PREFIX")

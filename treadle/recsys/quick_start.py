@@ -16,7 +16,7 @@ from treadle._saving import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
-from treadle.recsys.config_values import log_level
+from treadle.recsys.config_values import log_level, own_arguments
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.model_registry import get_model, registered_model
@@ -92,6 +92,8 @@ def run_recbole(
 ) -> dict[str, Any]:
     """Train a model and test it; what was found is printed, and returned.
 
+    Settings on the command line of the program, `--name=value`, go over files and dict, as in RecBole.
+
     Args:
         model: A model class, or its name.
         dataset: The name of the data set.
@@ -103,7 +105,7 @@ def run_recbole(
     Returns:
         `best_valid_score`, `valid_score_bigger`, `best_valid_result` and `test_result`.
     """
-    config = Config(model, dataset, config_file_list, config_dict)
+    config = Config(model, dataset, config_file_list, config_dict, argv=own_arguments(sys.argv))
     trainer, _, train_data, valid_data, test_data = build(config)
     result = fit_and_test(trainer, train_data, valid_data, test_data, saved=saved)
     if os.environ.get("RANK", "0") == "0":
@@ -167,6 +169,8 @@ def fit_and_test(
 ) -> dict[str, Any]:
     """Train, then test the best model, or the last one where nobody evaluated; return what `run_recbole` does."""
     config = trainer.config
+    if valid_data is None and test_data is not None:
+        trainer.check_scores(test_data)
     show = bool(config["show_progress"]) and verbose
     best_valid_score, best_valid_result = trainer.fit(
         train_data, valid_data, verbose=verbose, saved=saved, show_progress=show, callback_fn=callback_fn

@@ -416,7 +416,8 @@ def test_the_environment_names_the_data_only_where_nobody_has_chosen_a_folder(
 def test_a_config_as_plain_data_makes_the_same_config_again() -> None:
     config = Config(Sequential, "toy", config_dict={"loss_type": "CE", "my_size": 4, "eval_args": {"mode": "uni9"}})
     elsewhere = Config(General, "toy", config_dict={"data_path": "some/where"})
-    for one in (config, elsewhere):
+    own = Config(type("Own", (General,), {"default_settings": {"train_neg_sample_args": None}}), "toy")
+    for one in (config, elsewhere, own):
         again = Config(one.model_class, "toy", config_dict=one.plain())
         assert again.final_config_dict == one.final_config_dict
         assert again.plain() == one.plain()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import ConfigError
-from treadle.recsys.config_values import parse_arguments, parse_literal, typed_value
+from treadle.recsys.config_values import own_arguments, parse_arguments, parse_literal, typed_value
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,27 @@ def test_an_argument_that_is_no_setting_is_an_error(arguments: list[str], messag
     with pytest.raises(ConfigError) as error:
         parse_arguments(arguments)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("command", "taken"),
+    [
+        (["train.py", "--epochs=5", "--eval_args={'mode': 'full'}"], ["--epochs=5", "--eval_args={'mode': 'full'}"]),
+        (["run.py", "--model=BPR", "--config_files=a.yaml b.yaml", "--nproc=2", "--ip=x"], ["--model=BPR"]),
+        (["treadle/train.py", "--epochs=5"], ["--epochs=5"]),
+        (["/usr/bin/pytest", "--durations=5"], []),
+        (["/x/site-packages/pytest/__main__.py", "--durations=5"], []),
+        (["/x/ipykernel_launcher.py", "--f=/tmp/kernel.json"], []),
+        (["/x/treadle/cli/__main__.py", "recsys", "--epochs=5"], []),
+        ([""], []),
+        ([], []),
+    ],
+)
+def test_settings_are_found_among_the_arguments_of_a_program(command: list[str], taken: list[str]) -> None:
+    assert own_arguments(command) == taken
+
+
+def test_arguments_that_are_no_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        assert own_arguments(["train.py", "--epochs", "5", "-v", "--seed=1"]) == ["--seed=1"]
+    assert "['--epochs', '5', '-v'] on the command line are no settings, which are written --name=value" in caplog.text

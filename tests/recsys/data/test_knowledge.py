@@ -90,6 +90,14 @@ def test_interactions_with_items_that_are_no_entity_are_left_out_or_kept(tmp_pat
         dataset_of(tmp_path, links=[("i1", "nobody")])
 
 
+def test_interactions_are_counted_before_those_without_an_entity_are_left_out_as_in_recbole(tmp_path: Path) -> None:
+    # v has two interactions, one of them with an item that is no entity; w has one.
+    dataset = dataset_of(tmp_path, user_inter_num_interval="[2,inf)")
+    users, items = dataset.user_item_pairs()
+    pairs = zip(dataset.id2token("user_id", users), dataset.id2token("item_id", items), strict=True)
+    assert [tuple(map(str, pair)) for pair in pairs] == [("u", "i1"), ("u", "i2"), ("v", "i1")]
+
+
 def test_features_of_items_that_are_no_entity_are_left_out_too(tmp_path: Path) -> None:
     items = [("i3", 3.0), ("i2", 2.0), ("i1", 1.0)]
     write_table(tmp_path / "toy", "toy.item", ("item_id:token", "price:float"), items)

@@ -1,6 +1,7 @@
 """The calls that most people begin with."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from treadle.cli.application import app
 from treadle.errors import CheckpointError, ConfigError, DataError, TreadleError
 from treadle.recsys import (
     Config,
+    Recommender,
     create_dataset,
     data_preparation,
     get_model,
@@ -235,3 +237,71 @@ def test_the_settings_in_a_model_file_choose_no_folder_to_write_into(
     assert config["checkpoint_dir"] == str(trained.parent)
     get_trainer(config, model).fit(train_data, valid_data, verbose=False)
     assert not elsewhere.exists()
+
+
+# The command line of a program --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [run_recbole, run])
+def test_settings_on_the_command_line_of_a_program_go_over_all_others(
+    data: dict[str, Any], call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run_recbole("BPR", "toy", config_dict={**data, "epochs": 1, "topk": [3], "valid_metric": "NDCG@3"})
+    monkeypatch.setattr(sys, "argv", ["train.py", "--epochs=1", "--topk=[3]", "--valid_metric=NDCG@3", "--nproc=1"])
+    assert call("BPR", "toy", config_dict=data) == expected
+    assert set(expected["test_result"]) == {"recall@3", "ndcg@3", "mrr@3"}
+
+
+# Files without a header ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["lists", "pairs"])
+def test_a_sequential_model_of_files_without_a_header_can_be_used(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [(user, [(user + 3 * step) % 20 for step in range(6)]) for user in range(12)]
+    if layout == "lists":
+        lines = [f"u{user} {' '.join(f'i{item}' for item in items)}" for user, items in rows]
+    else:
+        lines = [f"u{user} i{item}" for user, items in rows for item in items]
+    (tmp_path / "data" / "toy").mkdir(parents=True)
+    (tmp_path / "data" / "toy" / "toy.txt").write_text("\n".join(lines) + "\n")
+    small = {"hidden_size": 8, "inner_size": 8, "n_heads": 1, "epochs": 1, "inter_layout": layout}
+    result = run_recbole("SASRec", "toy", config_dict=settings(tmp_path, data_path=str(tmp_path / "data"), **small))
+    [file] = (tmp_path / "saved").glob("*.pth")
+    config, model, _, train_data, _, test_data = load_data_and_model(file)
+    found = get_trainer(config, model).evaluate(test_data, load_best_model=False)
+    assert found == result["test_result"]
+    assert len(Recommender(model, train_data.dataset, config["device"]).recommend(["u1"], 3)["u1"]) == 3
+    for command in (["recommend", "u1"], ["export", "-o", "found.csv"]):
+        done = CliRunner().invoke(app, ["recsys", command[0], str(file), *command[1:]])
+        assert done.exit_code == 0, done.output
+    assert len(Path("found.csv").read_text().splitlines()) > 12
+
+
+# Metrics that scores have not ---------------------------------------------------------------------------------
+
+
+def sampled(data: dict[str, Any], **given: Any) -> dict[str, Any]:
+    return {**data, "metrics": ["AUC", "LogLoss"], "valid_metric": "AUC", "eval_args": {"mode": "uni5"}, **given}
+
+
+@pytest.mark.parametrize("split", [[0.8, 0.1, 0.1], [0.8, 0.0, 0.2]], ids=["valid", "test alone"])
+def test_a_log_loss_of_scores_is_refused_before_training(
+    data: dict[str, Any], split: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = sampled(data, eval_args={"mode": "uni5", "split": {"RS": split}})
+    message = r"metrics has LogLoss, which takes probabilities, but BPR gives rows scores from -.* to .*; set predicts_"
+    with pytest.raises(ConfigError, match=message):
+        run_recbole("BPR", "toy", config_dict=given)
+    assert "training" not in capsys.readouterr().out
+    found = run_recbole("BPR", "toy", config_dict={**given, "predicts_logits": True})
+    assert 0 < found["test_result"]["logloss"] < 1
+
+
+def test_probabilities_have_a_log_loss_and_only_truth_values_say_otherwise(data: dict[str, Any]) -> None:
+    found = run_recbole("NeuMF", "toy", config_dict=sampled(data, mf_embedding_size=4, mlp_embedding_size=4))
+    assert found["test_result"]["logloss"] > 0
+    with pytest.raises(ConfigError, match="predicts_logits='maybe' must be True, False or None"):
+        run_recbole("NeuMF", "toy", config_dict=sampled(data, predicts_logits="maybe"))

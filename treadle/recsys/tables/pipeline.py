@@ -64,7 +64,7 @@ def prepare(
     Args:
         config: The settings.
         sources: Where the tables are.
-        narrow: Leaves out rows, in place, before the filters of the settings do.
+        narrow: Leaves out further rows, in place, after the filters of the settings, which count all rows.
         filtering: Leaves out rows, in place, as the settings say.
 
     Raises:
@@ -73,12 +73,12 @@ def prepare(
     """
     tables = read_tables(config, sources)
     check_fields(tables)
+    if not sources.split:
+        filtering(tables, filters_of(config))
     if narrow is not None:
         narrow(tables)
     if sources.split:
         _check_parts_have_ids(tables)
-    else:
-        filtering(tables, filters_of(config))
     tokens = number_tokens(tables, alias_groups(tables, aliases_of(config)))
     buckets = make_features(config, tables, tokens)
     return _finished(config, tables, tokens, buckets, sources)

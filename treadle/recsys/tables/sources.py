@@ -132,12 +132,15 @@ class Sources:
     def selection(self, suffix: str) -> Selection | None:
         """Return which fields of a table are loaded; None if it is not.
 
-        What `load_col` says by default holds for atomic files only: of a table that is handed over, all is loaded.
+        What `load_col` says by default holds for atomic files only: of a table that is handed over, and of files
+        without a header, all is loaded.
         """
         config = self._config
         load, unload = config["load_col"], config["unload_col"]
-        typed = suffix not in self._given and (self._layout == "atomic" or suffix != "inter")
-        if not typed and "load_col" not in config.external_config_dict:
+        if suffix in self._given:
+            load = load if "load_col" in config.external_config_dict else None
+        elif suffix == "inter" and self._layout != "atomic" and load == config.internal_config_dict.get("load_col"):
+            # Such files have users, items and places alone. Settings that come from a file have defaults among them.
             load = None
         left_out = tuple((unload or {}).get(suffix) or ())
         if load is None:

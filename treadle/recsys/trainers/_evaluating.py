@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treadle._saving import load_plain_state_dict
 from treadle.errors import CheckpointError
-from treadle.recsys.enums import EvaluatorType
+from treadle.recsys.enums import EvaluatorType, ModelType
 from treadle.recsys.evaluation import EvaluationResult, Groups
 from treadle.recsys.evaluation.evaluator import Evaluator
 from treadle.recsys.evaluation.scoring import own_scores
@@ -137,6 +137,22 @@ class Evaluating(AbstractTrainer):
         own = getattr(self, verb) if is_overridden(self, verb, Evaluating) else None
         scores = ModelScores(self.model, loader.dataset, self.device)
         return LoaderEvaluation(loader, plan, scores, self._processes, batch_scores=own, **options)
+
+    def check_scores(self, loader: Any) -> None:
+        """Make sure, before anything is trained, that the metrics can be calculated of the model's scores.
+
+        Nothing is asked of a model that is fitted in one pass, and has no scores before.
+
+        Raises:
+            ConfigError: They cannot, such as `LogLoss` of scores that are no probabilities.
+        """
+        fitted = getattr(self.model, "type", None) in (ModelType.TRADITIONAL, ModelType.DECISIONTREE)
+        if fitted or is_overridden(self, "evaluate", Evaluating):
+            return
+        if loader not in self._evaluations:
+            self._evaluations[loader] = self._prepare_evaluation(loader)
+        with looking(self.model):
+            self._evaluations[loader].check_scores()
 
     def _know_items(self, dataset: Any) -> None:
         if dataset.iid_field is not None:

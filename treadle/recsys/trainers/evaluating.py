@@ -24,6 +24,10 @@ from treadle.recsys.model_scores import ModelScores
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
 
 BatchScores = Callable[[Any], Any]
+PROBABILISTIC = "LogLoss"
+"""The metric that takes scores for probabilities."""
+TRIED = 512
+"""How many rows are scored to see whether they are some."""
 WORTH_ALL = 200
 """How many scores may be thrown away for each that is looked at: to score all items at once costs little a score."""
 
@@ -129,7 +133,7 @@ class LoaderEvaluation:
             self._full = FullRanking(plan, loader.positives, seen=loader.seen, **options)
         elif loader.negatives is not None:
             self._sampled = SampledRanking(
-                plan, loader.positives, loader.negatives, logits=_gives_logits(scores.model), **options
+                plan, loader.positives, loader.negatives, logits=self._gives_logits(), **options
             )
         elif user_groups or item_groups or keep_per_user:
             raise ConfigError("evaluation by labels has no users to group; use full ranking or sampled negatives")
@@ -178,11 +182,41 @@ class LoaderEvaluation:
         scores: Tensor = self._scores.model.predict(rows)
         return scores.reshape(-1)
 
+    def _gives_logits(self) -> bool:
+        """Whether a sigmoid makes the scores probabilities, as the settings say, or the model itself."""
+        asked = self._loader.config["predicts_logits"]
+        return bool(getattr(self._scores.model, "predicts_logits", False) if asked is None else asked)
+
+    @torch.no_grad()
+    def check_scores(self) -> None:
+        """Make sure, by a few rows, that the metrics can be calculated of the model's scores.
+
+        Raises:
+            ConfigError: `LogLoss` is asked for, and the scores are no probabilities.
+        """
+        wanted = any(one.metric.name == PROBABILISTIC for one in self._plan.measures)
+        if not wanted or self._gives_logits() or self._batch_scores is not None or self._full is not None:
+            return
+        least, most = self._processes.share([float(one) for one in self._some_scores().aminmax()])
+        if least < 0 or most > 1:
+            name = type(self._scores.model).__name__
+            raise ConfigError(
+                f"metrics has {PROBABILISTIC}, which takes probabilities, but {name} gives rows scores from "
+                f"{least:.4g} to {most:.4g}; set predicts_logits: true if a sigmoid makes them probabilities, or leave "
+                "it out of metrics"
+            )
+
+    def _some_scores(self) -> Tensor:
+        """Return the scores of some rows, the same in every process."""
+        interaction = self._loader.batch_at(0, 0)[0]
+        scores: Tensor = self._scores.model.predict(interaction[: min(TRIED, len(interaction))])
+        return scores.float().reshape(-1)
+
     @torch.no_grad()
     def _run_labelled(self) -> EvaluationResult:
         loader, processes = self._loader, self._processes
         users, label = loader.dataset.uid_field, str(loader.config["LABEL_FIELD"])
-        rows = LabelledEvaluation(self._plan, logits=_gives_logits(self._scores.model))
+        rows = LabelledEvaluation(self._plan, logits=self._gives_logits())
         for index in range(len(loader)):
             batch = loader.batch_at(0, index, rank=processes.rank, size=processes.size)
             interaction = batch[0]
@@ -196,10 +230,6 @@ class LoaderEvaluation:
             rows.update(scores, interaction[label], owners)
         rows.reduce(processes)
         return rows.result()
-
-
-def _gives_logits(model: Any) -> bool:
-    return bool(getattr(model, "predicts_logits", False))
 
 
 def _scores_all(model: Any) -> bool:

@@ -161,6 +161,7 @@ class Trainer(Keeping):
             train_data.get_model(_Scoring(self.model))
         if valid_data is not None and not is_overridden(self, "evaluate", Trainer):
             self._evaluations[valid_data] = self._prepare_evaluation(valid_data)
+            self.check_scores(valid_data)
 
     def _train_epoch(
         self,
