@@ -9,12 +9,42 @@ import torch
 from torch import Tensor
 
 from treadle.parallel import Processes
+from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation import FullRanking, LabelledEvaluation, MetricPlan, SampledRanking, groups_by_count
+from treadle.recsys.evaluation.metric_classes import AbstractMetric, DataStruct, TopkMetric
 from treadle.recsys.sampling import UniformNegatives, UserItems, evaluation_negatives
 
 USERS, ITEMS = 37, 60
 RANKING = ["Recall", "NDCG", "MAP", "GAUC", "AveragePopularity", "TailPercentage"]
+CLASSES = ["SeveralHits", "SeveralRanks"]
 SPREAD = ["ItemCoverage", "GiniIndex", "ShannonEntropy"]
+
+
+class SeveralHits(TopkMetric):
+    """Hits and the items that were hit upon, from the lists of all users together."""
+
+    metric_need = ("rec.topk", "rec.items")
+
+    def calculate_metric(self, dataobject: DataStruct) -> dict[str, float]:
+        hits, positives = self.used_info(dataobject)
+        items = dataobject.get("rec.items").numpy()
+        assert items.shape == hits.shape
+        return self.topk_result("severalhits", (hits * items).cumsum(axis=1) / positives[:, None])
+
+
+class SeveralRanks(AbstractMetric):
+    """The mean rank of positives."""
+
+    metric_type = EvaluatorType.RANKING
+    metric_need = ("rec.meanrank",)
+
+    def calculate_metric(self, dataobject: DataStruct) -> dict[str, float]:
+        ranks, _, positives = dataobject.get("rec.meanrank").T
+        return {"severalranks": float((ranks / positives).mean())}
+
+
+def settings(*topk: int) -> dict[str, Any]:
+    return {"metric_decimal_place": 9, "topk": topk}
 
 
 def random_items(number: int, seed: int) -> UserItems:
@@ -33,7 +63,7 @@ def evaluate(processes: Processes | None) -> dict[str, Any]:
         return scores[users]
 
     full = FullRanking(
-        MetricPlan([*RANKING, *SPREAD], [3, 10], num_items=ITEMS, item_counts=counts),
+        MetricPlan([*RANKING, *SPREAD, *CLASSES], [3, 10], num_items=ITEMS, item_counts=counts, config=settings(3, 10)),
         positives,
         seen=seen,
         user_groups=[groups_by_count("activity", seen.counts, [8])],
@@ -43,9 +73,9 @@ def evaluate(processes: Processes | None) -> dict[str, Any]:
         processes=processes,
     ).evaluate(scorer)
     negatives = evaluation_negatives(UniformNegatives(seen | positives), positives, 5, seed=0)
-    plan = MetricPlan(["Recall", "AUC", "RMSE", *SPREAD], 5, num_items=ITEMS)
+    plan = MetricPlan(["Recall", "AUC", "RMSE", *SPREAD, *CLASSES], 5, num_items=ITEMS, config=settings(5))
     sampled = SampledRanking(plan, positives, negatives, processes=processes, pairs_at_once=50).evaluate(scorer)
-    alone = MetricPlan("Recall", 3, num_items=ITEMS)
+    alone = MetricPlan(["Recall", *CLASSES], 3, num_items=ITEMS, config=settings(3))
     one_user = positives.counts.argmax().reshape(1)
     assert full.per_user is not None
     return {
