@@ -12,7 +12,14 @@ from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config_defaults import MERGED, all_known_names, default_settings, framework_defaults, merge
 from treadle.recsys.config_defaults import read_settings_file as read_file
 from treadle.recsys.config_evaluation import check_model_type, settle_evaluation, settle_training
-from treadle.recsys.config_values import check_least, log_level, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config_values import (
+    check_least,
+    log_level,
+    model_value,
+    parse_arguments,
+    parse_literal,
+    typed_value,
+)
 from treadle.recsys.enums import ModelType
 from treadle.recsys.model_registry import get_model
 
@@ -96,9 +103,10 @@ class Config:
             where = self._origins[name]
             if name in framework:
                 typed[name] = typed_value(name, value, self.internal_config_dict.get(name, framework[name]), where)
+            elif name in self.internal_config_dict:
+                typed[name] = model_value(name, value, self.internal_config_dict[name], where)
             elif isinstance(value, str) and where in (DICT, COMMAND_LINE):
-                own = isinstance(self.internal_config_dict.get(name), str)
-                typed[name] = value if own else parse_literal(value)
+                typed[name] = parse_literal(value)
             else:
                 typed[name] = value
         return typed

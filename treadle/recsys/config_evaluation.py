@@ -114,7 +114,7 @@ def settle_evaluation(settings: dict[str, Any]) -> None:
         UnknownMetricError: `valid_metric` is not among what is calculated.
     """
     settings["topk"] = _cutoffs(settings["topk"])
-    settings["metrics"] = _as_list(settings["metrics"])
+    settings["metrics"] = _metric_names(settings["metrics"])
     measures = _measures(settings)
     settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     _check_choice("cold_users", settings["cold_users"], COLD_USERS)
@@ -171,6 +171,12 @@ def _cutoffs(topk: Any) -> list[int]:
         if type(k) is not int or k < 1:
             raise ConfigError(f"topk={topk!r}: {k!r} is no length of a list; give whole numbers from 1 on")
     return list(given)
+
+
+def _metric_names(given: Any) -> list[str]:
+    if given is not None and not isinstance(given, (str, list, tuple)):
+        raise ConfigError(f"metrics={given!r} must be names of metrics, such as ['NDCG', 'Recall']")
+    return _as_list(given)
 
 
 def _as_list(names: Any) -> list[str]:

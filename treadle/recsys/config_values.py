@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from treadle.config.truth import truth_of
 from treadle.errors import ConfigError, did_you_mean
 
 logger = logging.getLogger(__name__)
-WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
+NOTHING = ("none", "null", "~")
 LEAST = {"epochs": 0, "train_batch_size": 1, "eval_batch_size": 1, "MAX_ITEM_LIST_LENGTH": 1}
 PROGRAM_OPTIONS = frozenset({"config_files", "nproc", "ip", "port", "world_size", "group_offset"})
 """What RecBole's program `run_recbole.py` reads of a command line for itself."""
@@ -22,24 +23,32 @@ OTHERS_PROGRAMS = frozenset(
 )
 """Programs, and packages, whose command lines are not those of the code that they run."""
 _IS_SETTING = re.compile(r"--\w[\w.-]*=.*", re.DOTALL)
+MAPPINGS = ("threshold", "preload_weight", "unused_col", "discretization")
+"""Settings that hold others by name and have no default to tell so."""
+TREES = ("lgb_", "xgb_")
+"""What settings begin with that a library of trees reads, and knows best."""
 PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
 
 
 def parse_literal(text: str) -> Any:
     """Return what a text stands for: a number, a truth value, nothing, a list, a dict, or just itself.
 
-    Nothing is ever evaluated.
+    Nothing is ever evaluated. Words are those of YAML, so that a command line means what a file means.
 
     >>> parse_literal("1e-3"), parse_literal("[10, 20]"), parse_literal("true"), parse_literal("None")
     (0.001, [10, 20], True, None)
+    >>> parse_literal("off"), parse_literal("Yes")
+    (False, True)
     >>> parse_literal("{'RS': [0.8, 0.1, 0.1]}"), parse_literal("[Recall, NDCG]")
     ({'RS': [0.8, 0.1, 0.1]}, ['Recall', 'NDCG'])
     >>> parse_literal("[10,inf)"), parse_literal("__import__('os')")
     ('[10,inf)', "__import__('os')")
     """
-    word = text.strip().lower()
-    if word in WORDS:
-        return WORDS[word]
+    if text.strip().lower() in NOTHING:
+        return None
+    truth = truth_of(text)
+    if isinstance(truth, bool):
+        return truth
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -72,7 +81,7 @@ def typed_value(name: str, value: Any, default: Any, where: str) -> Any:
         ConfigError: The default is a number or a truth value, and the value is not.
     """
     if isinstance(default, str):
-        nothing = isinstance(value, str) and WORDS.get(value.strip().lower(), value) is None
+        nothing = isinstance(value, str) and value.strip().lower() in NOTHING
         return None if nothing else os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(value, str):
         value = parse_literal(value)
@@ -81,6 +90,36 @@ def typed_value(name: str, value: Any, default: Any, where: str) -> Any:
     if isinstance(default, (int, float)):
         number = _checked(name, value, _is_number(value), "a number", where)
         return _as_whole(name, number, where) if isinstance(default, int) else float(number)
+    if name in MAPPINGS:
+        return _checked(name, value, value is None or isinstance(value, Mapping), "a mapping, or None", where)
+    if isinstance(default, Mapping) and isinstance(value, Mapping):
+        return {part: _typed_part(f"{name}.{part}", one, default.get(part), where) for part, one in value.items()}
+    return value
+
+
+def _typed_part(name: str, value: Any, default: Any, where: str) -> Any:
+    # A part may be None where the whole may not, and most are texts that stand for many things.
+    return value if value is None or not isinstance(default, bool) else typed_value(name, value, default, where)
+
+
+def model_value(name: str, value: Any, default: Any, where: str) -> Any:
+    """Return the value of a setting that a model reads, having compared it with what comes with the model.
+
+    A number may be whole or not, whatever its default is; nothing is said of texts, nor of what has no default.
+
+    Raises:
+        ConfigError: The default is a truth value, a number or a list, and the value is not.
+    """
+    if isinstance(default, bool):
+        return typed_value(name, value, default, where)
+    if isinstance(value, str) and not isinstance(default, str):
+        value = parse_literal(value)
+    if value is None:
+        return value
+    if isinstance(default, (int, float)) and not name.startswith(TREES):
+        return _checked(name, value, _is_number(value), "a number", where)
+    if isinstance(default, list):
+        return _checked(name, value, isinstance(value, (list, tuple)), f"a list, such as {default}", where)
     return value
 
 

@@ -446,3 +446,22 @@ def test_a_config_tells_what_was_given() -> None:
     assert "* epochs = 7" in text
     assert "  seed = 2020" in text
     assert repr(Config(General, "toy")) == "Config(model='General', dataset='toy')"
+
+
+def test_a_truth_value_of_a_model_means_the_same_wherever_it_is_given(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yaml", "norm_first: 'off'")
+    given: list[dict[str, Any]] = [
+        {"argv": ["--norm_first=off"]},
+        {"config_dict": {"norm_first": "False"}},
+        {"config_file_list": [file]},
+    ]
+    for options in given:
+        assert Config("SASRec", "small", **options)["norm_first"] is False
+    assert Config("SASRec", "small", argv=["--my_flag=off"])["my_flag"] is False, "as in a file"
+    with pytest.raises(ConfigError, match=r"^norm_first='maybe' in the command line must be True or False$"):
+        Config("SASRec", "small", argv=["--norm_first=maybe"])
+
+
+def test_metrics_that_are_no_names_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^metrics=2.5 must be names of metrics, such as \['NDCG', 'Recall'\]$"):
+        Config("BPR", "small", config_dict={"metrics": 2.5})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import ConfigError
-from treadle.recsys.config_values import own_arguments, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config_values import model_value, own_arguments, parse_arguments, parse_literal, typed_value
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,14 @@ def test_a_number_takes_the_type_of_its_default() -> None:
         ("learning_rate", True, 0.001, "learning_rate=True in config_dict must be a number"),
         ("epochs", 2.5, 300, "epochs=2.5 in config_dict must be a whole number"),
         ("shuffle", 1, True, "shuffle=1 in config_dict must be True or False"),
+        ("shuffle", "maybe", True, "shuffle='maybe' in config_dict must be True or False"),
+        ("threshold", 4, None, "threshold=4 in config_dict must be a mapping, or None"),
+        (
+            "train_neg_sample_args",
+            {"dynamic": "maybe"},
+            {"dynamic": False, "sample_num": 1},
+            "train_neg_sample_args.dynamic='maybe' in config_dict must be True or False",
+        ),
     ],
 )
 def test_a_value_of_the_wrong_type_is_an_error(name: str, value: Any, default: Any, message: str) -> None:
@@ -120,3 +128,36 @@ def test_arguments_that_are_no_settings_are_named(caplog: pytest.LogCaptureFixtu
     with caplog.at_level("WARNING"):
         assert own_arguments(["train.py", "--epochs", "5", "-v", "--seed=1"]) == ["--seed=1"]
     assert "['--epochs', '5', '-v'] on the command line are no settings, which are written --name=value" in caplog.text
+
+
+@pytest.mark.parametrize("word", ["off", "no", "false", "False", "OFF"])
+def test_words_for_no_are_false_as_in_a_file(word: str) -> None:
+    assert parse_literal(word) is False
+    assert typed_value("shuffle", word, True, "x") is False
+    assert model_value("norm_first", word, False, "x") is False
+    parts = typed_value("train_neg_sample_args", {"dynamic": word, "alpha": 2}, {"dynamic": True, "alpha": 1.0}, "x")
+    assert parts == {"dynamic": False, "alpha": 2}
+
+
+def test_the_settings_of_a_model_have_the_types_of_what_comes_with_it() -> None:
+    assert model_value("n_layers", "3", 2, "x") == 3
+    assert model_value("reg_weight", "0.5", 2, "x") == 0.5
+    assert model_value("n_layers", None, 2, "x") is None
+    assert model_value("xgb_verbose_eval", "off", 100, "x") is False
+    assert model_value("loss_type", "no", "CE", "x") == "no"
+    assert model_value("mlp_hidden_size", "[64]", [128, 128], "x") == [64]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default", "message"),
+    [
+        ("norm_first", "maybe", False, "norm_first='maybe' in a.yaml must be True or False"),
+        ("n_layers", "deep", 2, "n_layers='deep' in a.yaml must be a number"),
+        ("n_layers", True, 2, "n_layers=True in a.yaml must be a number"),
+        ("mlp_hidden_size", 64, [128, 128], "mlp_hidden_size=64 in a.yaml must be a list, such as [128, 128]"),
+    ],
+)
+def test_a_setting_of_a_model_of_the_wrong_type_is_an_error(name: str, value: Any, default: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        model_value(name, value, default, "a.yaml")
+    assert str(error.value) == message
