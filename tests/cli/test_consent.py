@@ -77,7 +77,9 @@ def test_what_somebody_elses_config_names_is_not_called(run: Path, treadle: Trea
     assert nothing_ran()
 
 
-@pytest.mark.parametrize("arguments", [["train", "{}", "--fast-dev-run"], ["doctor", "{}"]])
+@pytest.mark.parametrize(
+    "arguments", [["train", "{}", "--fast-dev-run"], ["doctor", "{}"], ["search", "{}", "optim.lr=log(1e-4,1e-2)"]]
+)
 def test_a_config_file_in_the_folder_of_a_run_is_asked_about_too(
     run: Path, treadle: Treadle, arguments: list[str]
 ) -> None:

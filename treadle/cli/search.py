@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli import worker
+from treadle.cli.consent import Allow, ask_for_source
 from treadle.cli.reporting import reported
 
 Changes = Annotated[
@@ -46,6 +47,7 @@ def search(
     nproc: Annotated[int | None, typer.Option(metavar="N", help="With torchrun, processes of each trial.")] = None,
     retries: Annotated[int | None, typer.Option(metavar="N", help="How often a failed trial is run again.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all trials as JSON at the end.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Search for the best values, or the best architecture, of a config.
 
@@ -70,6 +72,7 @@ def search(
         "retries": retries,
     }
     with reported("search"), worker.ready():
+        ask_for_source(config, allow)
         from treadle.cli.searching import run_search
 
         given = {name: value for name, value in options.items() if value is not None}
