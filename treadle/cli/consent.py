@@ -58,14 +58,14 @@ def ask_for_config(file: Path, allow: Sequence[str] | None, *, run: Path | None 
 
 
 def ask_for_source(source: str, allow: Sequence[str] | None) -> list[str]:
-    """Make sure of what a config file names, if it lies in the folder of a run; others are their user's own.
+    """Make sure of what a config file names, if it is that of a run; others are their user's own.
 
     Raises:
         ConfigError: As for `ask_for_config`.
     """
     file = Path(source)
     beside = [file.parent / name for name in ("manifest.json", "checkpoints", "status.json")]
-    in_run = file.suffix in (".yaml", ".yml") and file.is_file() and any(path.exists() for path in beside)
+    in_run = file.name == CONFIG_FILE and file.is_file() and any(path.exists() for path in beside)
     return ask_for_config(file, allow) if in_run else _given(allow)
 
 

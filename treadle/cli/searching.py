@@ -17,7 +17,6 @@ from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
 from treadle.nas.search.placing import with_values
-from treadle.run_origin import mark_file
 from treadle.run_reading import PANELS
 
 TRAINING = "treadle.cli.search_trial.train_trial"
@@ -113,7 +112,6 @@ def _save_best(config: ConfigDict, results: dict[str, Any], folder: Path) -> Pat
     path = folder / BEST
     decided = with_values(_without(config, OWN if "objective" in config else ("search",)), best["parameters"])
     LazyConfig.save(decided, path)
-    mark_file(path)
     return path
 
 
