@@ -131,6 +131,8 @@ class Foundation:
         self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
         self.on_nonfinite = on_nonfinite
         self.max_rollbacks = max_rollbacks
+        if not isinstance(deterministic, bool):
+            raise ConfigError(f"deterministic={deterministic!r} must be True or False")
         self.deterministic = deterministic
         self.microbatch = microbatch
         self.execution = execution
