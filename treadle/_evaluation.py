@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from treadle._saving import Saving
 from treadle.data import Batch, RandomState, Stream, size_of
-from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
+from treadle.data.loaders import (
+    DEFAULT_SIZE,
+    as_loader,
+    chosen_size,
+    loader_arguments,
+    refuse_idle_collate,
+    require_loader,
+)
 from treadle.errors import ConfigError, DataError
 from treadle.events import EvaluationHistory, LossTracker
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
@@ -23,7 +30,7 @@ class Evaluation(Saving):
     def evaluate(
         self,
         dataset: Any = None,
-        per_device_batch_size: int = 8,
+        per_device_batch_size: int = DEFAULT_SIZE,
         dataloader_kwargs: dict[str, Any] | None = None,
         collate_fn: Any = None,
     ) -> dict[str, Any]:
@@ -42,6 +49,8 @@ class Evaluation(Saving):
         if data is None:
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
+        own = type(self).create_eval_dataloader is not Evaluation.create_eval_dataloader
+        per_device_batch_size = chosen_size(per_device_batch_size, data, used=own, tell=self.print)
         data_of_run, collate_of_run = self.eval_dataset, self.collate_fn
         stream_of_run, config_of_run, kwargs_of_run = self._eval_dataloader, self.run_config, self._eval_dl_kwargs
         self.eval_dataset, self.collate_fn = data, collate_fn or self.collate_fn
@@ -89,7 +98,7 @@ class Evaluation(Saving):
     def predict(
         self,
         dataset: Any,
-        per_device_batch_size: int = 8,
+        per_device_batch_size: int = DEFAULT_SIZE,
         dataloader_kwargs: dict[str, Any] | None = None,
         collate_fn: Any = None,
     ) -> Any:
@@ -98,6 +107,7 @@ class Evaluation(Saving):
         Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
         refuse_idle_collate(collate_fn, dataset)
+        per_device_batch_size = chosen_size(per_device_batch_size, dataset, tell=self.print)
         self._prepare_model()
         self.parallel.share_buffers(self.model)
         defaults = {"batch_size": per_device_batch_size}
@@ -177,6 +187,9 @@ class Evaluation(Saving):
     @torch.no_grad()
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
+        if not isinstance(valid_dl, Stream):
+            with closing(self._eval_stream(require_loader(valid_dl, "valid_dl"))) as stream:
+                return Evaluation._run_eval_epoch(self, stream, is_training, is_intermediate)
         tracker = LossTracker()
         self.parallel.share_buffers(self.model)
         self._look_for_sparse()
@@ -205,10 +218,10 @@ class Evaluation(Saving):
     def _in_step(self, stream: Stream) -> Iterator[tuple[Batch, bool]]:
         """Yield batches, and whether they are more than company for other ranks; ranks with the same ones all count."""
         if not self.parallel.meets:
-            yield from ((batch, True) for batch in stream)
+            yield from ((batch, True) for batch in stream.rest())
             return
         drawn = -1
-        for batch, _ in in_step(stream, self.processes, self.parallel):
+        for batch, _ in in_step(stream.rest(), self.processes, self.parallel):
             drawn, before = stream.drawn, drawn
             yield batch, drawn != before
 

@@ -171,7 +171,7 @@ class Opening(SetUp):
     def _identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
         assert self.run_config is not None
-        data = getattr(self._train_dataloader, "dataset", None)
+        data = getattr(self._train_dataloader, "known_by", None)
         return {
             "model": self.parallel.fingerprint or fingerprint_model(self.model),
             "optimizer": {

@@ -48,8 +48,12 @@ class SetUp(Evaluation):
             self.run_history.reset()
         self._seed_run()
         self.precision.begin_run()
-        self._create_dataloaders(train_kwargs, eval_kwargs)
-        self._prepare_dataloaders()
+        self.prepares_data = True
+        try:
+            self._create_dataloaders(train_kwargs, eval_kwargs)
+            self._prepare_dataloaders()
+        finally:
+            self.prepares_data = False
         self._open_streams()
         self._prepare_model_and_optimizer()
         forget_peak(self.device)

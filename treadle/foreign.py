@@ -154,7 +154,7 @@ class ForeignRun:
             trainer._agree_on_stop()
             self._epoch = (trainer.progress.step, trainer.run_history.current_epoch, self._evaluations())
             self._trains = True
-            trainer._train_epoch()
+            trainer._train_epoch(train_dl)
             trainer._agree_on_stop()
         except StopTrainingError as error:
             # In the middle of an epoch, which is not counted.

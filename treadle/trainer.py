@@ -11,11 +11,13 @@ from torch.optim import Optimizer
 
 from treadle._attempting import Attempting
 from treadle._foundation import AGREEMENT_STEPS
-from treadle.data import Batch
+from treadle.data import Batch, RunPass, Stream
+from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
 from treadle.execution import GraphExecution
 from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
+from treadle.handed_loader import training_on
 from treadle.lr_scaling import LRScaling
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import local_updates
@@ -57,7 +59,7 @@ class Trainer(Attempting):
         train_dataset: Any,
         num_epochs: int | None = None,
         eval_dataset: Any = None,
-        per_device_batch_size: int = 8,
+        per_device_batch_size: int = DEFAULT_SIZE,
         max_num_train_steps: int | None = None,
         gradient_accumulation_steps: int = 1,
         gradient_clip_value: float | None = None,
@@ -108,12 +110,15 @@ class Trainer(Attempting):
                 "stretch" to the new length, or "hold" its last rate.
             lr_scaling: How the learning rates follow the samples of an update, which are those of all processes.
         """
+        verbs = ("create_train_dataloader", "create_eval_dataloader")
+        own = any(getattr(type(self), verb) is not getattr(Trainer, verb) for verb in verbs)
+        size = chosen_size(per_device_batch_size, train_dataset, eval_dataset, used=own, tell=self.print)
         if save_every is None and self.run_dir is not None:
             save_every = "1 epoch"
         self._settings = RunSettings(
             num_epochs=num_epochs,
             max_steps=one_limit(max_num_train_steps, max_steps),
-            per_device_batch_size=per_device_batch_size,
+            per_device_batch_size=size,
             accumulation=gradient_accumulation_steps,
             clip_value=gradient_clip_value,
             clip_norm=clip_norm,
@@ -235,14 +240,17 @@ class Trainer(Attempting):
         self._agree_on_stop()
         self._after_epoch(before, evaluated)
 
-    def _train_epoch(self) -> None:
-        """Train one epoch, by the loop of the trainer or by one of the user's."""
+    def _train_epoch(self, train_dl: Any = None) -> None:
+        """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
         self.in_own_loop = self._foreign_epoch = False
         if self._graphs is not None and self._loop_is_foreign():
             self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
         scaled_steps = ScaledSteps(self.precision, self._optimizers)
         with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
-            type(self)._run_train_epoch(self, self._train_dataloader)
+            data = self._train_dataloader if train_dl is None else train_dl
+            # A loop of the user's draws what the run does; anybody else goes through the data beside it.
+            handed = RunPass(data) if self._loop_is_foreign() and isinstance(data, Stream) else data
+            type(self)._run_train_epoch(self, handed)
         if not self.progress.mid_epoch and not self._loop_is_foreign():
             raise DataError(
                 f"epoch {self.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
@@ -287,28 +295,29 @@ class Trainer(Attempting):
 
     def _run_train_epoch(self, train_dl: Any) -> bool | None:
         """Train one epoch: every phase, every window, one update each; return whether all steps of the run are made."""
-        self.in_own_loop = True
-        self._begin_epoch()
-        done = self.progress.visit
-        for visit, phase in enumerate(self.phases(self.progress.epoch)):
-            if visit < done:
-                continue
-            for stream in self.streams.values():
-                stream.replaying = False
-            for window in self._windows(phase):
-                self._attempt(phase, window)
-                self._after_update()
-            if self._limit_reached():
-                break
-            self.progress.finish_visit()
-        self._note_cut()
-        self.parallel.share_buffers(self.model)
-        with self._stopping_together():
-            self.train_epoch_end()
-        if self._log_is_due():
-            self._log()
-        self._add_epoch_loss_to_run_history()
-        self.fire("on_train_epoch_end")
+        with training_on(self, train_dl):
+            self.in_own_loop = True
+            self._begin_epoch()
+            done = self.progress.visit
+            for visit, phase in enumerate(self.phases(self.progress.epoch)):
+                if visit < done:
+                    continue
+                for stream in self.streams.values():
+                    stream.replaying = False
+                for window in self._windows(phase):
+                    self._attempt(phase, window)
+                    self._after_update()
+                if self._limit_reached():
+                    break
+                self.progress.finish_visit()
+            self._note_cut()
+            self.parallel.share_buffers(self.model)
+            with self._stopping_together():
+                self.train_epoch_end()
+            if self._log_is_due():
+                self._log()
+            self._add_epoch_loss_to_run_history()
+            self.fire("on_train_epoch_end")
         self.in_own_loop = False
         return self.progress.step >= self._last_step
 

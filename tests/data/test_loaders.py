@@ -1,16 +1,19 @@
 """What loaders are made with, and what is refused."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from tests.interrupting import make_trainer, samples
 from treadle.data.loaders import as_loader, loader_arguments
 from treadle.errors import ConfigError, DataError
+from treadle.trainer import Trainer
 
 
 class Ready:
@@ -40,9 +43,14 @@ def test_workers_of_an_iterable_do_not_for_they_could_not_be_resumed_exactly() -
     assert arguments({"num_workers": 2, "persistent_workers": True}, Streamed())["persistent_workers"] is True
 
 
-def test_what_only_workers_need_is_left_out_without_them() -> None:
+def test_what_only_workers_need_is_left_out_without_them_and_told(caplog: pytest.LogCaptureFixture) -> None:
     given = {"num_workers": 0, "persistent_workers": True, "prefetch_factor": 4, "batch_size": 2}
-    assert arguments(given, num_workers=8) == {"num_workers": 0, "batch_size": 2}
+    with caplog.at_level("INFO", logger="treadle"):
+        assert arguments(given, num_workers=8) == {"num_workers": 0, "batch_size": 2}
+        assert arguments({"persistent_workers": False}) == {}
+    assert caplog.messages == [
+        "train_dataloader_kwargs: persistent_workers, prefetch_factor: no effect without workers; set num_workers"
+    ]
 
 
 def test_workers_and_how_far_they_read_ahead_reach_the_loader() -> None:
@@ -73,6 +81,104 @@ def test_loader_arguments_beside_a_ready_loader_are_refused_by_name(name: str, k
         f"{name} has ['batch_size', 'shuffle'], but the data is {kind} already, which they cannot change; set them "
         "where it is made, or pass its data set"
     )
+
+
+class Summed(nn.Linear):
+    """Returns its loss, whatever the targets are."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 1)
+
+    def forward(self, *batch: Any) -> Any:
+        loss = super().forward(batch[0]).mean()
+        return SimpleNamespace(loss=loss, logits=loss)
+
+
+SIZED = {
+    "train": lambda trainer, data: trainer.train(data, 1, per_device_batch_size=4),
+    "evaluate": lambda trainer, data: trainer.evaluate(data, per_device_batch_size=4),
+    "predict": lambda trainer, data: trainer.predict(data, per_device_batch_size=4),
+}
+
+
+@pytest.mark.parametrize("verb", list(SIZED))
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("a DataLoader with batch_size=6", DataLoader(samples(), batch_size=6)),
+        ("a DataLoader with batch_size=None", DataLoader(samples(), batch_sampler=[[0, 1]])),
+        ("ready batches", Ready()),
+    ],
+)
+def test_a_batch_size_beside_a_ready_loader_of_another_one_is_told_of(
+    verb: str, kind: str, source: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SIZED[verb](make_trainer(None, loss_func=None, build=Summed), source)
+    assert capsys.readouterr().out.splitlines()[0] == (
+        f"per_device_batch_size=4 has no effect: the data is {kind} already; set the size of batches where it is made, "
+        "or pass its data set"
+    )
+
+
+def test_a_batch_size_that_is_the_loaders_or_that_some_data_needs_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(samples(), batch_size=4)
+    assert make_trainer(None).train(loader, 1, per_device_batch_size=4).steps == 6
+    trainer = make_trainer(None)
+    trainer.train(DataLoader(samples(), batch_size=8), 1, eval_dataset=samples(), per_device_batch_size=4)
+    assert [stream.batch_size for stream in (trainer._train_dataloader, trainer._eval_dataloader)] == [8, 4]
+    assert make_trainer(None).train(DataLoader(samples(), batch_size=8), 1).steps == 3
+    assert "has no effect" not in capsys.readouterr().out
+
+
+class MakesLoaders(Trainer):
+    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: Any = None) -> Any:
+        assert type(batch_size) is int
+        return DataLoader(samples(), batch_size=batch_size)
+
+
+def test_a_batch_size_is_taken_where_a_verb_of_ones_own_makes_the_loaders() -> None:
+    assert make_trainer(None, kind=MakesLoaders).train(Ready(), 1, per_device_batch_size=4).steps == 6
+    assert make_trainer(None, kind=MakesLoaders).train(Ready(), 1).steps == 3
+
+
+SHUFFLED = {
+    "train_dataloader_kwargs": lambda trainer, given: trainer.train(Streamed(), 1, train_dataloader_kwargs=given),
+    "eval_dataloader_kwargs": lambda trainer, given: trainer.train(
+        samples(), 1, eval_dataset=Streamed(), eval_dataloader_kwargs=given
+    ),
+    "dataloader_kwargs": lambda trainer, given: trainer.predict(Streamed(), dataloader_kwargs=given),
+    "add_stream('other')": lambda trainer, given: trainer.add_stream("other", Streamed(), **given),
+}
+
+
+@pytest.mark.parametrize("name", list(SHUFFLED))
+def test_an_iterable_that_is_to_be_shuffled_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SHUFFLED[name](make_trainer(None), {"shuffle": True})
+    assert str(caught.value) == (
+        f"{name}: shuffle=True cannot shuffle a Streamed, an iterable with an order of its own; shuffle in the data "
+        "set itself, such as through a buffer, or pass one with __getitem__ and __len__"
+    )
+    assert make_trainer(None).train(Streamed(), 1, train_dataloader_kwargs={"shuffle": False}).steps == 3
+    assert make_trainer(None).train(Streamed(), 1).steps == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"sampler": [0, 1], "shuffle": True}, "shuffle=True has no effect beside sampler="),
+        ({"batch_sampler": [[0, 1]], "batch_size": 3}, "batch_size=3 has no effect beside batch_sampler="),
+        (
+            {"batch_sampler": [[0, 1]], "drop_last": True, "shuffle": True},
+            "shuffle=True, drop_last=True has no effect beside batch_sampler=",
+        ),
+    ],
+)
+def test_loader_arguments_that_exclude_each_other_are_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^train_dataloader_kwargs: {text}; leave one of them out$"):
+        make_trainer(None).train(samples(), 1, train_dataloader_kwargs=given)
+    one = {key: value for key, value in given.items() if "sampler" in key}
+    assert make_trainer(None).train(samples(), 1, train_dataloader_kwargs=one).steps == 1
 
 
 def first(rows: list[Any]) -> Any:

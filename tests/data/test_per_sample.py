@@ -48,7 +48,7 @@ def fetched(data: Any, *, workers: int = 0, epoch: int = 0, seed: int = 1, start
     loader = make_loader(data, shuffle=True, batch_size=4, num_workers=workers, **kwargs)
     stream = Stream(loader, device=CPU, seed=seed)
     stream.begin(epoch, start)
-    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    rows = [row for batch in stream.rest() for row in zip(*(part.tolist() for part in batch), strict=True)]
     return {row[0]: row[1:] for row in rows}
 
 
@@ -66,7 +66,7 @@ def test_persistent_workers_give_the_same_samples_in_every_epoch() -> None:
     stream = Stream(loader, device=CPU, seed=1)
     for epoch in (0, 1, 0):
         stream.begin(epoch)
-        rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+        rows = [row for batch in stream.rest() for row in zip(*(part.tolist() for part in batch), strict=True)]
         assert {row[0]: row[1:] for row in rows} == fetched(Draws(), epoch=epoch)
 
 
@@ -80,7 +80,7 @@ def test_samples_are_the_same_wherever_the_epoch_is_entered() -> None:
 def test_samples_are_the_same_whatever_the_size_of_a_batch() -> None:
     stream = Stream(make_loader(Draws(), shuffle=False, batch_size=5), device=CPU, seed=1)
     stream.begin(0)
-    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    rows = [row for batch in stream.rest() for row in zip(*(part.tolist() for part in batch), strict=True)]
     assert {row[0]: row[1:] for row in rows} == fetched(Draws())
 
 
@@ -166,7 +166,7 @@ def test_keys_may_be_anything() -> None:
         loader = DataLoader(ByName(), batch_size=4, sampler=Keys(), num_workers=workers)
         stream = Stream(loader, device=CPU, seed=1)
         stream.begin(0)
-        return [[part.tolist() for part in batch] for batch in stream]
+        return [[part.tolist() for part in batch] for batch in stream.rest()]
 
     assert draw(0) == draw(1)
 
@@ -314,7 +314,7 @@ def test_persistent_workers_find_their_place_after_an_epoch_that_was_left_early(
     stream.begin(0)
     stream.window(cut + 1)
     stream.begin(1, cut)
-    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    rows = [row for batch in stream.rest() for row in zip(*(part.tolist() for part in batch), strict=True)]
     assert {row[0]: row[1:] for row in rows} == fetched(Draws(), epoch=1, start=cut)
     stream.close()
 
@@ -326,6 +326,6 @@ def test_persistent_workers_that_have_another_seed_are_started_anew() -> None:
     stream.window(1)
     stream.reseed(2)
     stream.begin(0)
-    rows = [row for batch in stream for row in zip(*(part.tolist() for part in batch), strict=True)]
+    rows = [row for batch in stream.rest() for row in zip(*(part.tolist() for part in batch), strict=True)]
     assert {row[0]: row[1:] for row in rows} == fetched(Draws(), seed=2)
     stream.close()

@@ -73,7 +73,7 @@ def drawn(device: torch.device, source: str, *epochs: int, **kwargs: Any) -> lis
     batches = []
     for epoch in epochs or (0,):
         stream.begin(epoch)
-        batches += list(stream)
+        batches += list(stream.rest())
     stream.close()
     return batches
 
@@ -96,7 +96,7 @@ def test_a_slow_step_reads_the_batch_it_was_given_though_buffers_and_memory_are_
     results = []
     for epoch in (0, 1):
         stream.begin(epoch)
-        for batch in stream:
+        for batch in stream.rest():
             # The host goes on while this runs: everything of this batch is freed long before it is read.
             torch.cuda._sleep(LONG)
             results.append([leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves(batch)])
@@ -243,7 +243,7 @@ def test_a_tensor_data_set_on_the_device_is_gathered_there() -> None:
     data = TensorDataset(*(tensor.to(CUDA) for tensor in TENSORS.tensors))
     stream = Stream(make_loader(data, shuffle=True, batch_size=8), device=CUDA, seed=3)
     stream.begin(0)
-    assert [numbers(batch) for batch in stream] == [numbers(batch) for batch in drawn(CPU, "tensors")]
+    assert [numbers(batch) for batch in stream.rest()] == [numbers(batch) for batch in drawn(CPU, "tensors")]
 
 
 # Data in memory ------------------------------------------------------------------------------------------------

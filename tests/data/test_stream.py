@@ -29,7 +29,7 @@ NUMBERS = TensorDataset(torch.arange(10))
 
 
 def drawn(stream: Stream) -> list[list[int]]:
-    return [batch[0].tolist() if isinstance(batch, (list, tuple)) else batch.tolist() for batch in stream]
+    return [batch[0].tolist() if isinstance(batch, (list, tuple)) else batch.tolist() for batch in stream.rest()]
 
 
 def stream_of(source: Any, **kwargs: Any) -> Stream:
@@ -255,7 +255,7 @@ def test_a_data_set_that_inherits_from_a_plain_one_may_draw_all_the_same() -> No
 @pytest.mark.parametrize("workers", [0, 1])
 def test_augmentation_depends_on_seed_epoch_and_sample_and_not_on_who_fetches_it(workers: int) -> None:
     def values(stream: Stream) -> list[tuple[Any, ...]]:
-        return [tuple(part.tolist()) for batch in stream for part in batch]
+        return [tuple(part.tolist()) for batch in stream.rest() for part in batch]
 
     class Augmented(Dataset[Any]):
         def __getitem__(self, index: int) -> Any:

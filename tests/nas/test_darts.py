@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from tests.nas.small import Small, accuracy, data, make, sgd, small
 from treadle import nas
@@ -402,3 +403,27 @@ def test_a_bound_of_zero_clips_nothing_as_nni_has_it() -> None:
     weights = {bound: nn.utils.parameters_to_vector(trainer.model.parameters()) for bound, trainer in runs.items()}
     assert torch.equal(weights[0], weights[None])
     assert not torch.equal(weights[0], weights[1e-6])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"batch_size": 4},
+            "DartsTrainer: batch_size=4 has no effect: the data is a DataLoader with batch_size=8, a Data",
+        ),
+        (
+            {"workers": 2},
+            r"DartsTrainer has \['num_workers'\], but the data is a DataLoader already, which they cannot",
+        ),
+    ],
+)
+def test_what_loaders_are_made_with_is_refused_where_the_loaders_are_ready(given: dict[str, Any], text: str) -> None:
+    train, validation = (DataLoader(data(), batch_size=8) for _ in range(2))
+    arguments: dict[str, Any] = {"dataset": train, "validation_dataset": validation, "optimizer": sgd, "num_epochs": 1}
+    with pytest.raises(ConfigError, match=text):
+        nas.DartsTrainer(small(Flat), nn.CrossEntropyLoss(), **arguments, **given)
+    result = nas.DartsTrainer(small(Flat), nn.CrossEntropyLoss(), **arguments, callbacks=()).fit()
+    assert result.steps == 12
+    mixed = {**arguments, "validation_dataset": data(24), "batch_size": 4, "callbacks": ()}
+    assert nas.DartsTrainer(small(Flat), nn.CrossEntropyLoss(), **mixed).fit().steps == 12

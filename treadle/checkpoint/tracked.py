@@ -51,6 +51,10 @@ class Tracked:
         """Whether `value` is tracked, or kept by something that is."""
         return any(one is value or name_within(one, value) is not None for one in self._objects.values())
 
+    def names_of(self, value: Any) -> list[str]:
+        """Return the names under which `value` itself is tracked."""
+        return [name for name, one in self._objects.items() if one is value]
+
     def names(self) -> list[str]:
         """Return the names tracked, in the order they were added."""
         return list(self._objects)

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from treadle.bounded_reading import printable
 from treadle.cli.reporting import reported
 from treadle.cli.run_facts import RunFacts, facts_of, find_runs
 from treadle.errors import ConfigError
 
-COLOURS = {"running": "green", "finished": "blue", "failed": "red", "killed": "red", "unreadable": "red"}
+COLOURS = {"running": "green", "finished": "blue", "failed": "red", "killed": "red"}
 
 
 def runs(
@@ -56,19 +55,15 @@ def _show(found: list[RunFacts]) -> None:
         limit = "" if facts.limit is None else f"/{facts.limit}"
         best = "" if facts.best is None else f"{facts.best_metric} {facts.best:.4g}"
         table.add_row(
-            Text(printable(facts.name)),
+            Text(facts.name),
             f"{'' if facts.step is None else facts.step}{limit}",
-            Text(printable(facts.state), style=COLOURS.get(facts.state, "")),
+            Text(facts.state, style=COLOURS.get(facts.state, "")),
             "" if facts.loss is None else f"{facts.loss:.4g}",
-            Text(printable(best)),
+            Text(best),
             duration(facts.age),
             size(facts.size),
         )
-    console = Console()
-    console.print(table)
-    for facts in found:
-        for problem in facts.problems:
-            console.print(Text(printable(f"{facts.name}: {problem}"), style="red"))
+    Console().print(table)
 
 
 def duration(seconds: float) -> str:

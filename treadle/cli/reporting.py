@@ -11,7 +11,6 @@ from types import FrameType
 
 import typer
 
-from treadle.bounded_reading import printable
 from treadle.cli import worker
 from treadle.errors import TreadleError
 from treadle.leaving import EXIT_CODE, PreemptedExit
@@ -105,7 +104,7 @@ def complain(command: str, message: str) -> None:
 
 
 def _message(command: str, message: str) -> str:
-    return fitted("\n".join(map(printable, f"treadle {command}: {message}".split("\n"))), sys.stderr.isatty())
+    return fitted(f"treadle {command}: {message}", sys.stderr.isatty())
 
 
 def fitted(text: str, is_terminal: bool) -> str:

@@ -9,6 +9,7 @@ from treadle.data.per_sample import sample_seed
 from treadle.data.placed_batches import PlacedBatches
 from treadle.data.prefetching import DevicePrefetcher
 from treadle.data.random_state import RandomState
+from treadle.data.run_pass import RunPass
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.data.slicing import DataLoaderSlice, remove_padding
@@ -23,6 +24,7 @@ __all__ = [
     "PlacedBatches",
     "PositionedBatchSampler",
     "RandomState",
+    "RunPass",
     "Stream",
     "TakesRows",
     "data_folder",

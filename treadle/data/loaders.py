@@ -1,6 +1,7 @@
 """Loaders that a trainer makes, and what they are given where the user says nothing."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from treadle.data.fetching import Shuffle
 from treadle.data.gathering import rows_of
 from treadle.data.in_memory import InMemoryDataset
 from treadle.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
 
 
 def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs: Any) -> DataLoader[Any]:
@@ -53,6 +56,17 @@ def as_loader(data: Any, *, shuffle: bool, **kwargs: Any) -> Any:
     if "batch_sampler" in kwargs:
         kwargs = {key: value for key, value in kwargs.items() if key not in ("batch_size", "drop_last")}
     return make_loader(_checked_samples(data, kwargs.get("collate_fn")), shuffle=shuffle, **kwargs)
+
+
+def require_loader(data: Any, name: str) -> Any:
+    """Return `data` if it is a loader or an iterable of batches.
+
+    Raises:
+        DataError: It is a data set, or no data.
+    """
+    if isinstance(data, Dataset) or not hasattr(data, "__iter__"):
+        raise DataError(f"{name} is a {type(data).__name__}, which gives no batches; make a DataLoader of the data set")
+    return data
 
 
 def is_map_style(data: Any) -> bool:
@@ -98,21 +112,92 @@ def loader_arguments(data: Any, defaults: dict[str, Any], given: dict[str, Any] 
         name: What that argument is called.
 
     Raises:
-        ConfigError: Something was given, and the data is a loader or ready batches already.
+        ConfigError: Something was given that has no effect: the data is a loader or ready batches already, or it cannot
+            be shuffled, or arguments exclude each other.
     """
     if given and is_ready(data):
-        kind = "a DataLoader" if isinstance(data, DataLoader) else "ready batches"
         raise ConfigError(
-            f"{name} has {sorted(given)}, but the data is {kind} already, which they cannot change; set them where it "
-            "is made, or pass its data set"
+            f"{name} has {sorted(given)}, but the data is {_kind(data)} already, which they cannot change; set them "
+            "where it is made, or pass its data set"
         )
+    _refuse_idle_arguments(data, given or {}, name)
     arguments = {**defaults, **(given or {})}
     if arguments.get("num_workers", 0) > 0:
         # Workers of an iterable draw from one generator, epoch after epoch: kept, they could not be resumed exactly.
         arguments.setdefault("persistent_workers", not isinstance(data, IterableDataset))
         return arguments
+    idle = [key for key in ("persistent_workers", "prefetch_factor") if arguments.get(key) not in (None, False)]
+    if idle:
+        # A line, and no error: the same program may have workers on a machine with a GPU.
+        logger.info("%s: %s: no effect without workers; set num_workers", name, ", ".join(idle))
     # Torch refuses these where there are no workers.
     return {key: value for key, value in arguments.items() if key not in ("persistent_workers", "prefetch_factor")}
+
+
+def _refuse_idle_arguments(data: Any, given: dict[str, Any], name: str) -> None:
+    if given.get("shuffle") and isinstance(data, IterableDataset):
+        raise ConfigError(
+            f"{name}: shuffle=True cannot shuffle a {type(data).__name__}, an iterable with an order of its own; "
+            "shuffle in the data set itself, such as through a buffer, or pass one with __getitem__ and __len__"
+        )
+    for key in ("sampler", "batch_sampler"):
+        if given.get(key) is None:
+            continue
+        excluded = ("shuffle",) if key == "sampler" else ("shuffle", "sampler", "batch_size", "drop_last")
+        idle = [f"{other}={given[other]!r}" for other in excluded if given.get(other) not in (None, False)]
+        if idle:
+            raise ConfigError(f"{name}: {', '.join(idle)} has no effect beside {key}=; leave one of them out")
+
+
+class DefaultSize(int):
+    """A batch size that nobody asked for."""
+
+
+DEFAULT_SIZE = DefaultSize(8)
+
+
+def chosen_size(
+    size: int,
+    *sources: Any,
+    used: bool = False,
+    name: str = "per_device_batch_size",
+    tell: Callable[[str], object] | None = None,
+) -> int:
+    """Return a batch size; one that was asked for and has no effect on any source is told of, or refused.
+
+    >>> chosen_size(DEFAULT_SIZE, DataLoader([1, 2], batch_size=2)), chosen_size(2, DataLoader([1, 2], batch_size=2))
+    (8, 2)
+
+    Args:
+        size: The size.
+        sources: The data; None is none.
+        used: Whether somebody uses it whatever the data is: a verb of the user's that makes the loaders.
+        name: What the argument is called.
+        tell: Called with a line if it has no effect; None raises it.
+
+    Raises:
+        ConfigError: All sources come in batches already, which are of another size, and nobody is told.
+    """
+    ready = [source for source in sources if source is not None]
+    if isinstance(size, DefaultSize):
+        return int(size)
+    if not used and all(map(is_ready, ready)) and any(getattr(source, "batch_size", None) != size for source in ready):
+        found = ", ".join(
+            _kind(source) + (f" with batch_size={source.batch_size}" if isinstance(source, DataLoader) else "")
+            for source in ready
+        )
+        text = (
+            f"{name}={size} has no effect: the data is {found} already; set the size of batches where it is made, or "
+            "pass its data set"
+        )
+        if tell is None:
+            raise ConfigError(text)
+        tell(text)
+    return size
+
+
+def _kind(data: Any) -> str:
+    return "a DataLoader" if isinstance(data, DataLoader) else "ready batches"
 
 
 def is_ready(data: Any) -> bool:
@@ -128,10 +213,9 @@ def refuse_idle_collate(collate_fn: Any, *sources: Any) -> None:
     """
     if collate_fn is None or not all(map(is_ready, sources)):
         return
-    kind = "a DataLoader" if isinstance(sources[0], DataLoader) else "ready batches"
     raise ConfigError(
-        f"collate_fn={getattr(collate_fn, '__name__', collate_fn)} joins samples into batches, but the data is {kind} "
-        "already; give it to the DataLoader, or pass the data set"
+        f"collate_fn={getattr(collate_fn, '__name__', collate_fn)} joins samples into batches, but the data is "
+        f"{_kind(sources[0])} already; give it to the DataLoader, or pass the data set"
     )
 
 

@@ -1,21 +1,26 @@
 """The order in which an epoch visits its samples, as something one can enter anywhere."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from treadle.data.apart import with_own_generators
 from treadle.data.gathering import as_index
-from treadle.data.random_state import RandomState
+from treadle.data.random_state import OwnGenerators, RandomState
 from treadle.data.seeds import fold_seed
 
 
 class Order(Protocol):
     """All indices of an epoch, each by its place."""
 
-    def begin(self, epoch: int) -> None:
-        """Get ready for the epoch numbered `epoch`."""
+    def begin(self, epoch: int, passed: int = 0) -> None:
+        """Get ready for the epoch numbered `epoch`, or for another pass over it, when `passed` others were made."""
+
+    def aside(self, epoch: int, seed: int) -> "Order":
+        """Return an order of `epoch` that moves nothing here; what is not drawn yet is drawn by `seed`."""
 
     def __len__(self) -> int:
         """How many indices an epoch has."""
@@ -27,14 +32,31 @@ class Order(Protocol):
         """Return these indices as a tensor; None if they are no whole numbers from 0."""
 
 
+LATER_PASSES = 32
+"""Bits to the left at which the number of a pass stands in the number of an epoch."""
+
+
+def numbered(epoch: int, passed: int) -> int:
+    """Return the number of a pass over the data: of the first of an epoch, that of the epoch.
+
+    >>> numbered(3, 0), numbered(3, 1) == 3 + 2**32
+    (3, True)
+    """
+    return epoch + (passed << LATER_PASSES)
+
+
 class SequentialOrder:
     """The indices as they come."""
 
     def __init__(self, length: int) -> None:
         self._length = length
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, passed: int = 0) -> None:
         """Do nothing: every epoch is alike."""
+
+    def aside(self, epoch: int, seed: int) -> "SequentialOrder":
+        """Return the order itself: it does not move."""
+        return self
 
     def __len__(self) -> int:
         return self._length
@@ -61,14 +83,19 @@ class ShuffledOrder:
         """Take another seed."""
         self._seed, self._epoch = seed, -1
 
-    def begin(self, epoch: int) -> None:
-        """Draw the permutation of `epoch`."""
+    def begin(self, epoch: int, passed: int = 0) -> None:
+        """Draw the permutation of `epoch`; another one for each pass over it."""
+        epoch = numbered(epoch, passed)
         if epoch == self._epoch:
             return
         generator = torch.Generator().manual_seed(fold_seed(self._seed, epoch))
         kind = torch.int32 if self._length < 2**31 else torch.int64
         self._permutation = torch.randperm(self._length, generator=generator, dtype=kind)
         self._epoch = epoch
+
+    def aside(self, epoch: int, seed: int) -> "ShuffledOrder":
+        """Return a copy, which draws by itself."""
+        return copy(self)
 
     def __len__(self) -> int:
         return self._length
@@ -80,6 +107,35 @@ class ShuffledOrder:
     def tensor(self, start: int, stop: int) -> Tensor:
         """Return these indices as a tensor, a part of the permutation itself."""
         return self._permutation[start:stop]
+
+
+class ListedOrder:
+    """Indices that were drawn already."""
+
+    def __init__(self, indices: Sequence[Any]) -> None:
+        self._indices = indices
+        self._whole: Tensor | None = None
+
+    def begin(self, epoch: int, passed: int = 0) -> None:
+        """Do nothing: they are for one epoch."""
+
+    def aside(self, epoch: int, seed: int) -> "ListedOrder":
+        """Return the order itself: it does not move."""
+        return self
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def slice(self, start: int, stop: int) -> list[Any]:
+        """Return the indices at places `start` to `stop`."""
+        return list(self._indices[start:stop])
+
+    def tensor(self, start: int, stop: int) -> Tensor | None:
+        """Return these indices as a tensor; None if there is anything else among them than whole numbers from 0."""
+        if self._whole is None:
+            # Once an epoch: for each batch by itself it would take longer than fetching the batch.
+            self._whole = as_index(self._indices)
+        return None if self._whole is None else self._whole[start:stop]
 
 
 class SamplerOrder:
@@ -100,12 +156,13 @@ class SamplerOrder:
         unique = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
         self._own = list(unique.values())
         self._random = RandomState(*self._own)
-        self._indices: Sequence[Any] | None = None
-        self._whole: Tensor | None = None
+        self._drawn: ListedOrder | None = None
+        self._epoch: int | None = None
         self._start: dict[str, Any] | None = None
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, passed: int = 0) -> None:
         """Draw the order of `epoch`, from the remembered states if they were set."""
+        self._epoch = epoch
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
         if self._start is None:
@@ -122,7 +179,21 @@ class SamplerOrder:
         shared.load_state_dict(now)
 
     def _draw(self) -> None:
-        self._indices, self._whole = list(self._sampler), None
+        self._drawn = ListedOrder(list(self._sampler))
+
+    def aside(self, epoch: int, seed: int) -> "ListedOrder":
+        """Return the order that was drawn; if none was, what the sampler gives with generators seeded with `seed`."""
+        if self._drawn is not None and self._epoch == epoch and self._start is not None:
+            return self._drawn
+        own = [generator.get_state() for generator in self._own]
+        sampler = with_own_generators(self._sampler)
+        with OwnGenerators(seed):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            indices = list(sampler)
+        for generator, state in zip(self._own, own, strict=True):
+            generator.set_state(state)
+        return ListedOrder(indices)
 
     def finish(self) -> None:
         """Forget the remembered states: the next epoch draws anew."""
@@ -139,17 +210,14 @@ class SamplerOrder:
             generator.set_state(own)
 
     def __len__(self) -> int:
-        return len(self._indices) if self._indices is not None else len(self._sampler)  # type: ignore[arg-type]
+        return len(self._drawn) if self._drawn is not None else len(self._sampler)  # type: ignore[arg-type]
 
     def slice(self, start: int, stop: int) -> list[Any]:
         """Return the indices at places `start` to `stop`."""
-        assert self._indices is not None, "begin() comes first"
-        return list(self._indices[start:stop])
+        assert self._drawn is not None, "begin() comes first"
+        return self._drawn.slice(start, stop)
 
     def tensor(self, start: int, stop: int) -> Tensor | None:
         """Return these indices as a tensor; None if the sampler gives anything else than whole numbers from 0."""
-        assert self._indices is not None, "begin() comes first"
-        if self._whole is None:
-            # Once an epoch: for each batch by itself it would take longer than fetching the batch.
-            self._whole = as_index(self._indices)
-        return None if self._whole is None else self._whole[start:stop]
+        assert self._drawn is not None, "begin() comes first"
+        return self._drawn.tensor(start, stop)

@@ -1,12 +1,13 @@
 """Samplers that know their place: they begin anywhere in an epoch at no cost, and give each rank its share."""
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from treadle.data.order import Order
+from treadle.data.order import Order, numbered
 
 CHUNK = 1024
 """Batches whose indices are drawn from the order at once."""
@@ -29,7 +30,7 @@ class PositionedBatchSampler(Sampler[Any]):
         evaluation: Whether the batches are for evaluation.
 
     Attributes:
-        epoch: The epoch that iterating goes over.
+        epoch: The epoch that iterating goes over, with the number of the pass.
         start: The batch that it begins with.
     """
 
@@ -57,10 +58,16 @@ class PositionedBatchSampler(Sampler[Any]):
         """Entries of the order in one full global batch."""
         return (self.batch_size or 1) * self._size
 
-    def begin(self, epoch: int, batch: int = 0) -> None:
-        """Get ready to iterate over `epoch` from the batch numbered `batch`."""
-        self.order.begin(epoch)
-        self.epoch, self.start = epoch, batch
+    def begin(self, epoch: int, batch: int = 0, passed: int = 0) -> None:
+        """Get ready to iterate over `epoch` from the batch numbered `batch`, after `passed` passes over all of it."""
+        self.order.begin(epoch, passed)
+        self.epoch, self.start = numbered(epoch, passed), batch
+
+    def aside(self, epoch: int, seed: int) -> "PositionedBatchSampler":
+        """Return a sampler for `epoch` that moves nothing here; an order that is not drawn yet is drawn by `seed`."""
+        other = copy(self)
+        other.order = self.order.aside(epoch, seed)
+        return other
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.order), self.global_size)

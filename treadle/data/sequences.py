@@ -1,6 +1,6 @@
 """Sources that can only be read from their start, one batch after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,11 +23,11 @@ def is_read_out(batches: Any) -> bool:
     return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))
 
 
-def with_own_randomness(source: Any, seed: int) -> Iterator[Batch]:
-    """Read a source with generators of its own, so that reading it again gives the same, whoever else draws."""
+def with_own_randomness(begin: Callable[[], Iterator[Batch]], seed: int) -> Iterator[Batch]:
+    """Read what `begin` opens with generators of its own: read again it gives the same, whoever else draws."""
     own = OwnGenerators(seed)
     with own:
-        batches = workers.begin(source)
+        batches = begin()
     while True:
         with own:
             batch = next(batches, _END)

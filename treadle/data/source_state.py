@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
+from treadle.data.apart import source_apart
 from treadle.data.batches import Batch
 from treadle.data.hugging_face import loses_samples
 from treadle.data.random_state import RandomState
-from treadle.data.sequences import is_read_out, opened_aside
+from treadle.data.sequences import is_read_out, opened_aside, with_own_randomness
 
 
 class SourceState:
@@ -25,16 +27,20 @@ class SourceState:
     Args:
         source: A `DataLoader`, or an iterable of ready batches.
         holder: What has the state: the source, or its data set.
+
+    Attributes:
+        source: The source.
     """
 
     def __init__(self, source: Any, holder: Any) -> None:
-        self._source, self._holder = source, holder
+        self.source, self._holder = source, holder
         self._in_workers = getattr(source, "num_workers", 0) > 0
-        dataset = None if self._in_workers else getattr(source, "dataset", None)
-        # A loader with a state of its own keeps to itself what it counts; what may stick is its data set.
-        self._keeper: Any = dataset if hasattr(dataset, "state_dict") else holder
+        # What may stick: of a loader only its data set, and only where it is in this process.
+        kept = source.dataset if isinstance(source, DataLoader) else holder
+        self._keeper: Any = kept if hasattr(kept, "state_dict") and not self._in_workers else None
         self._fresh: Any = _UNKNOWN
-        self._loaded = False
+        self._begun: Any = _UNKNOWN
+        self._loaded = self._anew = self._is_copy = False
         self._cut_at: Any = _UNKNOWN
         self._after_entering: Any = _UNKNOWN
         self._opened: Any = None
@@ -50,6 +56,52 @@ class SourceState:
         # With workers, it is their copies of the data set that move: the one here knows no place.
         in_workers = getattr(source, "num_workers", 0) > 0
         return cls(source, dataset) if hasattr(dataset, "state_dict") and not in_workers else None
+
+    def aside(self, name: str) -> "SourceState":
+        """Return the same for a copy of the source, which begins the epoch anew; this one stays where it is."""
+        source = source_apart(self.source, name)
+        other = type(self)(source, source if self._holder is self.source else source.dataset)
+        other._is_copy = True
+        other._begun = self._fresh if self._begun is _UNKNOWN else self._begun
+        if self._loaded and other._keeper is not None:
+            # What was loaded may be applied at every pass.
+            other._keeper.load_state_dict(self._fresh)
+        return other
+
+    def restart(self) -> None:
+        """Have the next pass be the whole epoch, though the last one was left in the middle."""
+        self._anew = True
+
+    def open(self, state: Any, *, entering: bool, seed: int) -> Iterator[Batch]:
+        """Open the source for an epoch.
+
+        Args:
+            state: The state of a run that is continued; None where it is where it belongs.
+            entering: Whether that is in the middle of the epoch.
+            seed: What a copy of the source seeds the generators with while it is read.
+        """
+        if self._is_copy:
+            return with_own_randomness(self._begin_anew, seed)
+        if state is not None and entering:
+            return self._enter(state)
+        if state is not None:
+            self.load(state)
+        if self._anew:
+            return self._begin_anew()
+        return self._begin()
+
+    def _begin_anew(self) -> Iterator[Batch]:
+        """Begin the epoch that the source is in."""
+        self._anew = False
+        if self._keeper is None or self._begun is _UNKNOWN:
+            return self._open()
+        _, once = self._first()
+        batches, again = self._first()
+        if once is not _UNKNOWN and is_same(once, again):
+            return batches
+        # It goes on where it was left.
+        self._keeper.load_state_dict(self._begun)
+        return self._open()
 
     def take(self) -> Any:
         """Return the state."""
@@ -67,14 +119,17 @@ class SourceState:
         self._loaded, self._after_entering = True, _UNKNOWN
         self._cut_at = state if cut else _UNKNOWN
 
-    def enter(self, state: Any) -> Iterator[Batch]:
+    def _enter(self, state: Any) -> Iterator[Batch]:
         """Go on in the middle of an epoch."""
         self.load(state)
+        self._begun = _UNKNOWN
         return self._noting_first(self._open())
 
-    def begin(self) -> Iterator[Batch]:
+    def _begin(self) -> Iterator[Batch]:
         """Begin an epoch."""
         self._remember_beginning()
+        if self._keeper is not None:
+            self._begun = self._keeper.state_dict()
         if not self._loaded:
             return self._open()
         self._loaded = False
@@ -123,7 +178,7 @@ class SourceState:
         self._opened = None
 
     def _open(self) -> Iterator[Batch]:
-        batches = self._opened = opened_aside(self._source)
+        batches = self._opened = opened_aside(self.source)
         return batches
 
     def _noting_first(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -134,20 +189,20 @@ class SourceState:
 
     def _place(self) -> Any:
         """Return where the data set stands, whoever has it."""
-        state = self._keeper.state_dict()
-        if not self._in_workers:
-            return state
+        if self._keeper is not None:
+            return self._keeper.state_dict()
+        state = self._holder.state_dict()
         # Of torchdata's loader: the rest counts what the loader gave, which is no part of the data set's place.
         return state.get("_snapshot", state).get("_worker_snapshots", state)
 
     def _remember_beginning(self) -> None:
-        if self._fresh is _UNKNOWN and not self._in_workers:
+        if self._fresh is _UNKNOWN and self._keeper is not None:
             self._fresh = self._keeper.state_dict()
 
     def _go_to_beginning(self) -> None:
-        if self._in_workers:
+        if self._keeper is None:
             # New workers get the data set as it is here, where no state was ever loaded.
-            self._source._iterator = None
+            self.source._iterator = None
         else:
             self._keeper.load_state_dict(self._fresh)
 

@@ -1,16 +1,18 @@
 """A stream of batches that counts what was drawn from it, whoever draws."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from copy import copy
 from itertools import islice
 from typing import Any
 
 import torch
 
 from treadle.data import workers
+from treadle.data.apart import source_apart
 from treadle.data.batches import Batch, mover, size_of, stay
 from treadle.data.fetching import fetched_here, is_plain, positioned_sampler, rebuilt
-from treadle.data.hugging_face import shuffle_mark
+from treadle.data.hugging_face import ShuffleCheck
 from treadle.data.in_memory_batches import InMemoryBatches, in_memory_batches
 from treadle.data.loaders import length_of
 from treadle.data.order import Order, SamplerOrder, ShuffledOrder
@@ -30,7 +32,8 @@ logger = logging.getLogger(__name__)
 class Stream:
     """Batches of one data source for this rank: on the device, counted, and entered at any place.
 
-    Iterating over it, as a loop of one's own does, draws the rest of the current epoch.
+    Iterating over it goes through the current epoch from its start, beside the run: nothing here moves, and no
+    generator does. `rest` draws what the run has left of the epoch.
 
     Args:
         source: A `DataLoader`, or any iterable of ready batches.
@@ -49,11 +52,12 @@ class Stream:
     Attributes:
         epoch: The epoch that batches are drawn from.
         drawn: Batches drawn from it so far.
-        samples: Samples that were drawn by iterating, and not asked for yet.
+        samples: Samples that were drawn with `rest`, and not asked for yet.
         replaying: Whether the phases of a resumed epoch are being gone through again, with nothing drawn.
         in_memory: The batches of data on the device, for a step that gathers them itself; None where there are none.
         keep_last: Whether the last window is kept for a phase that takes it again.
         padded: The position, in the last window, of a batch that must not count; None otherwise.
+        known_by: The data set by which a run knows its data; that of the stream in whose place this one is.
         waiting: Adds up the time that draws take; None until somebody wants to know.
     """
 
@@ -80,7 +84,7 @@ class Stream:
         self.epoch = 0
         self.drawn = 0
         self.padded: int | None = None
-        self.samples = 0
+        self.samples = self._samples_beside = self._passed = 0
         self.keep_last = False
         self._last: list[Batch] = []
         self._last_size = 0
@@ -93,22 +97,28 @@ class Stream:
         self.sampler = positioned_sampler(
             self.source, seed=seed, rank=rank, size=size, evaluation=evaluation, share=share
         )
+        self.known_by: Any = self.dataset
         self._seed = seed
         self._before_peek: Any = None
         self._source_state: dict[str, Any] | None = None
-        self._read_out = self._told_of_shuffle = False
+        self._read_out = False
+        self._shuffle = ShuffleCheck(source if self.dataset is None else self.dataset, name)
         self._stateful = SourceState.of(source) if self.sampler is None else None
         self.fetched: Any = None
         self.loader: Any = source
         self._gathered: InMemoryBatches | None = None
         self.in_memory: PlacedBatches | None = None
         self._prefetcher = self._make_prefetcher(prefetch)
-        self._in_process = self.sampler is not None and is_plain(source, pins=self._prefetcher is not None)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Decide who fetches batches, and who brings them to the device."""
+        self._in_process = self.sampler is not None and is_plain(self.source, pins=self._prefetcher is not None)
         if self.sampler is not None:
             self._prepare_fetching()
         here = self._prefetcher is not None or self.in_memory is not None
-        self._move = stay if here else mover(device)
-        self._as_is = size == 1 and self._move is stay
+        self._move = stay if here else mover(self._device)
+        self._as_is = self._size == 1 and self._move is stay
 
     def _make_prefetcher(self, prefetch: bool | int | str) -> DevicePrefetcher | None:
         depth = prefetch_depth(prefetch, self._device)
@@ -184,9 +194,53 @@ class Stream:
         self.epoch, self.drawn = epoch, drawn
         self._peeked = []
         self._iterator = None
+        self._passed = 0
         self._end = None if self.sampler is None else self.length
         self._source_state = None
         self._read_out = False
+
+    def begin_again(self) -> None:
+        """Begin another pass over the epoch, in an order of its own where it is shuffled."""
+        passed, given_up = self._passed + 1, not self._read_out
+        if isinstance(self._order, SamplerOrder):
+            self._order.finish()
+        self.begin(self.epoch)
+        if self._stateful is not None and given_up:
+            self._stateful.restart()
+        self._passed = passed
+
+    def aside(self) -> "Stream":
+        """Return a stream at the start of the same epoch; drawing from it moves nothing here, and no generator.
+
+        Raises:
+            DataError: The data can be read only once.
+        """
+        other = copy(self)
+        other.endless = other.replaying = other.keep_last = False
+        other.samples = other._samples_beside = other._last_size = 0
+        other.waiting = other.padded = other._source_state = other._prefetcher = None
+        other.in_memory = other._gathered = None
+        other._last = []
+        other.stand_aside()
+        other.begin(self.epoch)
+        other._passed = self._passed
+        return other
+
+    def stand_aside(self) -> None:
+        """Take a copy of whatever moves when batches are drawn; called on a copy of the stream."""
+        if self.sampler is not None:
+            self.sampler = self.sampler.aside(self.epoch, fold_seed(self._seed, 4, self.epoch))
+        elif self._stateful is not None:
+            self._stateful = self._stateful.aside(self.name)
+            self.source = self._stateful.source
+        elif not self._can_be_lent():
+            self.source = source_apart(self.source, self.name)
+        self.loader = self.source
+        self._prepare()
+
+    def _can_be_lent(self) -> bool:
+        """Whether the source can be read once, and the run does not read it: data for an evaluation of the user's."""
+        return isinstance(self.source, Iterator) and self._evaluation and self._iterator is None
 
     @property
     def _order(self) -> Order | None:
@@ -200,7 +254,7 @@ class Stream:
 
     def _open_loader(self, sampler: PositionedBatchSampler) -> Iterator[Batch]:
         """Begin a map-style loader at the place."""
-        sampler.begin(self.epoch, self.drawn)
+        sampler.begin(self.epoch, self.drawn, self._passed)
         self._end = self.length
         if self._gathered is not None:
             return self._gathered.begin()
@@ -215,15 +269,11 @@ class Stream:
         if hasattr(numbered, "set_epoch"):
             numbered.set_epoch(self.epoch)
         batches: Iterator[Batch]
+        seed = fold_seed(self._seed, 2, self.epoch, *([self._passed] if self._passed else []))
         if self._stateful is not None:
-            if self._source_state is not None and self.drawn:
-                batches = self._stateful.enter(self._source_state)
-            else:
-                if self._source_state is not None:
-                    self._stateful.load(self._source_state)
-                batches = self._stateful.begin()
+            batches = self._stateful.open(self._source_state, entering=self.drawn > 0, seed=seed)
         else:
-            batches = with_own_randomness(self.source, fold_seed(self._seed, 2, self.epoch))
+            batches = with_own_randomness(lambda: workers.begin(self.source), seed)
         if self._size > 1:
             batches = every_nth(batches, self._rank, self._size, self._evaluation)
         if self.drawn and self._source_state is None:
@@ -357,6 +407,22 @@ class Stream:
         return batches
 
     def __iter__(self) -> Iterator[Batch]:
+        return self._beside_the_run(self.aside())
+
+    def _beside_the_run(self, other: "Stream") -> Iterator[Batch]:
+        try:
+            for batch in other.rest():
+                self._samples_beside += size_of(batch)
+                yield batch
+            if not other.drawn and isinstance(other.source, Iterator):
+                raise DataError(
+                    f"the {self.name} data is an iterator that has been read; pass what begins anew each time"
+                )
+        finally:
+            other.close()
+
+    def rest(self) -> Generator[Batch, None, None]:
+        """Draw what is left of the current epoch, batch by batch; each counts as drawn."""
         while self.has_next():
             batch = self.window(1)
             if not batch:
@@ -373,8 +439,12 @@ class Stream:
             self.loader._iterator = None
 
     def take_samples(self) -> int:
-        """Return how many samples were drawn by iterating since this was last asked."""
-        samples, self.samples = self.samples, 0
+        """Return how many samples a loop of the user's drew since this was last asked.
+
+        They are those of the run's own pass; if it drew none, the loop went its own way, beside the run.
+        """
+        samples = self.samples or self._samples_beside
+        self.samples = self._samples_beside = 0
         return samples
 
     def state_dict(self) -> dict[str, Any]:
@@ -384,10 +454,8 @@ class Stream:
             "epoch": self.epoch,
             "drawn": self.drawn,
             "last": self._last_size,
+            **self._shuffle.state_dict(),
         }
-        mark = shuffle_mark(self._samples_of())
-        if mark is not None:
-            state["shuffle"] = mark
         if isinstance(self._order, SamplerOrder):
             state["order"] = self._order.state_dict()
         if self._stateful is not None:
@@ -404,19 +472,10 @@ class Stream:
         self._last, self._last_size = [], int(state["last"])
         if isinstance(self._order, SamplerOrder):
             self._order.load_state_dict(state["order"])
-        if not self._told_of_shuffle and state.get("shuffle") not in (None, shuffle_mark(self._samples_of())):
-            self._told_of_shuffle = True
-            logger.warning(
-                "the %s data is shuffled with another seed than when the run was saved, so it goes on in another "
-                "order; give shuffle() a seed",
-                self.name,
-            )
+        self._shuffle.load_state_dict(state)
         # One that was saved by a version that took it for exact may have a state that is not to be loaded.
         self._source_state = None if self._stateful is None else state.get("source")
         self._read_out = bool(state.get("read_out"))
-
-    def _samples_of(self) -> Any:
-        return self.source if self.dataset is None else self.dataset
 
     def reseed(self, seed: int) -> None:
         """Take the seed of the run that is continued."""

@@ -88,6 +88,25 @@ class Passes(Trainer):
         return loss
 
 
+def test_a_pass_within_a_pass_leaves_it_alone(tmp_path: Path) -> None:
+    inner: set[int] = set()
+
+    class Nested(Loop):
+        def _train_epoch(self, train_data: Any, epoch_idx: int, **kwargs: Any) -> float:  # type: ignore[override]
+            def looked_at() -> Any:
+                for interaction in train_data:
+                    inner.add(sum(len(one) for one in train_data))
+                    yield interaction
+
+            return super()._train_epoch(looked_at(), epoch_idx)
+
+    run, plain = make(tmp_path, kind=Nested, epochs=2), make(tmp_path, kind=Loop, epochs=2)
+    assert run.fit() == plain.fit()
+    assert inner == {run.train.sample_size}
+    assert run.trainer._core.progress == plain.trainer._core.progress
+    assert torch.equal(run.model.item_embedding.weight, plain.model.item_embedding.weight)
+
+
 def test_the_trainers_own_loop_can_be_run_several_times_in_an_epoch(tmp_path: Path) -> None:
     run = make(tmp_path, kind=Passes, epochs=1)
     run.fit()

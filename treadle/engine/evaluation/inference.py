@@ -72,7 +72,7 @@ def inference_on_dataset(
     began = time.perf_counter()
     batches = 0
     with inference_context(model):
-        for batch, counts in in_step(islice(stream, int(eval_iter)), processes, strategy):
+        for batch, counts in in_step(islice(stream.rest(), int(eval_iter)), processes, strategy):
             batches += counts
             inputs = prepare(batch)
             with autocast():

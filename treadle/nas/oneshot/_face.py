@@ -10,6 +10,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import Subset
 
 from treadle.data import fold_seed
+from treadle.data.loaders import DefaultSize, chosen_size, loader_arguments
 from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.decisions import Architecture
@@ -76,7 +77,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         dataset: Any = None,
         *,
         validation_dataset: Any = None,
-        batch_size: int = 64,
+        batch_size: int = DefaultSize(64),
         workers: int | None = None,
         grad_clip: float | None = 5.0,
         warmup_epochs: int = 0,
@@ -100,9 +101,12 @@ class OneShotTrainer(BaseOneShotTrainer):
         self._evaluates = judged is not None
         self._train_data, validation = self._data(dataset, validation_dataset, split)
         loading = dict(loader_options or {}) | ({} if workers is None else {"num_workers": workers})
+        chosen_size(batch_size, self._train_data, validation, name=f"{type(self).__name__}: batch_size")
+        if loading and is_ready(self._train_data) and is_ready(validation):
+            loader_arguments(self._train_data, {}, loading, type(self).__name__)
         self._plan = SearchPlan(
             validation=validation,
-            batch_size=batch_size,
+            batch_size=int(batch_size),
             loader_options=loading,
             warmup_epochs=warmup_epochs,
             clip_norm=grad_clip or None,
@@ -185,7 +189,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             self._train_data,
             self._epochs(),
             eval_dataset=self._plan.validation if self._evaluates else None,
-            per_device_batch_size=self._plan.batch_size,
+            per_device_batch_size=DefaultSize(self._plan.batch_size),
             gradient_accumulation_steps=self._plan.accumulation,
             train_dataloader_kwargs=size,
             max_steps=max_steps,

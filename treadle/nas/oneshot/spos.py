@@ -104,7 +104,7 @@ class SposCore(SearchCore):
             self.processes.share_buffers(space)
             total = count = 0.0
             stream = self._judging_stream()
-            for batch in stream:
+            for batch in stream.rest():
                 size = size_of(batch)
                 total += size * float(self._value(batch))
                 count += size
@@ -137,7 +137,7 @@ class SposCore(SearchCore):
             )
             stream.reseed(self.search.seed)
             stream.begin(0)
-            self._kept = list(islice(stream, self.recalibration_batches))
+            self._kept = list(islice(stream.rest(), self.recalibration_batches))
             stream.close()
         return self._kept
 

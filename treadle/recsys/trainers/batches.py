@@ -7,21 +7,11 @@ import torch
 
 from treadle.data import Stream, size_of
 from treadle.data.batches import stay
+from treadle.data.order import numbered
+from treadle.data.run_pass import PassInProgress
 from treadle.data.sequences import Repeated
 from treadle.recsys.interaction import Interaction
 from treadle.recsys.loading import AbstractDataLoader, EpochBatches, TrainDataLoader
-
-LATER_PASSES = 32
-"""Bits to the left at which the number of a pass stands in the number of an epoch."""
-
-
-def numbered(epoch: int, passed: int) -> int:
-    """Return the number under which a loader knows a pass over the data: of the first, that of the epoch.
-
-    >>> numbered(3, 0), numbered(3, 1) == 3 + 2**32
-    (3, True)
-    """
-    return epoch + (passed << LATER_PASSES)
 
 
 class LoaderStream(Stream):
@@ -109,6 +99,10 @@ class LoaderStream(Stream):
         self._first_pass = number
         self.begin(self.epoch)
 
+    def stand_aside(self) -> None:
+        """Leave out what gathers an epoch at once; batches are found by their place, and nothing moves."""
+        self._placed = None
+
     def _open_sequence(self) -> Iterator[Any]:
         each = len(self._loader)
         for place in range(self.drawn, each * self._passes):
@@ -134,7 +128,8 @@ class DrawnBatches:
     """What a loop of the user's iterates over: its training data, drawn through the run's stream.
 
     Iterating gives the batches of this epoch as interactions; iterating again gives them in another order, with other
-    negatives. Whatever else is asked for is asked of the data.
+    negatives. Iterating inside of such a pass goes through it from its start, beside the run. Whatever else is asked
+    for is asked of the data.
 
     Args:
         data: The user's training data.
@@ -144,11 +139,13 @@ class DrawnBatches:
     def __init__(self, data: Any, stream: Stream) -> None:
         self.data, self.stream = data, stream
         self._passes = 0
+        self._in_progress = PassInProgress()
 
     def __iter__(self) -> Iterator[Interaction]:
+        if self._in_progress:
+            return map(as_interaction, self.stream)
         self.begin_pass()
-        for batch in self.stream:
-            yield as_interaction(batch)
+        return self._in_progress.note(as_interaction(batch) for batch in self.stream.rest())
 
     def begin_pass(self) -> None:
         """Go to the beginning of the next pass over the data."""
