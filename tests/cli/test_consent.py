@@ -16,6 +16,7 @@ from treadle.cli import consent
 from treadle.cli.allowed_targets import Allowed, targets_of
 from treadle.cli.consent import VARIABLE
 from treadle.config.name_scope import stays_within
+from treadle.errors import ConfigError
 from treadle.run_origin import COMMENT, is_own_file, mark_file
 
 CONFIG = "configs/small.py"
@@ -188,10 +189,15 @@ def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, trea
         ("torch.hub.load", False),
         ("torch.nn.modules.module.warnings.warn", False),
         ("treadle.config.LazyConfig.load", False),
+        ("treadle.config.locate", False),
+        ("treadle.config.locating.locate", False),
         ("treadle.engine.run_config.trainer_of", False),
         ("treadle.recsys.run_recbole", False),
         ("treadle.cli.__main__.app", False),
         ("subprocess.run", False),
+        ("os.nothing", False),
+        ("posix.nothing", False),
+        ("timm.nothing", False),
         ("written_here.own", True),
         ("written_here.system", False),
         ("written_here.os.system", False),
@@ -221,14 +227,33 @@ def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
         "trainer": "mine.Trainer",
         "model": {"_target_": "a.B", "kind": {"_target_": "treadle.config.locate", "name": "c.D"}},
         "more": [{"_target_": "treadle.config.locate", "_args_": ["e.f"]}, ({"_target_": "${model._target_}"},)],
+        "other": {"_target_": "treadle.config.locating.locate", "name": "g.h"},
+        "made": {"_target_": "treadle.config.locate", "name": {"_target_": "builtins.str"}},
     }
-    assert targets_of(config) == {
+    assert dict(targets_of(config)) == {
         "trainer": "mine.Trainer",
         "model": "a.B",
         "model.kind": "c.D",
         "more.0": "e.f",
         "more.1.0": "a.B",
+        # What is looked up by another name, or by a name that is made, is asked about as that.
+        "other": "treadle.config.locating.locate",
+        "made": "treadle.config.locate",
+        "made.name": "builtins.str",
     }
+
+
+def test_nothing_that_moves_the_cursor_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text('"a\\e[2K": {_target_: "os.\\e[2Ksystem"}\n')
+    with pytest.raises(ConfigError) as error:
+        consent.ask_for_config(tmp_path / "config.yaml", None)
+    assert "\\x1b[2K" in str(error.value)
+    assert "\x1b" not in str(error.value)
+
+
+def test_a_key_with_a_dot_hides_no_other() -> None:
+    config = {"a": {"b": {"_target_": "os.system"}}, "a.b": {"_target_": "torch.nn.Linear"}}
+    assert [name for _, name in targets_of(config)] == ["os.system", "torch.nn.Linear"]
 
 
 def test_the_way_of_a_name_is_followed() -> None:

@@ -37,7 +37,6 @@ HARMLESS = (
     "treadle.optimizers",
     "treadle.schedules",
     "treadle.timm_schedule",
-    "treadle.config.locating.locate",
 )
 """Where the things are that call nothing but what they are given: layers, optimizers, schedules, data, evaluators."""
 FOLLOWING = ("treadle.engine.run_config", "treadle.engine.arguments")
@@ -110,8 +109,8 @@ class Allowed:
         return self._elsewhere is None or not _is_below(full, self._elsewhere)
 
 
-def targets_of(config: Any) -> dict[str, str]:
-    """Return what a config names to be called, or looked up, by where it stands; nothing is imported or called.
+def targets_of(config: Any) -> list[tuple[str, str]]:
+    """Return where a config names something to be called, or looked up, and what; nothing is imported or called.
 
     Raises:
         ConfigError: An interpolation refers to nothing.
@@ -121,9 +120,9 @@ def targets_of(config: Any) -> dict[str, str]:
         OmegaConf.resolve(node)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the targets cannot be read: {str(error).splitlines()[0]}") from error
-    found = dict(_targets(plain(node), ""))
+    found = list(_targets(plain(node), ""))
     trainer = node.get("trainer") if hasattr(node, "get") else None
-    return {**found, "trainer": trainer} if isinstance(trainer, str) else found
+    return [*found, ("trainer", trainer)] if isinstance(trainer, str) else found
 
 
 def _targets(value: Any, where: str) -> Iterator[tuple[str, str]]:
@@ -147,8 +146,11 @@ def _file_of(module: str) -> str | None:
         return None
     if spec is None:
         return None
+    if spec.has_location:
+        return spec.origin
+    # A package without an __init__.py has a folder; what is built into Python has neither.
     places = list(spec.submodule_search_locations or ())
-    return spec.origin if spec.origin not in (None, "namespace") else (places[0] if places else None)
+    return places[0] if places and spec.origin is None else None
 
 
 def _is_below(path: str, folder: str) -> bool:

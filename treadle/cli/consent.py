@@ -52,8 +52,8 @@ def ask_for_config(file: Path, allow: Sequence[str] | None, *, run: Path | None 
     from treadle.config import LazyConfig
 
     allowed = Allowed(given, file.parent if run is None else run)
-    named = targets_of(LazyConfig.load(file))
-    unknown = {where: name for where, name in named.items() if name not in allowed}
+    named = [(where if where.isprintable() else repr(where), name) for where, name in targets_of(LazyConfig.load(file))]
+    unknown = [(where, name) for where, name in named if name not in allowed]
     return [*given, *_agreed(file, unknown)] if unknown else given
 
 
@@ -89,7 +89,7 @@ def ask_for_program(run: Path, allow: Sequence[str] | None) -> list[str]:
 
     if name in given or ANYTHING in given or Allowed((), run).has_file(name):
         return given
-    return [*given, *_agreed(run / "manifest.json", {"program": name})]
+    return [*given, *_agreed(run / "manifest.json", [("program", name)])]
 
 
 def allow_options(names: Sequence[str]) -> list[str]:
@@ -110,14 +110,14 @@ def _given(allow: Sequence[str] | None) -> list[str]:
     ]
 
 
-def _agreed(file: Path, unknown: dict[str, str]) -> list[str]:
+def _agreed(file: Path, unknown: Sequence[tuple[str, str]]) -> list[str]:
     """Return the names, if whoever sits at the terminal agrees that they are called.
 
     Raises:
         ConfigError: Nobody sits there, or the answer is no.
     """
-    names = list(dict.fromkeys(unknown.values()))
-    listed = [f"{name!r} ({where})" for where, name in unknown.items()][:SHOWN]
+    names = list(dict.fromkeys(name for _, name in unknown))
+    listed = [f"{name!r} ({where})" for where, name in unknown][:SHOWN]
     more = len(unknown) - SHOWN
     shown = ", ".join([*listed, *([f"and {more} more"] if more > 0 else [])])
     if not _somebody_is_there():
@@ -127,7 +127,7 @@ def _agreed(file: Path, unknown: dict[str, str]) -> list[str]:
             f"{VARIABLE}"
         )
     typer.echo(f"{file} was not written by you here, or was changed since, and this calls what it names:", err=True)
-    typer.echo("\n".join(f"  {where or 'the config'}: {name!r}" for where, name in unknown.items()), err=True)
+    typer.echo("\n".join(f"  {where or 'the config'}: {name!r}" for where, name in unknown), err=True)
     if not typer.confirm("Whoever wrote it decides what that does. Do you trust it?", err=True):
         raise ConfigError(f"{file}: nothing was called")
     return names
