@@ -2,7 +2,9 @@
 
 The same run is made with one batch of 16 sentences for an update, and with four micro-batches of 4. Told how many
 tokens each loss is a mean over, the trainer gives every token the same weight, and both runs end with the same model.
-Without that number a micro-batch weighs as much as it has sentences, and the runs drift apart.
+Told the number of sentences instead, it weighs a micro-batch by that, and the runs drift apart. Told nothing, it sees
+that the cross-entropy of this verb ignores targets, and refuses to go on. Where the loss is the trainer's own,
+`loss_func=CrossEntropyLoss()`, it counts by itself.
 """
 
 import argparse
@@ -44,7 +46,7 @@ class TokenTrainer(Trainer):
         loss = cross_entropy(outputs.flatten(0, 1), following.flatten(), ignore_index=PADDING)
         output = {"loss": loss, "model_outputs": outputs, "batch_size": len(words)}
         # A tensor, which stays on the device: reading it would make the step wait.
-        return output | ({"num_items_in_batch": (following != PADDING).sum()} if self.counts_tokens else {})
+        return output | {"num_items_in_batch": (following != PADDING).sum() if self.counts_tokens else len(words)}
 
 
 def trained(micro_batch: int, accumulation: int, epochs: int, *, counts_tokens: bool) -> Tensor:

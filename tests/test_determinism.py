@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.interrupting import assert_same_bits, make_trainer, samples, state_of
-from treadle import TrainerCallback
+from treadle import Trainer, TrainerCallback
 from treadle.determinism import Deterministic
 from treadle.errors import ConfigError
 
@@ -125,3 +125,10 @@ def test_on_cuda_a_missing_setting_of_the_process_is_named(monkeypatch: pytest.M
 def test_on_cuda_either_setting_will_do(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
     Deterministic(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("given", ["no", "off", 2, None])
+def test_a_wish_that_is_no_truth_value_is_refused(given: Any) -> None:
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(ConfigError, match=rf"^deterministic={given!r} must be True or False$"):
+        Trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), deterministic=given)

@@ -24,8 +24,9 @@ from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistor
 from treadle.events.names import PEAK_MEMORY_MIB
 from treadle.execution import Compile, CompiledVerbs, GraphExecution, check_execution
 from treadle.falling_back import fell_back
-from treadle.gradients import REDUCTIONS
+from treadle.gradients import REDUCTIONS, WindowScale
 from treadle.handed_loader import HandedLoader
+from treadle.loss_items import MeansOverItems
 from treadle.memory import peak_device_memory
 from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
@@ -91,6 +92,11 @@ class Foundation:
     _eval_dataloader = HandedLoader(evaluation=True)
     _pad_uneven_eval_batches = False
     """A name of pytorch-accelerated's: here an evaluation counts every sample once, and pads nothing."""
+    ITEMS_REMEDY = (
+        'return "num_items_in_batch" beside "loss": the sum of the weights of the targets that are not ignored, '
+        "which treadle.loss_items.items_in(loss_func, targets) gives"
+    )
+    """What to do where a loss is a mean over something else than samples and does not say so."""
 
     def __init__(
         self,
@@ -134,6 +140,8 @@ class Foundation:
         self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
         self.on_nonfinite = on_nonfinite
         self.max_rollbacks = max_rollbacks
+        if not isinstance(deterministic, bool):
+            raise ConfigError(f"deterministic={deterministic!r} must be True or False")
         self.deterministic = deterministic
         self.microbatch = microbatch
         self.execution = execution
@@ -157,6 +165,7 @@ class Foundation:
         self._accelerator = AcceleratorFacade(self)  # type: ignore[arg-type]
         self._loss_tracker = LossTracker(self.progress)
         self._metrics = EvaluationMetrics(metrics)
+        self._means = MeansOverItems(self.ITEMS_REMEDY)
         self._tracked = Tracked()
         self._prepare_for_first_run()
         self.fire("on_init_end")
@@ -190,8 +199,10 @@ class Foundation:
         self._reason = ""
         self._next_due = 0
         # The update under way.
+        self._scale = WindowScale(self.loss_reduction)
         self._phase: Phase | None = None
         self._window_samples = 0
+        self._stage_items: Tensor | None = None
         self._clips = self._updated = False
         self._scheduled_by_step = True
         self._rate_factor = 1.0
@@ -311,6 +322,7 @@ class Foundation:
 
     def _log(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""
+        self._means.check()
         total, count, nonfinite = self._loss_tracker.take()
         if self.processes.distributed:
             total, count = self.processes.reduce([total, count])

@@ -1,6 +1,7 @@
 """One update: the gradient of a window, and what is done with it."""
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from treadle._running import Running
 from treadle.data import Batch, size_of
 from treadle.direct_step import direct_step
 from treadle.gradients import clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
+from treadle.loss_items import MeansSeen, count_targets, counted_in, criterion_of, items_in_window, says_items
 from treadle.losses import check_loss, default_loss, name_of
 from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
 from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
+
+NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
 class Updating(Running):
@@ -51,9 +55,12 @@ class Updating(Running):
             output, rider = (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
             loss = output["loss"]
             weight = self._weight(batch, output) if phase.stream.padded != position else 0
+            several = parts > 1 or rider is not None
+            counted = counted_in(output) if several and phase.stream.padded != position else None
             # What is recorded is a mean: a sum is divided by what it is over.
             if heard:
-                self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), weight)
+                recorded = weight if counted is None else counted.recorded(weight)
+                self._loss_tracker.update(loss if self._scale.mean else self._mean_loss(loss, weight), recorded)
             if gate is not None and gate.watches:
                 gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
@@ -61,7 +68,9 @@ class Updating(Running):
             if heard and listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
-            self.backward_step(loss if parts == 1 and rider is None else self._scale.share(loss, weight, rider))
+            if several:
+                loss = self._scale.share(loss, weight if counted is None else counted, rider)
+            self.backward_step(loss)
 
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
         """Have all micro-batches of `window` under way at once, through stages on different processes."""
@@ -72,6 +81,7 @@ class Updating(Running):
         self._scale.begin(len(window))
         counting = [batch for position, batch in enumerate(window) if position != phase.stream.padded]
         self._window_samples = sum(map(size_of, counting))
+        self._stage_items = items_in_window(self.loss_func, counting)
         with self.precision.autocast(phase.name):
             found = self.parallel.run_window(self.model, counting, self._stage_loss(), self._scale.factor)
         for output, size in found:
@@ -83,22 +93,27 @@ class Updating(Running):
 
     def _stage_loss(self) -> StageLoss:
         """Return how batches go into stages, and what comes of them at their end."""
-        return StageLoss(self.precision.for_loss(self.loss_func))
+        return StageLoss(self.precision.for_loss(self.loss_func), criterion_of(self.loss_func))
 
     def _stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Return what the losses of a window are means over, on every stage; the last one `found` them."""
-        return self._window_samples
+        return self._window_samples if self._stage_items is None else self._stage_items
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         rider: Tensor | None = None
-        if self._loss_module is None and self.precision.plain:
-            output = verb(batch)
-        else:
-            with self.precision.autocast(phase.name):
-                output, rider = self._wrapped_loss(phase, verb, batch, last)
-        if not self.recording and self.progress.visit_step == 0:
+        first = not self.recording and self.progress.visit_step == 0
+        seen = MeansSeen() if first and self._scale.pending and not self._is_compiled() else None
+        with NO_CONTEXT if seen is None else seen:
+            if self._loss_module is None and self.precision.plain:
+                output = verb(batch)
+            else:
+                with self.precision.autocast(phase.name):
+                    output, rider = self._wrapped_loss(phase, verb, batch, last)
+        if first:
             check_loss(output, verb=name_of(phase.loss))
+            if seen is not None and not says_items(output):
+                self._means.take(seen, name_of(phase.loss))
         return output, rider
 
     def _wrapped_loss(
@@ -188,7 +203,8 @@ class Updating(Running):
             A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
             is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
         """
-        return default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        return count_targets(output, self.loss_func, batch) if self._scale.pending else output
 
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from treadle.errors import ConfigError
 from treadle.fused_loss_kernel import AVAILABLE, score_rows_fused
@@ -49,6 +50,11 @@ def linear_cross_entropy(
     >>> round(loss.item(), 4)  # all five classes are alike: the logarithm of 5
     1.6094
     """
+    if has_torch_function_variadic(hidden, weight, targets):
+        options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows, "reduction": reduction}
+        tensors = (hidden, weight, targets)
+        watched: Tensor = handle_torch_function(linear_cross_entropy, tensors, *tensors, **options)
+        return watched
     _check_shapes(hidden, weight, targets)
     if reduction not in ("mean", "sum"):
         raise ConfigError(f"reduction={reduction!r} is not known; use 'mean' or 'sum'")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
+from treadle.loss_items import Counted
 
 REDUCTIONS = ("mean", "sum")
 SMALLEST = 1e-12
@@ -54,9 +55,11 @@ class WindowScale:
 
         Args:
             loss: Its loss.
-            weight: What the loss is a mean over: a number, or a tensor on the device.
+            weight: What the loss is a mean over: a number, a tensor on the device, or targets that were counted there.
             rider: A zero whose gradient collects the factors over all ranks.
         """
+        if isinstance(weight, Counted) and self.mean:
+            return self._share_counted(loss, weight, rider)
         weight = _exactly(weight, loss)
         if rider is None:
             return self._share_alone(loss, weight) if self.mean and self._parts > 1 else loss
@@ -67,6 +70,20 @@ class WindowScale:
         factor = self.factor(weight)
         shared: Tensor = loss * factor + rider * factor
         return shared
+
+    def _share_counted(self, loss: Tensor, counted: Counted, rider: Tensor | None) -> Tensor:
+        """Return the part that a loss over counted targets makes up; where all count, that of so many samples."""
+        exact = torch.promote_types(loss.dtype, torch.float32)
+        if rider is not None:
+            factor: Tensor = self.factor(counted.items).to(exact)
+            return loss * factor + rider * factor
+        if self._parts == 1:
+            return loss
+        self._nominal = self._nominal or counted.whole or 1
+        self._total = self._total + counted.items
+        # The same quotient as for samples, to the last bit; where nothing counts the loss is zero already.
+        quotient: Tensor = (self._nominal * self._parts / counted.items).to(exact)
+        return loss / quotient
 
     def factor(self, weight: Any) -> Any:
         """Return what the mean loss of a micro-batch of this weight is multiplied by, the same on every rank."""
@@ -100,9 +117,14 @@ class WindowScale:
             return
         expected = self._nominal * self._parts
         if isinstance(self._total, Tensor):
-            _multiply(gradients, expected / self._total.clamp_min(SMALLEST))
+            _multiply(gradients, (expected / self._total.clamp_min(SMALLEST)).to(_kind_of(gradients)))
         elif self._total not in (0, expected):
             _multiply(gradients, expected / self._total)
+
+
+def _kind_of(gradients: list[Tensor]) -> torch.dtype:
+    """Return the type that a factor of `gradients` is rounded to: theirs, or that of single precision."""
+    return torch.promote_types(gradients[0].dtype, torch.float32)
 
 
 def _exactly(weight: Any, loss: Tensor) -> Any:

@@ -54,7 +54,9 @@ def _models_own_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
             f"loss_func is None and {type(model).__name__} returned a {type(outputs).__name__} without a loss; "
             "pass loss_func=, return an object with .loss, or override calculate_train_batch_loss"
         )
-    return {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
+    output = {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
+    items = outputs.get("num_items_in_batch") if isinstance(outputs, Mapping) else None
+    return output if items is None else {**output, "num_items_in_batch": items}
 
 
 def model_inputs(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:

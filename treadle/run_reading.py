@@ -1,14 +1,17 @@
 """What the folder of a run holds, read without torch; what is not there or cannot be read is left out."""
 
-import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from treadle.bounded_reading import UnreadableError, parsed, read_object, read_text
 from treadle.errors import ConfigError
+from treadle.metric_rows import FileRows
 from treadle.run_status import FINISHED, STATUS, read_status
 
 CHECKPOINTS = "checkpoints"
@@ -16,7 +19,12 @@ PANELS = "panels"
 """The folder in a run's own that holds what a door has to show: pictures (SVG) and tables (JSON)."""
 TRIALS = "trials.json"
 """What a search over trials writes into its folder: what it is about, how many trials there are, its state."""
-UNFINISHED = "unfinished"
+UNFINISHED, UNREADABLE = "unfinished", "unreadable"
+MOST_VALUES = 20_000
+"""Values of a config, aliases counted as often as they are used; no run has as many."""
+LARGEST_CONFIG, DEEPEST = 2**20, 100
+_POINTER = re.compile(r"[\w.+-]{1,200}")
+Found = TypeVar("Found")
 LONGEST_LOG = 20_000
 """Characters of the log that a page shows: its end."""
 
@@ -76,25 +84,44 @@ class Run:
         state: What it is doing, or how it ended.
         message: Why it ended, in words.
         rows: The lines of its metrics.
+        metrics: What somebody made of the lines already, who reads them as they come.
         config: Its resolved settings.
         manifest: Where and with what it was made.
         starts: Its starts, in order.
         checkpoints: The checkpoints that are there, in order.
         panels: What its door shows of it.
         log: The end of what the console showed.
+        problems: What in the folder cannot be used, in words.
     """
 
     name: str
     path: Path
     state: str = UNFINISHED
     message: str = ""
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: Sequence[dict[str, Any]] = field(default_factory=list)
+    metrics: object = None
     config: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     starts: tuple[Start, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     panels: tuple[Panel, ...] = ()
     log: str = ""
+    problems: tuple[str, ...] = ()
+
+
+class _Problems:
+    """Reads parts of a folder, each for itself, and takes note of those that cannot be used."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def spared(self, read: Callable[[], Found], otherwise: Found) -> Found:
+        """Return what `read` does, or `otherwise` if that cannot be read."""
+        try:
+            return read()
+        except UnreadableError as error:
+            self.found.append(str(error))
+            return otherwise
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
@@ -120,20 +147,40 @@ def read_run(path: Path, name: str | None = None) -> Run:
     if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file() and not is_search(path):
         what = "is not the folder of a run" if path.exists() else "is not there"
         raise ConfigError(f"{path} {what}; the folder of a run holds {CHECKPOINTS}/ and metrics.jsonl")
-    manifest, status = read_json(path / "manifest.json"), read_status(path)
+    problems, nothing = _Problems(), dict[str, Any]()
+    manifest = problems.spared(lambda: read_object(path / "manifest.json"), nothing)
+    problems.spared(lambda: read_object(path / STATUS), nothing)
+    newest = problems.spared(lambda: read_object(_newest(path) / "manifest.json"), nothing)
+    status, lines = read_status(path), path / "metrics.jsonl"
+    log = problems.spared(lambda: read_text(path / "log.txt", most=4 * LONGEST_LOG, end=True), "")
     return Run(
         name=name or path.resolve().name,
         path=path,
-        state=state_of(path, read_json(newest_of(path) / "manifest.json")),
+        state=state_of(path, newest),
         message=_trials(path) if status is None else status.message,
-        rows=read_lines(path / "metrics.jsonl"),
-        config=read_config(path) or _about(path),
+        rows=FileRows(lines),
+        config=problems.spared(lambda: _config(path), nothing) or _about(path),
         manifest=manifest,
         starts=tuple(_starts(manifest)),
         checkpoints=tuple(_checkpoints(path)),
         panels=tuple(read_panels(path)),
-        log=_read_text(path / "log.txt")[-LONGEST_LOG:],
+        log=log[-LONGEST_LOG:],
+        problems=tuple(dict.fromkeys(problems.found)),
     )
+
+
+def read_any_run(path: Path, name: str | None = None) -> Run:
+    """Return what the folder of a run holds, whatever is in it: one that cannot be read says why.
+
+    Raises:
+        ConfigError: `path` is not the folder of a run.
+    """
+    try:
+        return read_run(path, name)
+    except ConfigError:
+        raise
+    except Exception as error:  # of many runs, one that nobody has thought of must not hide the others
+        return Run(name or path.name, path, state=UNREADABLE, problems=(f"{type(error).__name__}: {error}",))
 
 
 def is_search(path: Path) -> bool:
@@ -157,34 +204,84 @@ def newest_of(run: Path) -> Path:
     return run / CHECKPOINTS / (pointed(run, "last") or "none")
 
 
+def _newest(run: Path) -> Path:
+    """Return the same; a pointer that names nothing is a problem."""
+    text = read_text(run / CHECKPOINTS / "last", most=4096).strip()
+    if text and not _POINTER.fullmatch(text):
+        raise UnreadableError(f"{CHECKPOINTS}/last names no checkpoint")
+    return newest_of(run)
+
+
 def pointed(run: Path, name: str) -> str | None:
     """Return the checkpoint that a pointer of a run, such as "last", names."""
-    return _read_text(run / CHECKPOINTS / name).strip() or None
+    text = _read_text(run / CHECKPOINTS / name).strip()
+    return text if _POINTER.fullmatch(text) else None
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of JSON in a file that are whole."""
-    return [line for line in map(_parsed, _read_text(path).splitlines()) if line]
+    """Return the lines of metrics in a file that are whole."""
+    return list(FileRows(path))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is none."""
-    return _parsed(_read_text(path))
+    return parsed(_read_text(path)) or {}
 
 
 def read_config(run: Path) -> dict[str, Any]:
+    """Return the settings of a run as plain data; none if they cannot be read."""
+    try:
+        return _config(run)
+    except UnreadableError:
+        return {}
+
+
+def _config(run: Path) -> dict[str, Any]:
     """Return the settings of a run as plain data; no code is looked up for what a tag names."""
     import yaml  # type: ignore[import-untyped]
 
     class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """Reads what carries a tag as the data under it."""
+        """Reads what carries a tag as the data under it, and merges no mappings, which could take for ever."""
+
+        def flatten_mapping(self, node: Any) -> None:
+            """Merge nothing."""
 
     Plain.add_multi_constructor("!", _untagged)
+    text = read_text(run / "config.yaml", most=LARGEST_CONFIG)
+    if _depth(text) > DEEPEST:
+        # The reader would take the square of it, in time.
+        raise UnreadableError(f"config.yaml cannot be read: it has more than {DEEPEST} brackets inside of each other")
     try:
-        content = yaml.load(_read_text(run / "config.yaml"), Loader=Plain)
-    except yaml.YAMLError:
+        content = yaml.load(text, Loader=Plain)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise UnreadableError(f"config.yaml cannot be read: {str(error).splitlines()[0]}") from error
+    if content is None:
         return {}
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        raise UnreadableError("config.yaml holds no settings")
+    _require_few(content)
+    return content
+
+
+def _depth(text: str) -> int:
+    """Return how many brackets are open at most, strings not told from others."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _require_few(content: Any) -> None:
+    """Refuse a config that is larger than its file, since it names parts of itself again and again."""
+    waiting, count = [(content, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if count > MOST_VALUES or depth > DEEPEST:
+            raise UnreadableError(f"config.yaml has more than {MOST_VALUES:,} values, or parts that hold themselves")
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        waiting += [(item, depth + 1) for item in inner]
 
 
 def _untagged(loader: Any, suffix: str, node: Any) -> Any:
@@ -230,7 +327,8 @@ def _checkpoints(run: Path) -> Iterator[Checkpoint]:
         manifest = read_json(folder / "manifest.json")
         if isinstance(manifest.get("step"), int):
             pointers = tuple(name for name, target in names.items() if target == folder.name)
-            yield Checkpoint(manifest["step"], sum(file.stat().st_size for file in folder.iterdir()), pointers)
+            with suppress(OSError):  # a run that is under way removes what it no longer needs
+                yield Checkpoint(manifest["step"], sum(file.stat().st_size for file in folder.iterdir()), pointers)
 
 
 def read_panels(folder: Path) -> Iterator[Panel]:
@@ -248,14 +346,6 @@ def read_panels(folder: Path) -> Iterator[Panel]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_text(path)
+    except UnreadableError:
         return ""
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

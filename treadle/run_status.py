@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from treadle.bounded_reading import UnreadableError, read_object
 from treadle.errors import CheckpointError
 from treadle.process_identity import machine, start_of
 
@@ -67,12 +68,17 @@ def read_status(run: Path) -> RunStatus | None:
 def recorded_status(run: Path) -> RunStatus | None:
     """Return what the run in a folder last said of itself, whether that still holds or not."""
     try:
-        content: Any = json.loads((run / STATUS).read_text(encoding="utf-8"))
-        known = {name: value for name, value in content.items() if name in RunStatus.__dataclass_fields__}
-        known["command"] = tuple(known.get("command", ()))
-        return RunStatus(**known)
-    except (OSError, ValueError, TypeError, AttributeError):
+        content = read_object(run / STATUS)
+    except UnreadableError:
         return None
+    known = {name: value for name, value in content.items() if name in RunStatus.__dataclass_fields__}
+    if isinstance(known.get("command"), list):
+        known["command"] = tuple(map(str, known["command"]))
+    kinds: dict[str, Any] = {name: type(value) for name, value in asdict(RunStatus("")).items()}
+    kinds["since"] = (int, float)
+    # What is of another kind was not written by a run.
+    fits = known.get("state") and all(isinstance(value, kinds[name]) for name, value in known.items())
+    return RunStatus(**known) if fits else None
 
 
 def may_live(status: RunStatus) -> bool:

@@ -35,7 +35,7 @@ train:
 
 def written(folder: Path, **sections: Any) -> ConfigDict:
     """Return a YAML config with `sections` over the usual ones, as it is read from a file."""
-    config = LazyConfig.load(_file(folder, YAML))
+    config = LazyConfig.load(_file(folder, YAML.replace("output_dir: out", f"output_dir: {folder / 'out'}")))
     for name, value in sections.items():
         merged = {**dict(config.get(name) or {}), **value} if isinstance(value, dict) else value
         config = ConfigDict({**config, name: merged})
@@ -266,12 +266,24 @@ def test_a_misspelt_key_is_refused_in_yaml_and_in_ones_own_dict(
             "unknown key 'tokenization.make_vocab_size_divisible' in {file}; did you mean "
             "'tokenization.make_vocab_size_divisible_by'?",
         ),
+        ({"optim": "sgd"}, "optim='sgd' in {file} must be a LazyCall or a mapping"),
+        ({"model": "gpt"}, "model='gpt' in {file} must be a LazyCall or a mapping"),
+        ({"dataloader": {"train": "data"}}, "dataloader.train='data' in {file} must be a LazyCall, a list or None"),
+        ({"tokenization": {"tokenizer": "bert"}}, "tokenization.tokenizer='bert' in {file} must be a LazyCall or None"),
         ({"train": 5}, "train=5 in {file} must be a mapping with some of ['output_dir', "),
     ],
 )
 def test_the_names_around_train_are_looked_at_too(tmp_path: Path, sections: dict[str, Any], message: str) -> None:
     told = refusal(lambda: DefaultTrainer(written(tmp_path, **sections)))
     assert told.startswith(message.format(file=tmp_path / "own.yaml"))
+
+
+def test_an_optimizer_that_was_made_already_is_refused(tmp_path: Path) -> None:
+    made = make_config(tmp_path)
+    made.optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    told = refusal(lambda: DefaultTrainer(made))
+    assert told.startswith("optim=SGD (")
+    assert told.endswith(" must be a LazyCall of an optimizer; its parameters are the model's")
 
 
 def test_keys_of_ones_own_are_kept_and_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.report.runs import make_run, rows_of
 from treadle.errors import ConfigError
+from treadle.report import serving
 from treadle.report.serving import ReportServer
 from treadle.run_panels import write_picture
 
@@ -85,3 +88,42 @@ def test_a_new_panel_is_something_new(server: ReportServer, tmp_path: Path) -> N
     assert server.tag() != before
     shown = json.loads(ask(server, "/data.json")[2])["runs"][0]["panels"]
     assert [(panel["title"], panel["svg"]) for panel in shown] == [("a picture", "<svg/>")]
+
+
+def test_connections_that_say_nothing_hold_no_more_than_some_threads(
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving._Answer, "timeout", 0.5)
+    before = threading.active_count()
+    silent = [socket.create_connection(server.server_address[:2]) for _ in range(60)]
+    try:
+        most = 0
+        while (status := _status_or_none(server)) != 200:
+            most = max(most, threading.active_count() - before)
+            time.sleep(0.01)
+    finally:
+        for one in silent:
+            one.close()
+    assert most <= serving.MOST_THREADS
+    assert status == 200
+
+
+def _status_or_none(server: ReportServer) -> int | None:
+    try:
+        return ask(server, "/data.json")[0]
+    except (ConnectionError, http.client.HTTPException):
+        return None  # there was no room
+
+
+def test_a_browser_that_leaves_in_the_middle_brings_no_traceback(
+    server: ReportServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        one = socket.create_connection(server.server_address[:2])
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # it leaves without a goodbye
+        one.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1:1\r\n\r\n")
+        one.close()
+    assert ask(server, "/data.json")[0] == 200
+    while any("process_request_thread" in thread.name for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert "Traceback" not in capfd.readouterr().err

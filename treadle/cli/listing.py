@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from treadle.bounded_reading import printable
 from treadle.cli.reporting import reported
 from treadle.cli.run_facts import RunFacts, facts_of, find_runs
 from treadle.errors import ConfigError
 
-COLOURS = {"running": "green", "finished": "blue", "failed": "red", "killed": "red"}
+COLOURS = {"running": "green", "finished": "blue", "failed": "red", "killed": "red", "unreadable": "red"}
 
 
 def runs(
@@ -55,15 +56,19 @@ def _show(found: list[RunFacts]) -> None:
         limit = "" if facts.limit is None else f"/{facts.limit}"
         best = "" if facts.best is None else f"{facts.best_metric} {facts.best:.4g}"
         table.add_row(
-            Text(facts.name),
+            Text(printable(facts.name)),
             f"{'' if facts.step is None else facts.step}{limit}",
-            Text(facts.state, style=COLOURS.get(facts.state, "")),
+            Text(printable(facts.state), style=COLOURS.get(facts.state, "")),
             "" if facts.loss is None else f"{facts.loss:.4g}",
-            Text(best),
+            Text(printable(best)),
             duration(facts.age),
             size(facts.size),
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for facts in found:
+        for problem in facts.problems:
+            console.print(Text(printable(f"{facts.name}: {problem}"), style="red"))
 
 
 def duration(seconds: float) -> str:

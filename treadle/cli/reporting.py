@@ -11,6 +11,7 @@ from types import FrameType
 
 import typer
 
+from treadle.bounded_reading import printable
 from treadle.cli import worker
 from treadle.errors import TreadleError
 from treadle.leaving import EXIT_CODE, PreemptedExit
@@ -104,7 +105,7 @@ def complain(command: str, message: str) -> None:
 
 
 def _message(command: str, message: str) -> str:
-    return fitted(f"treadle {command}: {message}", sys.stderr.isatty())
+    return fitted("\n".join(map(printable, f"treadle {command}: {message}".split("\n"))), sys.stderr.isatty())
 
 
 def fitted(text: str, is_terminal: bool) -> str:

@@ -1,15 +1,15 @@
 """What the folder of a run tells, read without torch."""
 
-import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treadle.run_reading import find_runs, newest_of, read_config, read_json, read_lines, state_of
+from treadle.metric_rows import MetricLines, is_number
+from treadle.run_reading import UNREADABLE, find_runs, newest_of, read_any_run, read_json
 
 __all__ = ["RunFacts", "facts_of", "find_runs"]
 
@@ -34,6 +34,7 @@ class RunFacts:
         best: The best value of it.
         age: Seconds since something was written.
         size: The bytes of all its files.
+        problems: What in its folder cannot be used, in words.
     """
 
     name: str
@@ -45,27 +46,62 @@ class RunFacts:
     best: float | None
     age: float
     size: int
+    problems: tuple[str, ...] = ()
 
 
 def facts_of(run: Path, folder: Path) -> RunFacts:
     """Return what the folder of a run tells; what cannot be read is left out."""
-    lines = read_lines(run / "metrics.jsonl")
+    name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
+    try:
+        return _facts(run, name)
+    except Exception as error:  # of many runs, one that nobody has thought of must not hide the others
+        problem = f"{type(error).__name__}: {error}"
+        return RunFacts(name, UNREADABLE, None, None, None, None, None, age=0.0, size=0, problems=(problem,))
+
+
+def _facts(run: Path, name: str) -> RunFacts:
+    found = read_any_run(run, name)
     manifest = read_json(newest_of(run) / "manifest.json")
-    steps = [step for step in (manifest.get("step"), *(line.get("step") for line in lines[-1:])) if step is not None]
-    metric, mode = _watched(run)
-    values = [line[metric] for line in lines if _is_finite(line.get(metric))]
+    metric, mode = _watched(found.config)
+    told = _Told(metric, max if mode == "max" else min)
+    lines = MetricLines(run / "metrics.jsonl")
+    for rows in lines.read(unfinished=True):
+        told.add(rows)
+    saved_at: Any = manifest.get("step")
+    steps = [int(step) for step in (saved_at, told.step) if is_number(step)]
+    planned = manifest.get("planned")
+    limit = planned.get("steps") if isinstance(planned, dict) else None
     files = list(_files(run))
     return RunFacts(
-        name=str(run.relative_to(folder)) if run != folder else run.name or str(run),
-        state=state_of(run, manifest),
+        name=name,
+        state=found.state,
         step=max(steps, default=None),
-        limit=manifest.get("planned", {}).get("steps"),
-        loss=next((loss for line in reversed(lines) if (loss := _loss(line)) is not None), None),
-        best_metric=metric if values else None,
-        best=(max if mode == "max" else min)(values) if values else None,
+        limit=limit if isinstance(limit, int) else None,
+        loss=told.loss,
+        best_metric=None if told.best is None else metric,
+        best=told.best,
         age=max(0.0, time.time() - max((file.st_mtime for file in files), default=time.time())),
         size=sum(file.st_size for file in files),
+        problems=(*found.problems, *lines.told()),
     )
+
+
+class _Told:
+    """What the lines of a run's metrics told last, and told best; none of them is kept."""
+
+    def __init__(self, metric: str, better: Callable[[float, float], float]) -> None:
+        self._metric, self._better = metric, better
+        self.step: Any = None
+        self.loss: float | None = None
+        self.best: float | None = None
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Take in the next lines."""
+        self.step = rows[-1].get("step", self.step)
+        self.loss = next((loss for row in reversed(rows) if (loss := _loss(row)) is not None), self.loss)
+        values = [row[self._metric] for row in rows if is_number(row.get(self._metric))]
+        for value in values:
+            self.best = value if self.best is None else self._better(self.best, value)
 
 
 def _loss(line: dict[str, Any]) -> float | None:
@@ -74,17 +110,13 @@ def _loss(line: dict[str, Any]) -> float | None:
     return float(value) if isinstance(value, (int, float)) or value in ("nan", "inf", "-inf") else None
 
 
-def _watched(run: Path) -> tuple[str, str]:
+def _watched(config: dict[str, Any]) -> tuple[str, str]:
     """Return the metric that decides which checkpoint is best, and whether the largest or the smallest wins."""
     try:
-        evaluation = read_config(run)["train"]["evaluation"]
+        evaluation = config["train"]["evaluation"]
         return str(evaluation["eval_metric"]), str(evaluation["eval_mode"])
     except (KeyError, TypeError):
         return FALLBACK_METRIC
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _files(run: Path) -> Iterator[os.stat_result]:

@@ -16,7 +16,8 @@ from treadle.cli.sources import load_config
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
-from treadle.nas.search.placing import with_values
+from treadle.nas.search.dimensions import Categorical
+from treadle.nas.search.placing import dimensions_in, with_values
 from treadle.run_reading import PANELS
 
 TRAINING = "treadle.cli.search_trial.train_trial"
@@ -89,7 +90,26 @@ def _subject(config: ConfigDict, folder: Path) -> tuple[Any, Any]:
         return config.space, config.trainer
     if "objective" in config:
         return _without(config, OWN), config.objective
-    return _without(config, ("search",)), LazyCall(TRAINING)(folder=str(folder))
+    trained = _without(config, ("search",))
+    _check_values(trained)
+    return trained, LazyCall(TRAINING)(folder=str(folder))
+
+
+def _check_values(config: Any) -> None:
+    """Look at the keys of a config with every value that is listed for them, before a trial fails by one.
+
+    Raises:
+        ConfigError: A key is misspelt, or one of the values is none that its key takes.
+    """
+    from treadle.engine.building import complete
+
+    dimensions = dimensions_in(config)
+    first = {label: dimension.options()[0] for label, dimension in dimensions.items()}
+    complete(with_values(config, first))
+    for label, dimension in dimensions.items():
+        others = dimension.options()[1:] if isinstance(dimension, Categorical) else dimension.options()[-1:]
+        for value in others:
+            complete(with_values(config, {**first, label: value}))
 
 
 def _without(config: ConfigDict, keys: Sequence[str]) -> Any:

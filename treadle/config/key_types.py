@@ -41,6 +41,7 @@ _WORDS: dict[Any, str] = {
     str: "text",
     PathLike: "a path",
     dict: "a mapping",
+    list: "a list",
     LazyCall: "a LazyCall",
     type(None): "None",
 }
@@ -80,13 +81,13 @@ def _keys_of(node: Any, kinds: Mapping[str, Any], least: Mapping[str, int], abov
     return found
 
 
-def check_section(config: DictConfig, section: str, known: Keys) -> list[str]:
+def check_section(config: DictConfig, section: str, known: Keys | Key) -> list[str]:
     """Check the keys of a section and their values, at every level; texts such as `off` become truth values in place.
 
     Args:
         config: the whole config.
         section: the key of it to look at.
-        known: what the keys of the section may hold.
+        known: what the keys of the section may hold, or the section itself if it has none.
 
     Returns:
         The keys that are not known and resemble none, in full.
@@ -94,7 +95,8 @@ def check_section(config: DictConfig, section: str, known: Keys) -> list[str]:
     Raises:
         ConfigError: a value is none that its key takes, or a key is nearly one that is known, or one of another place.
     """
-    elsewhere = {name.rpartition(".")[2]: name for name in _paths(known, f"{section}.")}
+    below = known if isinstance(known, Mapping) else {}
+    elsewhere = {name.rpartition(".")[2]: name for name in _paths(below, f"{section}.")}
     return list(_checked(config, config, section, known, section, elsewhere))
 
 
@@ -189,8 +191,8 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, (ListConfig, list, tuple)) and all(_is(item, get_args(kind)[0]) for item in value)
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    if kind is dict:
-        return isinstance(value, (DictConfig, dict))
+    if kind in (dict, list):
+        return isinstance(value, (DictConfig, dict) if kind is dict else (ListConfig, list, tuple))
     if kind is LazyCall:
         # An object that was made already is as good.
         return is_lazy(value) or not isinstance(value, (DictConfig, ListConfig, *_SCALARS))

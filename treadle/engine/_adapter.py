@@ -108,6 +108,11 @@ class EngineCore(Splitting):
         data_time: How long it took to come.
     """
 
+    ITEMS_REMEDY = (
+        "have the model return num_items_in_batch among its losses: the sum of the weights of the targets that are not "
+        "ignored, which treadle.loss_items.items_in(loss_func, targets) gives"
+    )
+
     def __init__(self, face: "TrainerBase", plan: StepPlan, options: CoreOptions) -> None:
         self.plan, self.options = plan, options
         self.fetch_began = self.data_time = 0.0
@@ -356,6 +361,7 @@ class EngineCore(Splitting):
 
     def _log(self) -> None:
         """Read what was put since the last time, and act on a number that is not finite; writing is for hooks."""
+        self._means.check()
         self._loss_tracker.take()
         self._put_state_of_updates()
         first, self._checked = self._checked, self.progress.step

@@ -188,6 +188,8 @@ def build_tokenizer(cfg: Any) -> Any:
 def build_optimizer(cfg: Any, model: nn.Module) -> Any:
     """Build the optimizer over the parameters of `model`, or over the groups that `optim.params` makes of them."""
     require(cfg, "optim")
+    if not isinstance(cfg.optim, DictConfig):
+        raise ConfigError(f"optim={cfg.optim!r} must be a LazyCall of an optimizer; its parameters are the model's")
     params = cfg.optim.get("params")
     groups = list(model.parameters()) if params is None else build_node(params, model=model)
     return instantiate(cfg.optim, params=groups)

@@ -1,10 +1,10 @@
 """The keys of a config that this door reads: each is there or misspelt, and holds what it can mean."""
 
 import logging
-from typing import Any
 
 from omegaconf import DictConfig
 
+from treadle.config import LazyCall
 from treadle.config.key_types import Key, Keys, check_section, origin, packaged_keys
 from treadle.config.nodes import children, is_lazy
 from treadle.errors import ConfigError, did_you_mean
@@ -14,11 +14,13 @@ logger = logging.getLogger(__name__)
 SECTIONS = ("model", "optim", "dataloader", "tokenization", "train", "graph", "trainer")
 """The names at the top of a config that say what is built; a file may have any others for its own use."""
 
-_CHECKED: dict[str, Keys | str] = {
+_CHECKED: dict[str, Keys | Key | str] = {
+    "model": Key(LazyCall | dict),
+    "optim": Key(LazyCall | dict),
     "train": "common/train.py",
     "graph": "common/models/graph.py",
-    "dataloader": {"train": Key(Any), "test": Key(Any)},
-    "tokenization": {"tokenizer": Key(Any), "make_vocab_size_divisible_by": Key(int, 1)},
+    "dataloader": {"train": Key(LazyCall | list | None), "test": Key(LazyCall | dict | list | None)},
+    "tokenization": {"tokenizer": Key(LazyCall | None), "make_vocab_size_divisible_by": Key(int, 1)},
 }
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from treadle.data import Batch
 from treadle.errors import DataError
+from treadle.loss_items import Criterion
 from treadle.losses import model_inputs, targets_of
 
 TARGETS = "targets"
@@ -33,10 +34,11 @@ class StageLoss:
     Args:
         loss_func: Called with outputs and targets; None if the last module takes targets and returns the loss, or a
             dict with it as "loss".
+        criterion: What `loss_func` does with its targets, if it is a cross-entropy.
     """
 
-    def __init__(self, loss_func: Any) -> None:
-        self._loss_func = loss_func
+    def __init__(self, loss_func: Any, criterion: Criterion | None = None) -> None:
+        self._loss_func, self._criterion = loss_func, criterion
 
     def enter(self, batch: Batch) -> Entry:
         """Return what `batch` is to the modules."""
@@ -49,7 +51,11 @@ class StageLoss:
         """
         targets = ending[TARGETS]
         if self._loss_func is not None:
-            return {"loss": self._loss_func(last(hidden), targets)}
+            loss = self._loss_func(last(hidden), targets)
+            if self._criterion is None or targets.is_floating_point():
+                return {"loss": loss}
+            items = self._criterion.items_of(targets).to(torch.promote_types(loss.dtype, torch.float32))
+            return {"loss": torch.where(items > 0, loss, 0.0), "num_items_in_batch": items}
         outputs = last(hidden, targets)
         return {"loss": outputs["loss"] if isinstance(outputs, Mapping) else outputs}
 

@@ -210,7 +210,7 @@ class _Loaders:
             return SequenceTrainDataLoader(config, self._train, self._training_negatives(), shuffle)
         if config["train_last_stretch_only"]:
             raise ConfigError("train_last_stretch_only=True has no use without train_all_positions; set that, too")
-        if isinstance(self._train, KnowledgeBasedDataset):
+        if isinstance(self._train, KnowledgeBasedDataset) and not isinstance(self._train, SequentialDataset):
             return KnowledgeBasedDataLoader(config, self._train, self._training_negatives(), shuffle=shuffle)
         return TrainDataLoader(config, self._train, self._training_negatives(), shuffle)
 

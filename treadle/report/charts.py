@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from treadle.events import names
@@ -85,11 +86,13 @@ def is_loss(name: str) -> bool:
     return name.removesuffix("_epoch").endswith("loss")
 
 
+@lru_cache(4096)  # asked for every value of every line
 def is_evaluation(name: str) -> bool:
     """Whether a metric is of an evaluation."""
     return name.replace("/", "_").split("_")[0] in EVALUATIONS
 
 
+@lru_cache(4096)
 def of_evaluations(name: str) -> bool:
     """Whether a metric in the line of an evaluation is that evaluation's: it may have any name of the user's."""
     other = name in POSITION or name in TITLES or name in HIDDEN or name in GRADIENTS

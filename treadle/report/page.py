@@ -15,7 +15,7 @@ from treadle.checkpoint.durable import replace_text
 from treadle.errors import CheckpointError, ConfigError, TreadleError
 from treadle.optional import require
 from treadle.report.payload import names_of, payload_of
-from treadle.run_reading import Panel, Run, read_panels, read_run
+from treadle.run_reading import Panel, Run, read_any_run, read_panels
 
 NAME = "report.html"
 
@@ -43,7 +43,7 @@ def write_report(
     if target.suffix.lower() not in ("", ".html", ".htm"):
         raise ConfigError(f"{target}: a report is a page of HTML; give it a name that ends in .html")
     panels = () if together is None else tuple(read_panels(together))
-    found = [read_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
+    found = [read_any_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
     page = page_of(found, panels=panels, title=title)
     try:
         replace_text(target, page)

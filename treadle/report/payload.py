@@ -1,16 +1,16 @@
 """What a page knows of its runs, as plain data."""
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from treadle.events import names
+from treadle.metric_rows import FileRows, is_number
 from treadle.nested import leaves
 from treadle.report.charts import charts_of, is_evaluation, of_evaluations
-from treadle.report.series import series_of
-from treadle.run_reading import Panel, Run
+from treadle.report.series import Curves
+from treadle.run_reading import Panel, Run, Start
 
 FACTS = ("packages", "environment", "git", "command", "seed", "processes")
 """What of a manifest a page shows."""
@@ -23,24 +23,25 @@ def payload_of(runs: list[Run], panels: Sequence[Panel] = ()) -> dict[str, Any]:
         runs: The runs.
         panels: What is to be shown of all of them together.
     """
-    described = [_described(run) for run in runs]
+    found = [metrics_of(run) for run in runs]
+    described = [_described(run, metrics) for run, metrics in zip(runs, found, strict=True)]
     metrics = dict.fromkeys(name for run in described for name in run["series"])
     return {
         "runs": described,
         "panels": [_panel(panel) for panel in panels],
         "charts": [chart.plain() for chart in charts_of(metrics)],
-        "evaluations": _evaluations(runs),
+        "evaluations": _evaluations(found),
         "differences": _differences(runs),
     }
 
 
-def _described(run: Run) -> dict[str, Any]:
+def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
     return {
         "name": run.name,
         "state": run.state,
-        "message": run.message,
-        "step": max((int(row.get("step", 0)) for row in run.rows), default=0),
-        "series": series_of(run),
+        "message": "; ".join([*filter(None, [run.message]), *run.problems, *metrics.problems]),
+        "step": metrics.step,
+        "series": metrics.curves.plain(),
         "starts": [{"step": start.step, "time": start.time} for start in run.starts],
         "checkpoints": [{"step": one.step, "size": one.size, "names": one.names} for one in run.checkpoints],
         "config": {key: _shown(value) for key, value in leaves(run.config).items()},
@@ -66,29 +67,74 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _evaluations(runs: list[Run]) -> dict[str, Any]:
+def _evaluations(metrics: list["Metrics"]) -> dict[str, Any]:
     """Return the table of the last, lowest and highest value of every metric that an evaluation reported."""
     found: dict[str, list[dict[str, float] | None]] = {}
-    for place, run in enumerate(runs):
-        known = _named_by_engine(run)
-        for row in run.rows:
-            evaluates = any(map(is_evaluation, row))
-            for name, value in row.items():
-                wanted = of_evaluations(name) and (evaluates or name in known)
-                if wanted and isinstance(value, (int, float)) and math.isfinite(value):
-                    cells = found.setdefault(name, [None] * len(runs))
-                    cells[place] = _joined(cells[place], float(value))
+    for place, one in enumerate(metrics):
+        for name, cell in one.evaluations().items():
+            found.setdefault(name, [None] * len(metrics))[place] = cell
     return dict(sorted(found.items()))
 
 
-def _named_by_engine(run: Run) -> set[str]:
-    """Return what stands in lines without the sum of losses that all lines of training have; none in other doors.
+class Metrics:
+    """What the rows of a run's metrics come to on a page; they may be fed bit by bit, and none of them is kept.
 
-    The engine evaluates under any name, in the lines of training too; the line that the end of training writes says
-    which names these are.
+    Args:
+        starts: The starts of the run.
+
+    Attributes:
+        step: The last step.
+        problems: What of the lines could not be used, in words.
     """
-    alone = [row for row in run.rows if names.TOTAL_LOSS not in row]
-    return {name for row in alone for name in row} if len(alone) < len(run.rows) else set()
+
+    def __init__(self, starts: Iterable[Start] = ()) -> None:
+        self.step, self.problems = 0, list[str]()
+        self.curves = Curves(starts)
+        self._rows, self._alone, self._named_alone = 0, 0, set[str]()
+        # What evaluations reported in lines of their own kind, and in any line.
+        self._of_evaluations: dict[str, dict[str, float]] = {}
+        self._of_all: dict[str, dict[str, float]] = {}
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Take in the next rows."""
+        self.curves.add(rows)
+        for row in rows:
+            self.step = max(self.step, int(row.get("step", 0)))
+            self._rows += 1
+            if names.TOTAL_LOSS not in row:
+                self._alone += 1
+                self._named_alone.update(row)
+            evaluates = any(map(is_evaluation, row))
+            for name, value in row.items():
+                if of_evaluations(name) and is_number(value):
+                    self._of_all[name] = _joined(self._of_all.get(name), float(value))
+                    if evaluates:
+                        self._of_evaluations[name] = _joined(self._of_evaluations.get(name), float(value))
+
+    def evaluations(self) -> dict[str, dict[str, float]]:
+        """Return the last, lowest and highest value of every metric that an evaluation reported.
+
+        The engine evaluates under any name, in the lines of training too; lines without the sum of losses that all
+        lines of training have, as the end of training writes one, say which names these are. Other doors have no line
+        with such a sum.
+        """
+        known = self._named_alone if self._alone < self._rows else set()
+        return {**self._of_evaluations, **{name: cell for name, cell in self._of_all.items() if name in known}}
+
+
+def metrics_of(run: Run) -> Metrics:
+    """Return what the rows of a run come to."""
+    if isinstance(run.metrics, Metrics):
+        return run.metrics
+    found = Metrics(run.starts)
+    if isinstance(run.rows, FileRows):
+        lines = run.rows.lines()
+        for rows in lines.read(unfinished=True):
+            found.add(rows)
+        found.problems = lines.told()
+    else:
+        found.add(run.rows)
+    return found
 
 
 def _joined(cell: dict[str, float] | None, value: float) -> dict[str, float]:

@@ -1,16 +1,23 @@
 """The curves of a run: one for each metric, thinned to what a screen can show."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from treadle.events.names import TIME, WALL_TIME
+from treadle.metric_rows import is_number
 from treadle.run_reading import Run, Start
 
 MOST_POINTS = 1000
 """Points of one curve on a page: more than its pixels; all of them are in metrics.jsonl."""
 EARLIEST = 1e9
 """Seconds since 1970 of a moment before any run; less is a duration."""
+MOST_CURVES = 2000
+"""Metrics of a run that are shown; more names than that are no metrics."""
+KEPT = 8
+"""How many times the points of a page a curve may have while it is read."""
+NO_NUMBERS = ("nan", "inf", "-inf")
+"""What metrics say for a value that JSON has no number for."""
 POSITION = ("step", "epoch", WALL_TIME)
 """What a line of metrics says of where it stands."""
 
@@ -23,19 +30,52 @@ class Point(NamedTuple):
     value: float | None
 
 
+class Curves:
+    """The curves of a run, thinned while they are fed: a run of any length takes the memory of a few screens.
+
+    Args:
+        starts: The starts of the run.
+        most: Points that a curve has on a page.
+    """
+
+    def __init__(self, starts: Iterable[Start] = (), most: int = MOST_POINTS) -> None:
+        self._clock, self._most = Clock(starts), most
+        self._points: dict[str, list[Point]] = {}
+
+    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Take in the next rows of the run."""
+        for row, seconds in zip(rows, self._clock.seconds(rows), strict=True):
+            # Files of earlier versions have one name for the moment of a line and, in the engine's, for the time of a
+            # step.
+            position = POSITION if WALL_TIME in row else (*POSITION, TIME)
+            step = int(row.get("step", 0))
+            for name, value in row.items():
+                if name in position or not (isinstance(value, (int, float)) or value in NO_NUMBERS):
+                    continue
+                if name in self._points or len(self._points) < MOST_CURVES:
+                    self._points.setdefault(name, []).append(Point(step, seconds, _finite(value)))
+        for name, points in self._points.items():
+            if len(points) > KEPT * self._most:
+                self._points[name] = thinned(points, KEPT // 2 * self._most)
+
+    def plain(self) -> dict[str, dict[str, list[Any]]]:
+        """Return the curves by the name of their metric, each as lists of steps, seconds and values."""
+        return {name: _columns(thinned(points, self._most)) for name, points in sorted(self._points.items())}
+
+
 def series_of(run: Run, most: int = MOST_POINTS) -> dict[str, dict[str, list[Any]]]:
     """Return the curves of a run by the name of their metric, each as lists of steps, seconds and values."""
-    curves: dict[str, list[Point]] = {}
-    for row, seconds in zip(run.rows, training_seconds(run.rows, run.starts), strict=True):
-        # Files of earlier versions have one name for the moment of a line and, in the engine's, for the time of a step.
-        position = POSITION if WALL_TIME in row else (*POSITION, TIME)
-        for name, value in row.items():
-            if name not in position and (isinstance(value, (int, float)) or value in ("nan", "inf", "-inf")):
-                number = float(value)
-                curves.setdefault(name, []).append(
-                    Point(int(row.get("step", 0)), seconds, number if math.isfinite(number) else None)
-                )
-    return {name: _columns(thinned(points, most)) for name, points in sorted(curves.items())}
+    curves = Curves(run.starts, most)
+    curves.add(list(run.rows))
+    return curves.plain()
+
+
+def _finite(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of more digits than there are
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _columns(points: list[Point]) -> dict[str, list[Any]]:
@@ -46,7 +86,7 @@ def _columns(points: list[Point]) -> dict[str, list[Any]]:
     }
 
 
-def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> list[float]:
+def training_seconds(rows: Sequence[dict[str, Any]], starts: Iterable[Start]) -> list[float]:
     """Return when each row was written, in seconds of training: the time between two starts does not count.
 
     >>> rows = [{"step": 1, "wall_time": 10.0, "time": 0.5}, {"step": 2, "wall_time": 110.0, "time": 0.5}]
@@ -60,25 +100,44 @@ def training_seconds(rows: list[dict[str, Any]], starts: Iterable[Start]) -> lis
     >>> training_seconds([{"step": 0, "time": 10.0}, {"step": 1, "time": 101.0}], [Start(0, 5.0), Start(1, 100.0)])
     [5.0, 6.0]
     """
-    pending = [start for start in starts if start.time is not None]
-    begun = pending.pop(0).time if pending else None
-    moments = _moments(rows)
-    origin = (moments[0] or 0.0) if begun is None and rows else begun or 0.0
-    idle, before, last, found = 0.0, origin, 0, []
-    for row, moment in zip(rows, moments, strict=True):
-        time, step = before if moment is None else moment, int(row.get("step", 0))
+    return Clock(starts).seconds(rows)
+
+
+class Clock:
+    """Says when rows were written, in seconds of training, as `training_seconds` does; rows may come bit by bit.
+
+    Args:
+        starts: The starts of the run.
+    """
+
+    def __init__(self, starts: Iterable[Start] = ()) -> None:
+        self._pending = [start for start in starts if start.time is not None]
+        begun = self._pending.pop(0).time if self._pending else None
+        self._origin: float | None = begun
+        self._idle, self._before, self._last = 0.0, begun or 0.0, 0
+
+    def seconds(self, rows: Sequence[dict[str, Any]]) -> list[float]:
+        """Return the seconds of the next rows."""
+        moments = _moments(rows)
+        if self._origin is None and rows:
+            self._origin = self._before = moments[0] or 0.0
+        origin = self._origin or 0.0
+        return [self._seconds(row, moment, origin) for row, moment in zip(rows, moments, strict=True)]
+
+    def _seconds(self, row: dict[str, Any], moment: float | None, origin: float) -> float:
+        time, step = self._before if moment is None else moment, int(row.get("step", 0))
         if WALL_TIME not in row and time < min(origin, EARLIEST):
-            time = before + time * max(0, step - last)
-        last = step
-        while pending and pending[0].step <= step and (pending[0].time or 0.0) <= time:
-            idle += max(0.0, (pending[0].time or 0.0) - before)
-            before = max(before, pending.pop(0).time or 0.0)
-        before = max(before, time)
-        found.append(max(0.0, time - origin - idle))
-    return found
+            time = self._before + time * max(0, step - self._last)
+        self._last = step
+        while self._pending and self._pending[0].step <= step and (self._pending[0].time or 0.0) <= time:
+            start = self._pending.pop(0).time or 0.0
+            self._idle += max(0.0, start - self._before)
+            self._before = max(self._before, start)
+        self._before = max(self._before, time)
+        return max(0.0, time - origin - self._idle)
 
 
-def _moments(rows: list[dict[str, Any]]) -> list[float | None]:
+def _moments(rows: Sequence[dict[str, Any]]) -> list[float | None]:
     """Return when each row was, as far as it says so.
 
     Rows of several steps are written together, at the end of the last: where they know how long a step took, each is
@@ -91,7 +150,7 @@ def _moments(rows: list[dict[str, Any]]) -> list[float | None]:
     after: float | None = None
     for row in reversed(rows):
         if WALL_TIME not in row:
-            found.append(float(row[TIME]) if TIME in row else None)
+            found.append(float(row[TIME]) if is_number(row.get(TIME)) else None)
             continue
         moment = float(row[WALL_TIME])
         moment = moment if after is None else min(moment, after)

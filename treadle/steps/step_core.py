@@ -87,7 +87,9 @@ class StepCore(Trainer):
                 f"{type(self._step_model).__name__}.{name} returned {kind}; return the loss, a tensor, or a dict with "
                 "'loss' in it"
             )
-        return {"loss": loss, "model_outputs": found, "batch_size": size_of(batch)}
+        output = {"loss": loss, "model_outputs": found, "batch_size": size_of(batch)}
+        items = found.get("num_items_in_batch") if isinstance(found, Mapping) else None
+        return output if items is None else {**output, "num_items_in_batch": items}
 
     def train_epoch_end(self) -> None:
         """Tell the model that the epoch is over, and record the means of what it logged."""

@@ -230,6 +230,9 @@ MISTAKES = {
     ("configs/space.py", "~trainer"): "the config has a `space`, but no `trainer`; add trainer = LazyCall",
     ("configs/choices.yaml", "search.choices.x=3"): "search.choices: x is 3; write a domain, such as 'log(1e-4, 1e-2)'",
     ("configs/choices.yaml", "search.choices=3"): "search.choices is 3; it holds domains by key:",
+    ("configs/small.py", "train.train_iter=one_of(8,2.5)"): "train.train_iter=2.5",
+    ("configs/small.py", "train.amp.enabled=one_of(off,maybe)"): "train.amp.enabled='maybe'",
+    ("configs/small.py", "optim.lr=log(1e-3,1e-1)", "+train.train_itr=5"): "unknown key 'train.train_itr'",
     ("configs/choices.yaml", "search=3"): "search in the config is 3; it holds settings of the search, such as trials",
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import MODELS, RECBOLE_MODELS, ROOT, TREES
+from treadle.recsys.compat.names import MODELS, RECBOLE_MODELS, REFUSED, ROOT, TREES
 from treadle.recsys.compat.package import INSTALL, MISSING, find_package, models_in
 from treadle.recsys.compat.serving import serve_from_now_on, serving, unserved_names
 from treadle.recsys.compat.settings import dataset_class_of, file_settings, input_type_of, package_settings
@@ -211,6 +211,9 @@ def _explained(what: str) -> Iterator[None]:
         missing = error.name or ""
         if missing == ROOT or missing.startswith(f"{ROOT}."):
             unserved = unserved_names()[before:] or [missing]
+            reason = REFUSED.get(unserved[-1].rpartition(".")[2])
+            if reason is not None:
+                raise ConfigError(f"{what} imports {unserved[-1]}, which Treadle does not serve: {reason}") from error
             raise ConfigError(
                 f"{what} imports {unserved[-1]}, which Treadle does not serve; see docs/migrating-from-recbole.md for "
                 "what stands in its place, or install RecBole if it is part of a model"

@@ -117,14 +117,19 @@ TRAINERS = (f"{ROOT}.trainer", f"{ROOT}.trainer.trainer")
 """The modules that have all trainers."""
 
 _ENUMS = ("enums", "ModelType InputType EvaluatorType FeatureType FeatureSource KGDataLoaderState")
-_PLAIN = ("compat.plain", "set_color ensure_dir get_local_time")
+_PLAIN = (
+    "compat.plain",
+    "set_color ensure_dir get_local_time get_tensorboard get_gpu_usage get_flops list_to_latex get_environment",
+)
 _RESULTS = ("trainers.results", "early_stopping calculate_valid_score dict2str")
 _CHOOSING = [("model_registry", "get_model"), ("trainers.registry", "get_trainer"), ("quick_start", "init_seed")]
 _CONFIG = [("config", "Config")]
 _DATASET = [("dataset", "Dataset")]
 _SEQUENTIAL = [("dataset_sequential", "SequentialDataset")]
 _KNOWLEDGE = [("dataset_knowledge", "KnowledgeBasedDataset")]
-_CUSTOMIZED = [("dataset_sequential", "DIENDataset")]
+_CUSTOMIZED = [("dataset_sequential", "DIENDataset"), ("compat.datasets", "GRU4RecKGDataset KSRDataset")]
+_TREES = [("compat.datasets", "DecisionTreeDataset")]
+_GRAPH_SEQUENCES = [("compat.datasets", "KGSeqDataset")]
 _PREPARING = [
     ("preparation", "create_dataset data_preparation"),
     ("compat.data", "get_dataloader create_samplers save_split_dataloaders load_split_dataloaders"),
@@ -134,7 +139,7 @@ _GENERAL_LOADERS = [("loading", "TrainDataLoader NegSampleEvalDataLoader FullSor
 _GRAPH_LOADERS = [("loading", "KGDataLoader KnowledgeBasedDataLoader")]
 _USER_LOADER = [("loading", "UserDataLoader")]
 _STARTING = [("quick_start", "run run_recbole objective_function load_data_and_model")]
-_LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color")]
+_LOGGER = [("quick_start", "init_logger"), ("compat.plain", "set_color RemoveColorFilter")]
 _SAMPLERS = [("compat.samplers", "AbstractSampler Sampler RepeatableSampler KGSampler SeqSampler")]
 
 _BASES = [("evaluation.metric_classes", "AbstractMetric TopkMetric LossMetric")]
@@ -163,11 +168,13 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
             "UserDefinedTransform",
         ),
     ],
-    "data.dataset": _DATASET + _SEQUENTIAL + _KNOWLEDGE + _CUSTOMIZED,
+    "data.dataset": _DATASET + _SEQUENTIAL + _KNOWLEDGE + _CUSTOMIZED + _TREES + _GRAPH_SEQUENCES,
     "data.dataset.dataset": _DATASET,
     "data.dataset.sequential_dataset": _SEQUENTIAL,
     "data.dataset.kg_dataset": _KNOWLEDGE,
     "data.dataset.customized_dataset": _CUSTOMIZED,
+    "data.dataset.decisiontree_dataset": _TREES,
+    "data.dataset.kg_seq_dataset": _GRAPH_SEQUENCES,
     "data.dataloader": _ABSTRACT_LOADER + _GENERAL_LOADERS + _GRAPH_LOADERS + _USER_LOADER,
     "data.dataloader.abstract_dataloader": _ABSTRACT_LOADER,
     "data.dataloader.general_dataloader": _GENERAL_LOADERS,
@@ -191,6 +198,8 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
     "utils.enum_type": [_ENUMS],
     "utils.utils": [_PLAIN, _RESULTS, *_CHOOSING],
     "utils.logger": _LOGGER,
+    "utils.url": [],
+    "utils.wandblogger": [],
     "utils.case_study": [("case_study", "full_sort_scores full_sort_topk")],
 }
 _MODEL_TABLE: dict[str, list[tuple[str, str]]] = {
@@ -230,3 +239,22 @@ SYSTEM: Mapping[str, Names] = _spread(_TABLE)
 """What is served whether or not RecBole is installed: settings, data, trainers, evaluation."""
 MODEL_SIDE: Mapping[str, Names] = _spread(_MODEL_TABLE)
 """What models are made of: served where RecBole is not installed, and its own where it is."""
+
+_DOWNLOADS = "nothing is downloaded; put the atomic files of a data set into data_path/NAME/"
+_LIGHTSANS = "it belongs to LightSANs; with pip install --no-deps recbole it is served from there"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(["decide_download", "makedirs", "download_url", "extract_zip", "rename_atomic_files"], _DOWNLOADS),
+    **dict.fromkeys(
+        [
+            "ItemToInterestAggregation",
+            "LightMultiHeadAttention",
+            "LightTransformerLayer",
+            "LightTransformerEncoder",
+        ],
+        _LIGHTSANS,
+    ),
+    "run_recboles": "it is what a process of RecBole's run begins with; call run(..., nproc=2), or run_recbole under "
+    "torchrun",
+    "WandbLogger": "the setting log_wandb: True has a run write its metrics there",
+}
+"""Names that are not served, and what to do instead."""

@@ -1,8 +1,10 @@
 """Small functions that files written for RecBole import, and that need nothing else of Treadle's."""
 
+import logging
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from treadle.errors import MissingDependencyError
+from treadle.optional import importing
 
 
 def set_color(log: object, color: str, highlight: bool = True) -> str:
@@ -69,3 +75,127 @@ def cutoff(scores: Any, threshold: float) -> Any:
     [0, 1]
     """
     return np.where(scores > threshold, 1, 0)
+
+
+class RemoveColorFilter(logging.Filter):
+    """Takes the codes of colours out of what is logged, for files."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change a record in place, and let it pass."""
+        record.msg = _COLOURS.sub("", str(record.msg))
+        return True
+
+
+_COLOURS = re.compile(r"\x1B(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
+
+
+def get_tensorboard(logger: logging.Logger) -> Any:
+    """Return a `SummaryWriter`, in a folder that is called as the log file of a logger, or by the time.
+
+    The setting `log_tensorboard` has a run write its metrics by itself.
+
+    Raises:
+        MissingDependencyError: TensorBoard is not installed.
+    """
+    with importing("tensorboard", extra="tensorboard", user="get_tensorboard"):
+        from torch.utils.tensorboard import SummaryWriter
+    files = [Path(handler.baseFilename) for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
+    name = files[0].name.split(".")[0] if files else f"model-{get_local_time()}"
+    return SummaryWriter(str(Path("log_tensorboard") / name))
+
+
+def get_gpu_usage(device: Any = None) -> str:
+    """Return how much memory of a GPU was reserved at most, and how much it has."""
+    reserved = torch.cuda.max_memory_reserved(device) / 1024**3
+    total = torch.cuda.get_device_properties(device).total_memory / 1024**3
+    return f"{reserved:.2f} G/{total:.2f} G"
+
+
+class Environment:
+    """What a process uses of its machine.
+
+    Args:
+        rows: A name and a value each.
+    """
+
+    def __init__(self, rows: Mapping[str, str]) -> None:
+        self.rows = dict(rows)
+
+    def draw(self) -> str:
+        """Return the table as text."""
+        table = {"Environment": "Usage", **self.rows}
+        left, right = max(map(len, table)), max(map(len, table.values()))
+        return "\n".join(f"| {name:<{left}} | {value:^{right}} |" for name, value in table.items())
+
+    __str__ = draw
+
+
+def get_environment(config: Any) -> Environment:
+    """Return what the process uses of CPU, GPU and memory; `manifest.json` of a run says what machine it was."""
+    import resource  # not there on Windows
+
+    on_gpu = torch.cuda.is_available() and config["use_gpu"]
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    rows = {
+        "CPU": f"{100 * os.getloadavg()[0] / (os.cpu_count() or 1):.2f} %",
+        "GPU": get_gpu_usage(config["device"]) if on_gpu else "0.0 / 0.0",
+        "Memory": f"{used / 1024**3:.2f} G/{total / 1024**3:.2f} G",
+    }
+    return Environment(rows)
+
+
+def get_flops(model: Any, dataset: Any, device: Any, logger: Any, transform: Any, verbose: bool = False) -> int:
+    """Return how many operations the score of one row takes, with two for each multiplication and addition.
+
+    RecBole counts one for both, and one for each number that is looked up in an embedding; here that is none.
+    """
+    rows = transform(dataset, dataset[torch.tensor([1])]).to(device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model.predict(rows)
+    finally:
+        model.train(training)
+    if verbose:
+        for name, counts in counter.get_flop_counts().items():
+            logger.info("%s: %s", name, counts)
+    return int(counter.get_total_flops())
+
+
+def list_to_latex(
+    convert_list: Sequence[Mapping[str, Any]], bigger_flag: bool = True, subset_columns: Sequence[str] = ()
+) -> tuple[Any, str]:
+    """Return the results of several models as a data frame, and as a table for LaTeX.
+
+    Args:
+        convert_list: For each model a dict of its results.
+        bigger_flag: Whether the largest value of a column is the best one.
+        subset_columns: The columns whose best value is bold.
+    """
+    names = list(dict.fromkeys(name for row in convert_list for name in row))
+    best = {
+        name: (max if bigger_flag else min)(row[name] for row in convert_list if name in row) for name in subset_columns
+    }
+    lines = ["\\begin{tabular}{" + "c" * len(names) + "}", "\\toprule", " & ".join(names) + " \\\\", "\\midrule"]
+    for row in convert_list:
+        cells = [_cell(row.get(name, ""), name in best and row.get(name) == best[name]) for name in names]
+        lines.append(" & ".join(cells) + " \\\\")
+    lines += ["\\bottomrule", "\\end{tabular}", ""]
+    return _data_frame(convert_list, names), "\n".join(lines)
+
+
+def _cell(value: Any, bold: bool) -> str:
+    text = f"{value:.4f}" if isinstance(value, float) else str(value).replace("_", "\\_").replace("%", "\\%")
+    return f"\\textbf{{{text}}}" if bold else text
+
+
+def _data_frame(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "list_to_latex returns a data frame, which needs pandas; pip install pandas"
+        ) from error
+    return pandas.DataFrame(list(rows), columns=list(names))

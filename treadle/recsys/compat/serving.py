@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from treadle.recsys.compat.mending import mend
-from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, ROOT, SYSTEM, TRAINERS, TREES, Names
+from treadle.recsys.compat.names import FAMILIES, MODEL_SIDE, MODELS, REFUSED, ROOT, SYSTEM, TRAINERS, TREES, Names
 from treadle.recsys.compat.package import models_in
 
 _kept: dict[Path | None, dict[str, ModuleType]] = {}
@@ -39,6 +39,9 @@ class Served(ModuleType):
         if where is None:
             if not name.startswith("_"):
                 _unserved.append(f"{self.__name__}.{name}")
+            if name in REFUSED:
+                # Of an AttributeError an import statement says nothing but the name.
+                raise ImportError(f"{self.__name__}.{name} is not served: {REFUSED[name]}", name=self.__name__)
             raise AttributeError(f"{self.__name__} serves no {name!r}")
         value = resolve_name(f"{where}:{name}")
         self.__dict__[name] = value

@@ -160,7 +160,7 @@ class HyperTuning:
 
     def plot_hyper(self) -> None:
         """Write a picture of the scores of all trials to `display_file`, an HTML page."""
-        with importing("plotly", extra="plot", user="HyperTuning(display_file=...)"):
+        with importing("plotly", extra="report", user="HyperTuning(display_file=...)"):
             from plotly import graph_objects  # type: ignore[import-untyped]
         numbers = list(range(1, len(self.score_list) + 1))
         curve = graph_objects.Scatter(x=numbers, y=self.score_list, text=self.params_list, mode="lines+markers")

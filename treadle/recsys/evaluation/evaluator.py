@@ -150,6 +150,8 @@ def __getattr__(name: str) -> Any:
 class MetricClasses(Mapping[str, type[AbstractMetric]]):
     """The class of each metric, by its name in lower case."""
 
+    __name__ = "metrics_dict"
+
     def __getitem__(self, name: str) -> type[AbstractMetric]:
         try:
             return metric_class(name)

@@ -73,6 +73,10 @@ class RecsysCore(Trainer):
 
     LOG_EVERY = "1 epoch"
     """How often metrics are logged."""
+    ITEMS_REMEDY = (
+        "give the model a method loss_weight(interaction) that returns the sum of the weights of the targets that are "
+        "not ignored, which treadle.loss_items.items_in(loss_func, targets) gives"
+    )
 
     def __init__(
         self, face: "Face", train_data: Any, options: CoreOptions, epoch_end: Callable[[int], None] | None = None

@@ -1,0 +1,56 @@
+"""Cross-entropies whose mean is not over samples, on one process and on several."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from tests.parallel.programs.models import classifier, outcome, per_device, samples, trainer_of
+from tests.parallel.programs.scenarios import Program, Report
+from treadle import Trainer
+from treadle.errors import LossError
+
+program = Program("weighted")
+WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
+
+
+def data(ignored: bool) -> TensorDataset:
+    inputs, targets = samples(53).tensors
+    if ignored:
+        targets = targets.clone()
+        targets[::3] = -100
+    return TensorDataset(inputs, targets)
+
+
+def train(loss: Any, kind: type[Trainer] = Trainer, *, ignored: bool = False, parts: int = 1, **options: Any) -> Report:
+    """Train with a short last batch; the recorded loss is a mean over samples, and depends on the split."""
+    trainer = trainer_of(classifier(), kind, loss_func=loss, metrics=None, **options)
+    settings = {"gradient_accumulation_steps": parts, "train_dataloader_kwargs": {"shuffle": False}}
+    result = trainer.train(data(ignored), num_epochs=2, per_device_batch_size=per_device(trainer) // parts, **settings)
+    return {"weights": outcome(trainer, result)["weights"], "steps": result.steps}
+
+
+for name, arguments in {
+    "weights": {"loss": nn.CrossEntropyLoss(WEIGHT)},
+    "weights_accumulated": {"loss": nn.CrossEntropyLoss(WEIGHT), "parts": 3},
+    "ignored": {"loss": nn.CrossEntropyLoss(), "ignored": True},
+    "ignored_accumulated": {"loss": nn.CrossEntropyLoss(), "ignored": True, "parts": 2},
+    "both": {"loss": nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1)},
+}.items():
+    program.add(name, partial(train, **arguments))
+
+
+class Own(Trainer):
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        return {"loss": self.loss_func(self.model(batch[0]), batch[1]), "batch_size": len(batch[1])}
+
+
+@program.scenario
+def own_verb() -> Report:
+    try:
+        train(nn.CrossEntropyLoss(WEIGHT), Own)
+    except LossError as error:
+        return {"message": str(error)}
+    return {"message": ""}

@@ -1,0 +1,25 @@
+"""Cross-entropies with class weights and ignored targets, on two processes."""
+
+import pytest
+import torch
+
+from tests.parallel.conftest import Launch
+from tests.parallel.launching import EXACT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("scenario", ["weights", "weights_accumulated", "ignored", "ignored_accumulated", "both"])
+def test_two_processes_make_the_gradient_of_one_batch(launched: Launch, scenario: str) -> None:
+    whole = scenario.removesuffix("_accumulated")
+    reference = launched("weighted", processes=1).rank_zero(whole)
+    first, second = launched("weighted", processes=2)(scenario)
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], reference["weights"], rtol=0, atol=EXACT)
+    assert first["steps"] == reference["steps"] == 10
+
+
+def test_class_weights_in_a_verb_of_ones_own_are_refused_on_two_processes_and_fine_on_one(launched: Launch) -> None:
+    assert launched("weighted", processes=1).rank_zero("own_verb") == {"message": ""}
+    for report in launched("weighted", processes=2)("own_verb"):
+        assert "computes cross_entropy with class weights" in report["message"]
