@@ -119,8 +119,10 @@ TRAINERS = (f"{ROOT}.trainer", f"{ROOT}.trainer.trainer")
 _ENUMS = ("enums", "ModelType InputType EvaluatorType FeatureType FeatureSource KGDataLoaderState")
 _PLAIN = (
     "compat.plain",
-    "set_color ensure_dir get_local_time get_tensorboard get_gpu_usage get_flops list_to_latex get_environment",
+    "set_color ensure_dir get_local_time get_gpu_usage get_flops list_to_latex get_environment",
 )
+_LOGS = ("trainers.own_logs", "get_tensorboard")
+_WANDB = ("trainers.own_logs", "WandbLogger")
 _RESULTS = ("trainers.results", "early_stopping calculate_valid_score dict2str")
 _CHOOSING = [("model_registry", "get_model"), ("trainers.registry", "get_trainer"), ("quick_start", "init_seed")]
 _CONFIG = [("config", "Config")]
@@ -194,12 +196,12 @@ _TABLE: dict[str, list[tuple[str, str]]] = {
     "trainer": [("compat.tuning", "HyperTuning")],
     "trainer.hyper_tuning": [("compat.tuning", "HyperTuning ExhaustiveSearchError exhaustive_search")],
     "trainer.trainer": [],
-    "utils": [_ENUMS, _PLAIN, _RESULTS, *_CHOOSING, *_LOGGER],
+    "utils": [_ENUMS, _PLAIN, _RESULTS, *_CHOOSING, *_LOGGER, _LOGS, _WANDB],
     "utils.enum_type": [_ENUMS],
-    "utils.utils": [_PLAIN, _RESULTS, *_CHOOSING],
+    "utils.utils": [_PLAIN, _RESULTS, *_CHOOSING, _LOGS],
     "utils.logger": _LOGGER,
     "utils.url": [],
-    "utils.wandblogger": [],
+    "utils.wandblogger": [_WANDB],
     "utils.case_study": [("case_study", "full_sort_scores full_sort_topk")],
 }
 _MODEL_TABLE: dict[str, list[tuple[str, str]]] = {
@@ -255,6 +257,5 @@ REFUSED: Mapping[str, str] = {
     ),
     "run_recboles": "it is what a process of RecBole's run begins with; call run(..., nproc=2), or run_recbole under "
     "torchrun",
-    "WandbLogger": "the setting log_wandb: True has a run write its metrics there",
 }
 """Names that are not served, and what to do instead."""

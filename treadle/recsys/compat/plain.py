@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from treadle.errors import MissingDependencyError
-from treadle.optional import importing
 
 
 def set_color(log: object, color: str, highlight: bool = True) -> str:
@@ -87,21 +86,6 @@ class RemoveColorFilter(logging.Filter):
 
 
 _COLOURS = re.compile(r"\x1B(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")
-
-
-def get_tensorboard(logger: logging.Logger) -> Any:
-    """Return a `SummaryWriter`, in a folder that is called as the log file of a logger, or by the time.
-
-    The setting `log_tensorboard` has a run write its metrics by itself.
-
-    Raises:
-        MissingDependencyError: TensorBoard is not installed.
-    """
-    with importing("tensorboard", extra="tensorboard", user="get_tensorboard"):
-        from torch.utils.tensorboard import SummaryWriter
-    files = [Path(handler.baseFilename) for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
-    name = files[0].name.split(".")[0] if files else f"model-{get_local_time()}"
-    return SummaryWriter(str(Path("log_tensorboard") / name))
 
 
 def get_gpu_usage(device: Any = None) -> str:

@@ -134,7 +134,9 @@ class Evaluating(AbstractTrainer):
             self._know_items(loader.dataset)
         plan = metric_plan(self.config, loader.dataset, self.eval_collector)
         verb = BATCH_VERBS[not isinstance(loader, FullSortEvalDataLoader)]
-        own = getattr(self, verb) if is_overridden(self, verb, Evaluating) else None
+        # The verbs of batches are what calls `_spilt_predict`.
+        overridden = any(is_overridden(self, name, Evaluating) for name in (verb, "_spilt_predict"))
+        own = getattr(self, verb) if overridden else None
         scores = ModelScores(self.model, loader.dataset, self.device)
         return LoaderEvaluation(loader, plan, scores, self._processes, batch_scores=own, **options)
 

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,23 @@ from treadle.recsys.trainers._keeping import Keeping
 from treadle.recsys.trainers.fitting import Fitting
 from treadle.recsys.trainers.learners import build_optimizer, warn_of_double_penalty
 from treadle.recsys.trainers.model_file import storable
+from treadle.recsys.trainers.own_logs import WandbLogger, tensorboard_of
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import is_overridden, required
 from treadle.run_lock import occupied
 from treadle.writers import EventWriter, TensorboardWriter, WandbWriter, WritersCallback
 
+_CURVES = "write curves in a callback: trainer.callbacks.append(...)"
+_TREES = "Treadle hands all rows to the library itself: override _boosting"
+ONLY_IN_A_COPIED_FIT = {
+    "_add_train_loss_to_tensorboard": _CURVES,
+    "_add_hparam_to_tensorboard": _CURVES,
+    "_map_reduce": "metrics are those of all processes: override evaluate",
+    "_interaction_to_sparse": _TREES,
+    "_interaction_to_lib_datatype": _TREES,
+    "_train_at_once": _TREES,
+}
+"""Methods of RecBole's trainers that no `fit` of Treadle's calls, and what to do instead."""
 NO_VALIDATION = -1.0
 """The best score of a training that nobody evaluated."""
 
@@ -58,6 +71,7 @@ class Trainer(Keeping):
 
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
+        _check_overrides(type(self))
         self.learner = config["learner"]
         self.learning_rate = config["learning_rate"]
         self.weight_decay = config["weight_decay"] or 0.0
@@ -251,6 +265,36 @@ class Trainer(Keeping):
             shown = f"train loss: {losses:.{places}f}"
         return f"epoch {epoch_idx} {self._activity(epoch_idx)} [time: {e_time - s_time:.2f}s, {shown}]"
 
+    # For a `fit` that is copied from RecBole ------------------------------------------------------------------
+
+    @cached_property
+    def tensorboard(self) -> Any:
+        """Where such a `fit` writes its curves; it keeps nothing unless `log_tensorboard` is set."""
+        return tensorboard_of(self.config)
+
+    @cached_property
+    def wandblogger(self) -> WandbLogger:
+        """Where such a `fit` writes its metrics; it keeps nothing unless `log_wandb` is set."""
+        return WandbLogger(self.config)
+
+    def _add_train_loss_to_tensorboard(self, epoch_idx: int, losses: Any, tag: str = "Loss/Train") -> None:
+        parts = losses if isinstance(losses, tuple) else (losses,)
+        for number, loss in enumerate(parts):
+            self.tensorboard.add_scalar(f"{tag}{number}" if isinstance(losses, tuple) else tag, loss, epoch_idx)
+
+    def _add_hparam_to_tensorboard(self, best_valid_result: float) -> None:
+        plain = {"learner": self.learner, "learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        self.tensorboard.add_hparams(plain, {"hparam/best_valid_result": best_valid_result})
+
+    def _map_reduce(self, result: Any, num_sample: int) -> Any:
+        """Return metrics over the rows of all processes, each weighing as much as it has."""
+        if not self._processes.distributed:
+            return result
+        weights = [float(value) * num_sample for value in result.values()]
+        *sums, number = self._processes.reduce([*weights, float(num_sample)])
+        places = int(self.config["metric_decimal_place"])
+        return {name: round(total / number, places) for name, total in zip(result, sums, strict=True)}
+
     # Afterwards ---------------------------------------------------------------------------------------------
 
     def recommender(self, data: Any = None) -> Recommender:
@@ -354,6 +398,21 @@ class Trainer(Keeping):
         if not self.enable_amp or self._has_own_loop():
             return "fp32"
         return "fp16" if self.enable_scaler else "bf16"
+
+
+def _check_overrides(kind: type) -> None:
+    """Make sure that no method of a subclass waits for a call that comes from RecBole's `fit` alone.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    own = vars(Trainer)["fit"] is not getattr(kind, "fit", None)
+    for name, instead in ONLY_IN_A_COPIED_FIT.items():
+        owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+        if not own and owner is not None and owner is not Trainer:
+            raise ConfigError(
+                f"{owner.__name__}.{name} is called by RecBole's fit alone, and this one has none; {instead}"
+            )
 
 
 class _Scoring:
