@@ -57,19 +57,27 @@ def test_a_warm_up_starts_at_its_rate_in_the_first_update() -> None:
     assert rates(scheduler, 6) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
 
-def test_no_number_of_warm_up_steps_means_a_tenth_of_the_length() -> None:
-    assert wsd(total_steps=1000, num_warmup_steps=None).num_warmup_steps == 100
+@pytest.mark.parametrize(("length", "warmup"), [(1000, 10), (570, 5), (99, 0)])
+def test_no_number_of_warm_up_steps_means_a_hundredth_of_the_length(length: int, warmup: int) -> None:
+    """As pytorch-accelerated 0.1.61 has it: int(0.01 * total_steps)."""
+    assert wsd(total_steps=length, num_warmup_steps=None).num_warmup_steps == warmup
+
+
+def test_the_rates_of_a_default_warm_up_are_those_of_pytorch_accelerated() -> None:
+    """The numbers were read from its WSDLrScheduler, version 0.1.61, with these arguments."""
+    scheduler = wsd(total_steps=400, num_warmup_steps=None)
+    assert rates(scheduler, 6) == pytest.approx([1e-06, 0.25000075, 0.5000005, 0.75000025, 1.0, 1.0], abs=1e-12)
 
 
 def test_a_default_warm_up_never_reaches_into_the_first_decay() -> None:
-    scheduler = wsd(total_steps=1600, num_warmup_steps=None, num_checkpoints=6)
+    scheduler = wsd(total_steps=1600, num_warmup_steps=None, num_checkpoints=8)
     assert scheduler.get_decay_info()[0] == {
         "period_start": 0,
-        "period_end": 50,
-        "decay_steps": 5,
-        "pre_decay_step": 45,
+        "period_end": 12,
+        "decay_steps": 1,
+        "pre_decay_step": 11,
     }
-    assert scheduler.num_warmup_steps == 45
+    assert scheduler.num_warmup_steps == 11
 
 
 def test_the_next_period_starts_at_the_base_rate_again() -> None:
@@ -190,8 +198,9 @@ def test_its_factory_is_sized_by_the_run() -> None:
     optimizer = SGD([torch.zeros(1)], lr=1.0)
     scheduler = replace_placeholders(WSDLrScheduler.create_scheduler_fn(num_warmup_epochs=0.5), values)(optimizer)
     assert (scheduler.total_steps, scheduler.num_warmup_steps) == (40, 5)
+    values["NUM_EPOCHS"] = 40
     scheduler = replace_placeholders(WSDLrScheduler.create_scheduler_fn(), values)(optimizer)
-    assert (scheduler.total_steps, scheduler.num_warmup_steps) == (40, 4)
+    assert (scheduler.total_steps, scheduler.num_warmup_steps) == (400, 4)
 
 
 def test_the_warm_up_of_a_factory_follows_the_steps_per_epoch_it_is_given() -> None:

@@ -43,8 +43,9 @@ class WSDLrScheduler(Schedule):
         num_epochs: the length in epochs; give it with `num_update_steps_per_epoch`, or give `total_steps`.
         num_update_steps_per_epoch: the optimizer updates of one epoch.
         total_steps: the length in optimizer updates.
-        num_warmup_steps: how many updates the rate takes to reach its base value; None is a tenth of the length,
-            or what there is before the first decay if that is less.
+        num_warmup_steps: how many updates the rate takes to reach its base value; None is a hundredth of the length,
+            which is what pytorch-accelerated does (its documentation says a tenth), or what there is before the first
+            decay if that is less.
         decay_phase_ratio: the share of each period that decays.
         lr_min: where a decay ends, as a share of the base rate.
         warmup_starting_lr: the rate of the first update of a warm-up, for all groups.
@@ -199,7 +200,7 @@ class WSDLrScheduler(Schedule):
         if self.is_continuation_from_checkpoint:
             return 0
         if self._asked_warmup is None:
-            return min(int(0.1 * total_steps), first_decay)
+            return min(int(0.01 * total_steps), first_decay)
         warmup = checks.number(self, "num_warmup_steps", self._asked_warmup)
         if warmup > first_decay:
             raise ConfigError(
