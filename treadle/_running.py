@@ -29,6 +29,11 @@ class Running(Opening):
     how_to_resume = "start the same command to go on"
     """What a run that was asked to leave says after where it is saved."""
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the limit of steps ended the epoch under way before its data did."""
+        return self._cut
+
     def _stay_stopped(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
         self._stopped = True

@@ -82,3 +82,35 @@ def test_long_settings_are_wrapped_into_their_column() -> None:
     assert lines[0].startswith("  train_dl_kwargs  argument_0=0, argument_1=1,")
     assert lines[1].startswith(" " * 19 + "argument_")
     assert lines[-1] == "  device           cpu"
+
+
+def test_an_epoch_that_the_limit_of_steps_ends_is_not_called_finished(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(PrintProgressCallback).train(data, num_epochs=3, max_steps=6)
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "Starting epoch 1/3",
+        "Finished epoch 1/3",
+        "Starting epoch 2/3",
+        "Left epoch 2/3 at step 6, the last one",
+        "Finished training run after 1 epoch and 6 steps",
+    ]
+
+
+def test_a_limit_of_steps_at_the_end_of_an_epoch_finishes_it(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(PrintProgressCallback).train(data, num_epochs=3, max_steps=8)
+    assert capsys.readouterr().out.endswith("Finished epoch 2/3\nFinished training run after 2 epochs and 8 steps\n")
+
+
+def test_epochs_are_counted_by_run_where_the_history_goes_on(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(PrintProgressCallback)
+    trainer.train(data, num_epochs=2)
+    capsys.readouterr()
+    trainer.train(data, num_epochs=2, reset_run_history=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("Starting epoch")] == ["Starting epoch 1/2", "Starting epoch 2/2"]
+    assert len(trainer.run_history.get_metric_values("train_loss_epoch")) == 4

@@ -1,14 +1,22 @@
 import logging
 import os
+import re
 import threading
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import TensorDataset
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks import LimitBatchesCallback, ProgressBarCallback, StepBasedEvaluationCallback
+from treadle.callbacks import (
+    LimitBatchesCallback,
+    PrintProgressCallback,
+    ProgressBarCallback,
+    StepBasedEvaluationCallback,
+)
 from treadle.callbacks.progress_bar import _drawing, _keep_drawing
 from treadle.callbacks.progress_display import LineDisplay
 from treadle.errors import StopTrainingError
@@ -191,3 +199,65 @@ def test_a_process_forks_only_between_two_drawings_so_that_a_worker_may_print(
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not _drawing.locked()
+
+
+PIECES = re.compile(r"\x1b\[\??([\d;]*)([A-Za-z])|([\s\S])")
+"""A command to a terminal, its number and its letter; or a character."""
+
+
+def screen(written: str) -> list[str]:
+    """Return the lines that a terminal shows after what was written to it, as far as bars and lines need it."""
+    lines, row = [""], 0
+    for number, command, character in PIECES.findall(written):
+        if command == "K" or character == "\r":
+            # Whoever goes back to the start of a line writes all of it.
+            lines[row] = ""
+        elif command == "A":
+            row -= int(number or 1)
+        elif character == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        else:
+            lines[row] += character
+    return [line.rstrip() for line in lines]
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, StopTrainingError])
+@pytest.mark.parametrize("kept", [False, True])
+def test_no_bar_is_drawn_below_what_is_said_of_the_end(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Any, kept: bool
+) -> None:
+    class Failing(TrainerCallback):
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            if trainer.progress.step == 6:
+                raise error("now")
+
+    folder = {"run_dir": tmp_path / "run"} if kept else {}
+    trainer = make_trainer(PrintProgressCallback, ProgressBarCallback, Failing, **folder)
+    with nullcontext() if error is StopTrainingError else pytest.raises(error):
+        trainer.train(data, num_epochs=2)
+    shown = screen(capsys.readouterr().out)
+    told = "now" if error is StopTrainingError else f"The run ended with {error.__name__} after 6 steps"
+    place = shown.index(told)
+    assert next(line for line in shown[:place] if line.startswith("Epoch")).startswith("Epoch 1/2")
+    assert not [line for line in shown[place:] if "Epoch" in line]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_bar_of_an_epoch_that_ended_stays_above_what_comes_then(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(PrintProgressCallback, ProgressBarCallback).train(data, num_epochs=2)
+    shown = [line.split("━")[0].rstrip() for line in screen(capsys.readouterr().out)]
+    first = shown.index("Starting epoch 1/2")
+    assert shown[first:] == [
+        "Starting epoch 1/2",
+        "Epoch 1/2",
+        "Finished epoch 1/2",
+        "Starting epoch 2/2",
+        "Epoch 2/2",
+        "Finished epoch 2/2",
+        "Finished training run after 2 epochs and 8 steps",
+        "",
+    ]

@@ -41,6 +41,16 @@ def test_d32_the_best_weights_are_loaded_when_the_run_ends(
     assert trainer.scheduler.last_epoch == 8
 
 
+def test_it_is_said_that_the_best_weights_were_loaded(
+    make_trainer: Any, data: TensorDataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "best.pt"
+    run(make_trainer, data, [3.0, 1.0, 2.0], save_path=path)
+    assert capsys.readouterr().out == f"The model has the best weights of the run again, with score 1, from {path}\n"
+    run(make_trainer, data, [3.0, 1.0], save_path=path, load_saved_checkpoint=False)
+    assert capsys.readouterr().out == ""
+
+
 def test_d32_the_best_weights_are_not_loaded_if_told_so(make_trainer: Any, data: TensorDataset, tmp_path: Path) -> None:
     path = tmp_path / "best.pt"
     trainer, weights = run(make_trainer, data, [3.0, 1.0, 2.0], save_path=path, load_saved_checkpoint=False)

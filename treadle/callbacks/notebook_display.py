@@ -42,8 +42,8 @@ class NotebookDisplay:
         if not last:
             self._show()
 
-    def close(self) -> None:
-        """Stop drawing; what is shown stays."""
+    def close(self, *, wipe: bool = False) -> None:
+        """Stop drawing; what is shown stays where it is."""
         if self._activities:
             self._show(over=True)
         self._activities.clear()

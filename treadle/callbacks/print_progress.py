@@ -31,11 +31,14 @@ class PrintProgressCallback(TrainerCallback):
 
     def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Say which epoch begins."""
-        trainer.print(f"Starting epoch {_epoch(trainer)}")
+        trainer.print(f"Starting epoch {epoch_under_way(trainer)}")
 
     def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say which epoch is done."""
-        trainer.print(f"Finished epoch {_epoch(trainer)}")
+        """Say which epoch is done, or was left before its data ended."""
+        if trainer.is_cut_short:
+            trainer.print(f"Left epoch {epoch_under_way(trainer)} at step {trainer.progress.step}, the last one")
+        else:
+            trainer.print(f"Finished epoch {epoch_under_way(trainer)}")
 
     def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Take note that the run ends before its time; the trainer itself prints why."""
@@ -94,9 +97,10 @@ def _shown_as(value: Any) -> str:
     return str(value)
 
 
-def _epoch(trainer: "Trainer") -> str:
+def epoch_under_way(trainer: "Trainer") -> str:
+    """Return the number of the epoch in this run, and of how many; a history may go on from the run before."""
     total = None if trainer.run_config is None else trainer.run_config.num_epochs
-    return f"{trainer.run_history.current_epoch}" + ("" if total is None else f"/{total}")
+    return f"{trainer.progress.epoch + 1}" + ("" if total is None else f"/{total}")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.print_progress import epoch_under_way
 from treadle.callbacks.progress_display import Activity, BarDisplay, Display, make_display
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class ProgressBarCallback(TrainerCallback):
             self._notes["lr"] = f"{float(rates[0]):.3g}"
 
     def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Stop to look."""
-        self.close()
+        """Stop to look; why the run stops stands there already, and no bar is drawn below it."""
+        self.close(wipe=True)
 
     def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Stop to look."""
@@ -83,11 +84,15 @@ class ProgressBarCallback(TrainerCallback):
         self.close()
 
     def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
-        """Give the terminal back before the error is shown."""
-        self.close()
+        """Give the terminal back before the error is shown; no bar is drawn below what was said of it."""
+        self.close(wipe=True)
 
-    def close(self) -> None:
-        """End the thread and leave the terminal as it was."""
+    def close(self, *, wipe: bool = False) -> None:
+        """End the thread and leave the terminal as it was.
+
+        Args:
+            wipe: Whether bars that are on the screen are taken away.
+        """
         self._over.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -95,7 +100,7 @@ class ProgressBarCallback(TrainerCallback):
         with _drawing:
             display, self._display = self._display, None
             if display is not None:
-                display.close()
+                display.close(wipe=wipe)
         self._training = self._evaluating = None
 
     def _start(self, trainer: "Trainer") -> None:
@@ -141,13 +146,12 @@ def _guard_forks() -> None:
 
 def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
     progress, config = trainer.progress, trainer.run_config
-    epochs = None if config is None else config.num_epochs
     known = [] if config is None else [config.num_local_update_steps_per_epoch, config.max_num_train_steps]
     per_epoch, limit = known or (None, None)
     left = None if limit is None else limit - (progress.step - progress.epoch_step)
     total = min((count for count in (per_epoch, left) if count is not None), default=None)
     return Activity(
-        f"Epoch {trainer.run_history.current_epoch}" + ("" if epochs is None else f"/{epochs}"),
+        f"Epoch {epoch_under_way(trainer)}",
         position=lambda: progress.epoch_step,
         total=lambda: total,
         samples=lambda: progress.samples * trainer.processes.size,

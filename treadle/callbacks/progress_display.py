@@ -83,8 +83,8 @@ class Display(Protocol):
     def finish(self, activity: Activity) -> None:
         """Stop showing an activity."""
 
-    def close(self) -> None:
-        """Stop showing anything, and leave the terminal as it was."""
+    def close(self, *, wipe: bool = False) -> None:
+        """Stop showing anything, and leave the terminal as it was; `wipe` takes away what is on the screen."""
 
 
 class LineDisplay:
@@ -108,8 +108,8 @@ class LineDisplay:
         """Stop showing an activity."""
         self._activities.remove(activity)
 
-    def close(self) -> None:
-        """Stop showing anything."""
+    def close(self, *, wipe: bool = False) -> None:
+        """Stop showing anything; lines stay."""
         self._activities.clear()
 
 
@@ -150,11 +150,12 @@ class BarDisplay:
         else:
             self.close()
 
-    def close(self) -> None:
-        """Stop drawing; the cursor is shown again."""
+    def close(self, *, wipe: bool = False) -> None:
+        """Stop drawing; the cursor is shown again. Bars stay as they are drawn then, unless they are to be wiped."""
         progress, self._progress = self._progress, None
         self._tasks.clear()
         if progress is not None:
+            progress.live.transient = wipe
             progress.stop()
 
     def _refresh(self, activity: Activity) -> None:

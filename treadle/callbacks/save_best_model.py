@@ -73,3 +73,5 @@ class SaveBestModelCallback(WatchesMetric):
             trainer.load_checkpoint(
                 self.save_path, load_optimizer=self.save_optimizer, load_scheduler=self.save_scheduler
             )
+            best = f"{self.watch_metric} {self.best_metric:.4g}"
+            trainer.print(f"The model has the best weights of the run again, with {best}, from {self.save_path}")

@@ -218,6 +218,7 @@ class Evaluating(AbstractTrainer):
             weights, others = self._best
             load_plain_state_dict(self.model, weights, where="the best model")
             OtherParameters(self.model, self.device).load_state_dict(others)
+            self.logger.info("Loading the parameters of the best model of the training, which is in no file")
             return
         self._files.wait()
         self._processes.barrier()
