@@ -328,3 +328,20 @@ def test_the_first_batches_of_a_loader_are_not_lost_when_a_run_begins_twice() ->
     stream.window(1)
     stream.begin(0)
     assert numbers(stream.window(1)[0])[1] == list(range(8))
+
+
+@pytest.mark.parametrize("source", list(SOURCES))
+def test_passes_beside_the_run_leave_what_was_sent_ahead_alone(source: str) -> None:
+    expected = [[numbers(batch) for batch in drawn(CPU, source, epoch)] for epoch in (0, 1)]
+    stream = Stream(SOURCES[source](), device=CUDA, seed=3, prefetch=2)
+    for epoch in (0, 1):
+        stream.begin(epoch)
+        found = []
+        for batch in stream.rest():
+            found.append(numbers(batch))
+            if len(found) == 2:
+                beside = list(stream)
+                assert [numbers(one) for one in beside] == expected[epoch]
+                assert all(leaf.device == CUDA for one in beside for leaf in leaves(one) if isinstance(leaf, Tensor))
+        assert found == expected[epoch]
+    stream.close()

@@ -76,7 +76,7 @@ def test_augmentation_depends_on_seed_epoch_and_place_alone(image_folder: Path) 
         stream = Stream(loader, device=torch.device("cpu"), seed=5)
         stream.begin(epoch, drawn)
         torch.rand(7)  # whatever else is drawn
-        return [batch["images"] for batch in stream]
+        return [batch["images"] for batch in stream.rest()]
 
     whole = batches(1, 0)
     assert len(whole) == 5
