@@ -16,9 +16,9 @@ from tests.engine.parts import Classifier, Points, make_config
 from tests.engine.test_evaluation import Seen
 from tests.engine.test_iterations import Remembering
 from treadle.config import LazyCall
-from treadle.engine import DatasetEvaluator, DefaultTrainer, dist, hooks, inference_on_dataset
+from treadle.engine import DatasetEvaluator, DefaultTrainer, EagerTrainer, dist, hooks, inference_on_dataset
 from treadle.engine.checkpointer import Checkpointer
-from treadle.errors import NonFiniteError
+from treadle.errors import ConfigError, NonFiniteError
 from treadle.optimizers import get_default_optimizer_params
 
 
@@ -218,6 +218,35 @@ def normed(folder: Path) -> dict[str, Any]:
     return found
 
 
+def eager(folder: Path) -> dict[str, Any]:
+    """Train without a config in one go, and stopped and resumed; then with a hook that one process alone has."""
+
+    def start(place: Path, end: int, *, resume: bool, alone: bool = False) -> EagerTrainer:
+        torch.manual_seed(7)
+        model = Classifier(dropout=0.5)
+        loader = torch.utils.data.DataLoader(Points(), batch_size=4, shuffle=True)
+        trainer = EagerTrainer(model, loader, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+        checkpointer = Checkpointer(model, place, trainer=trainer)
+        saves = dist.is_main_process() or not alone
+        trainer.register_hooks([hooks.PeriodicCheckpointer(checkpointer, 2) if saves else None])
+        checkpointer.resume_or_load("", resume=resume)
+        trainer.train(trainer.iter + 1 if resume and checkpointer.has_checkpoint() else 0, end)
+        return trainer
+
+    def weights(trainer: EagerTrainer) -> list[float]:
+        return torch.cat([one.detach().flatten() for one in trainer.model.parameters()]).tolist()
+
+    whole = start(folder / "whole", 6, resume=False)
+    start(folder / "cut", 4, resume=False)
+    gone_on = start(folder / "cut", 6, resume=True)
+    error = ""
+    try:
+        start(folder / "alone", 4, resume=False, alone=True)
+    except ConfigError as found:
+        error = str(found)
+    return {"whole": weights(whole), "resumed": weights(gone_on), "start": gone_on.start_iter, "error": error}
+
+
 def waiting(folder: Path) -> dict[str, Any]:
     """Let the last rank wait for its data."""
 
@@ -253,7 +282,7 @@ def poisoned(folder: Path) -> dict[str, Any]:
 
 
 SCENARIOS: tuple[Callable[[Path], dict[str, Any]], ...] = (
-    *(whole, interrupted, resumed, own_step, own_optimizer, evaluated, normed, waiting, poisoned),
+    *(whole, interrupted, resumed, own_step, own_optimizer, evaluated, normed, eager, waiting, poisoned),
 )
 
 

@@ -22,6 +22,7 @@ NAMES = [
     "own_optimizer",
     "evaluated",
     "normed",
+    "eager",
     "waiting",
     "poisoned",
 ]
@@ -148,3 +149,15 @@ def test_an_optimizer_that_a_step_of_ones_own_made_gets_averaged_gradients(toget
     assert first["probe"] == second["probe"]
     assert first["probe"] == pytest.approx(alone[1]["own_optimizer"]["probe"], abs=1e-6)
     assert_same(first, alone[1]["own_optimizer"])
+
+
+def test_a_trainer_without_a_config_goes_on_exactly_on_two_processes(together: Together) -> None:
+    first, second = together["eager"]
+    assert first["start"] == second["start"] == 4
+    assert first["whole"] == first["resumed"] == second["whole"] == second["resumed"]
+
+
+def test_a_hook_that_must_act_on_all_processes_is_refused_on_one_alone(together: Together) -> None:
+    for rank, report in enumerate(together["eager"]):
+        assert report["error"].startswith(f"process {rank} has the hooks ")
+        assert report["error"].endswith("so register the same on each, in the same order")

@@ -235,6 +235,7 @@ MISSPELT = [
     ({"evaluaton": {"enabled": False}}, "evaluaton", "evaluation"),
     ({"dist": {"tensor_paralel_size": 2}}, "dist.tensor_paralel_size", "dist.tensor_parallel_size"),
     ({"eval_period": 5}, "eval_period", "evaluation.eval_period"),
+    ({"max_iter": 5}, "max_iter", "train_iter"),
     ({"evaluation": {"log_period": 5}}, "evaluation.log_period", "log_period"),
 ]
 

@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 SECTIONS = ("model", "optim", "dataloader", "tokenization", "train", "graph", "trainer")
 """The names at the top of a config that say what is built; a file may have any others for its own use."""
 
+RENAMED = {"max_iter": "train.train_iter", "init_checkpoint": "train.load_weight"}
+"""What detectron2 calls a key of `train`, where that can be nobody's own."""
+
 _CHECKED: dict[str, Keys | Key | str] = {
     "model": Key(LazyCall | dict),
     "optim": Key(LazyCall | dict),
@@ -35,6 +38,7 @@ def check_keys(cfg: DictConfig) -> list[str]:
     """
     unknown: list[str] = []
     _check_names(cfg)
+    _check_renamed(cfg)
     for section, known in _CHECKED.items():
         if cfg.get(section) is not None and not is_lazy(cfg[section]):
             unknown += check_section(cfg, section, packaged_keys(known, section) if isinstance(known, str) else known)
@@ -48,6 +52,13 @@ def _check_names(cfg: DictConfig) -> None:
         near = did_you_mean(str(name), missing) if name not in SECTIONS else ""
         if near:
             raise ConfigError(f"unknown key {name!r}{origin(cfg, str(name))}{near}")
+
+
+def _check_renamed(cfg: DictConfig) -> None:
+    for name, _ in children(cfg._get_node("train")):
+        if name in RENAMED:
+            path = f"train.{name}"
+            raise ConfigError(f"unknown key {path!r}{origin(cfg, path)}; did you mean {RENAMED[name]!r}?")
 
 
 def tell_unknown(unknown: list[str]) -> None:
