@@ -4,10 +4,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from treadle._setup import SetUp
 from treadle.checkpoint import CheckpointStore, Saver
+from treadle.checkpoint.manifest import require_facts
+from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError
 from treadle.fingerprint import (
     changes,
@@ -20,7 +23,7 @@ from treadle.fingerprint import (
 from treadle.metrics_file import MetricsFile
 from treadle.parallel.peers import Peers
 from treadle.provenance import origin
-from treadle.resplitting import batch_identity
+from treadle.resplitting import Split, batch_identity
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import SCHEDULED, fit_schedule
 
@@ -63,7 +66,8 @@ class Opening(SetUp):
         self._saver = Saver(store, attempt, self._come_back)
         step = self._step_to_resume(store)
         if step is not None:
-            self._take_checkpoint(store, step)
+            with telling_misfit(f"the checkpoint {store.path(step)}"):
+                self._take_checkpoint(store, step)
         if self.processes.is_main:
             self._open_files(store, fresh=step is None)
 
@@ -108,6 +112,7 @@ class Opening(SetUp):
     def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
         """Read the checkpoint at `step`, having checked that it is of this run."""
         manifest = store.manifest(step)
+        require_facts(store.path(step), manifest)
         saved = manifest["identity"]
         found = changes({**saved, "batch": batch_identity(saved["batch"])}, self._identity())
         if found:
@@ -116,6 +121,8 @@ class Opening(SetUp):
                 f"the run in {self.run_dir} is another one: {listed}. Start afresh in another run_dir"
             )
         shared = self._read_shared(store, step)
+        _require_place(store.path(step), manifest, {**shared["tracked"]["progress"], "ranks": shared["processes"]})
+        _require_batch(store.path(step), batch_identity(saved["batch"]), Split.of_state(shared, self._split()))
         own = self._read_own(store, step, shared)
         self._fit_schedule(shared["tracked"], manifest)
         self._report_changes(shared["tracked"], manifest)
@@ -220,6 +227,26 @@ class Opening(SetUp):
     def _come_back(self) -> None:
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
         self._next_due = 0
+
+
+def _require_place(path: Path, manifest: dict[str, Any], place: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose state says that it is of another moment than its manifest does."""
+    for name in ("step", "epoch", "ranks"):
+        if type(place[name]) is not int or place[name] != manifest[name]:
+            raise CheckpointError(
+                f"{path} was edited: its manifest says {name} {manifest[name]}, its state says {place[name]!r}; "
+                "restore it, or move it away to go on from the one before"
+            )
+
+
+def _require_batch(path: Path, batch: dict[str, Any], split: Split) -> None:
+    """Refuse a checkpoint whose state shares out other batches than its manifest says it had."""
+    whole = batch.get("global")
+    if whole is not None and split.batch_size is not None and whole % (split.batch_size * split.data):
+        raise CheckpointError(
+            f"{path} was edited: its manifest says batches of {whole} samples, its state {split.batch_size} on each of "
+            f"{split.data}; restore it, or move it away to go on from the one before"
+        )
 
 
 def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:

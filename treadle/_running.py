@@ -221,6 +221,8 @@ class Running(Opening):
         if self._metrics_file is not None:
             self.storage.flush()
             self._metrics_file.close()
+            # What is saved of the trainer from now on is of no file.
+            self._tracked.remove("metrics_file")
         self.storage.on_flush = None
         actions, self._afterwards = self._afterwards, []
         for action in actions:

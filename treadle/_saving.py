@@ -8,9 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle._foundation import Foundation
-from treadle.checkpoint import CheckpointStore, read_file, write_file
+from treadle.checkpoint import CheckpointStore, write_file
 from treadle.checkpoint.importing import import_weights, weights_in
+from treadle.checkpoint.kinds import STATE, read_checkpoint, read_training_state
 from treadle.checkpoint.suffixes import format_of
+from treadle.checkpoint.tracked import telling_misfit
 from treadle.data import fold_seed
 from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
@@ -78,7 +80,7 @@ class Saving(Foundation):
             CheckpointError: The file is damaged, does not fit the model, or holds a state for an optimizer or a
                 scheduler that this trainer does not have.
         """
-        state: dict[str, Any] = read_file(checkpoint_path)
+        state = read_checkpoint(checkpoint_path)
         load_plain_state_dict(self.model, state["model_state_dict"], where=str(checkpoint_path))
         if load_optimizer and "optimizer_state_dict" in state:
             self._load_optimizers(state["optimizer_state_dict"], checkpoint_path)
@@ -88,7 +90,8 @@ class Saving(Foundation):
                     f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
                     "pass load_scheduler=False"
                 )
-            self.scheduler.load_state_dict(state["scheduler_state_dict"])
+            with telling_misfit(f"the scheduler in {checkpoint_path}"):
+                self.scheduler.load_state_dict(state["scheduler_state_dict"])
         return state
 
     def import_checkpoint(
@@ -106,20 +109,25 @@ class Saving(Foundation):
         if load_optimizer and "optimizer_state_dict" in state:
             found = state["optimizer_state_dict"]
             # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
-            self._load_optimizers({"optimizer": found} if "param_groups" in found else found, path)
+            one = not isinstance(found, dict) or "param_groups" in found
+            self._load_optimizers({"optimizer": found} if one else found, path)
         if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
-            self.scheduler.load_state_dict(state["scheduler_state_dict"])
+            with telling_misfit(f"the scheduler in {path}"):
+                self.scheduler.load_state_dict(state["scheduler_state_dict"])
         return state
 
     def _load_optimizers(self, states: dict[str, Any], path: str | os.PathLike[str]) -> None:
         present = self.optimizers()
+        if not isinstance(states, dict):
+            raise CheckpointError(f"{path} holds a {type(states).__name__} where the states of optimizers should be")
         if set(states) != set(present):
             raise CheckpointError(
                 f"{path} holds optimizers {sorted(states)}, this trainer has {sorted(present)}; "
                 "pass load_optimizer=False to leave them"
             )
         for name, optimizer in present.items():
-            self._optimizer_state(optimizer).load_whole(states[name])
+            with telling_misfit(f"the state of {name!r} in {path}"):
+                self._optimizer_state(optimizer).load_whole(states[name])
 
     def _optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
         """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
@@ -152,15 +160,17 @@ class Saving(Foundation):
         Raises:
             CheckpointError: The folder holds no training state, or that of another trainer.
         """
-        self._load_state(*self._read_training_state(input_dir))
-        return dict(read_file(Path(input_dir) / _state_file(self.processes.rank))["kwargs"])
+        with telling_misfit(f"the training state in {input_dir}"):
+            self._load_state(*self._read_training_state(input_dir))
+        return dict(read_training_state(input_dir, _state_file(self.processes.rank))["kwargs"])
 
     def _read_training_state(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        own = read_file(Path(folder) / _state_file(self.processes.rank))
-        shared = own if self.processes.is_main else read_file(Path(folder) / _state_file(0))
-        # The lines of metrics are in the folder of the run that saved this, which is left alone.
-        shared["run"]["tracked"].pop("metrics_file", None)
-        return shared["run"], own["run"]
+        with telling_misfit(f"the training state in {folder}"):
+            own = read_training_state(folder, _state_file(self.processes.rank))
+            shared = own if self.processes.is_main else read_training_state(folder, _state_file(0))
+            # The lines of metrics are in the folder of the run that saved this, which is left alone.
+            shared["run"]["tracked"].pop("metrics_file", None)
+            return shared["run"], own["run"]
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the run; what all ranks have in common is only in the first one's."""
@@ -228,6 +238,18 @@ class Saving(Foundation):
         Raises:
             CheckpointError: The state is that of one rank alone, or its place lies inside a batch of now.
         """
+        if then.batch_size is None and now.batch_size is not None:
+            raise CheckpointError(
+                "the training state was saved before train() had begun, or of a loader that does not say its batch "
+                "size; there is nothing in it to go on from with batches of "
+                f"{now.batch_size} samples"
+            )
+        if "losses" not in own and then.processes == now.processes:
+            raise CheckpointError(
+                f"the training state is of batches of {then.batch_size} samples and this trainer has "
+                f"{'no data yet' if now.batch_size is None else now.batch_size}; pass it to train(resume_from=...), "
+                "with the batch size that it was saved with"
+            )
         if "losses" not in own:
             raise CheckpointError(
                 f"the training state was written by {shared['processes']} processes and this run has "
@@ -265,7 +287,7 @@ class Saving(Foundation):
 
 
 def _state_file(rank: int) -> str:
-    return "state.safetensors" if rank == 0 else f"rank_{rank}.safetensors"
+    return STATE if rank == 0 else f"rank_{rank}.safetensors"
 
 
 class ModelState:
@@ -307,5 +329,5 @@ def load_plain_state_dict(model: nn.Module, state: dict[str, Any], *, where: str
     renamed = {actual.get(name, name): value for name, value in state.items()}
     try:
         model.load_state_dict(renamed)
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model: {error}") from error

@@ -143,9 +143,12 @@ class MetricsFile:
         """Cut off what was written after `state` was taken; of a file that is not the one of then, keep what fits.
 
         Raises:
-            CheckpointError: The file cannot be cut.
+            CheckpointError: The file cannot be cut, or the state is not one of this file.
         """
         length, row = int(state["length"]), dict(state["row"])
+        if row and type(row.get("step")) is not int:
+            raise CheckpointError(f"the state of the metrics holds back a line of step {row.get('step')!r}")
+        json.dumps(row, allow_nan=False)
         try:
             if self._size() < length or (length and self._read(length - 1, 1) != b"\n"):
                 self._keep_what_fits(length, row)

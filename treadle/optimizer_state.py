@@ -43,7 +43,12 @@ class OptimizerState:
         return self._optimizer.state_dict()
 
     def load_whole(self, state: dict[str, Any]) -> None:
-        """Take the optimizer's own state back: what of it belongs here."""
+        """Take the optimizer's own state back: what of it belongs here.
+
+        Raises:
+            CheckpointError: An argument of it is nothing that this optimizer could be given.
+        """
+        self._check_arguments(state["param_groups"])
         kept = [
             {key: group[key] for key in self.IMPLEMENTATION if key in group} for group in self._optimizer.param_groups
         ]
@@ -52,6 +57,18 @@ class OptimizerState:
             group.update(how)
         counters_to_device(self._optimizer)
         _lay_out_like_weights(self._optimizer)
+
+    def _check_arguments(self, groups: list[dict[str, Any]]) -> None:
+        """Refuse words and containers where the optimizer has numbers, which it would fail by in its next step."""
+        numbers = (bool, int, float, type(None), Tensor)
+        for place, (old, new) in enumerate(zip(groups, self._optimizer.param_groups, strict=False)):
+            for name in sorted(set(new) - {"params", "param_names", "initial_lr"}):
+                kinds = numbers if isinstance(new[name], numbers) else (list, tuple, *numbers[-2:])
+                if isinstance(new[name], (*numbers, list, tuple)) and not isinstance(old.get(name), kinds):
+                    raise CheckpointError(
+                        f"the optimizer's state has {name}={old.get(name)!r} in group {place}, where this optimizer "
+                        f"has {new[name]!r}"
+                    )
 
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of the state of all processes belongs to this one."""

@@ -21,9 +21,20 @@ class Split(NamedTuple):
 
     @classmethod
     def of_state(cls, state: dict[str, Any], now: "Split") -> "Split":
-        """Return how the run that saved `state` did it; an older one had as many shares as processes."""
-        processes = int(state["processes"])
-        return cls(processes, int(state.get("data", processes)), state.get("batch_size", now.batch_size))
+        """Return how the run that saved `state` did it; an older one had as many shares as processes.
+
+        Raises:
+            CheckpointError: No run can have done it so.
+        """
+        processes = state["processes"]
+        data, size = state.get("data", processes), state.get("batch_size", now.batch_size)
+        numbers = [processes, data] if size is None else [processes, data, size]
+        if any(type(number) is not int or number < 1 for number in numbers) or processes % data:
+            raise CheckpointError(
+                f"the checkpoint says that its run had {processes!r} processes and shared batches of {size!r} samples "
+                f"over {data!r} of them, which cannot be; it was edited: restore it, or go on from another checkpoint"
+            )
+        return cls(processes, data, size)
 
 
 def batch_identity(split: dict[str, Any]) -> dict[str, Any]:

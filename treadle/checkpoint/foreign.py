@@ -56,9 +56,29 @@ def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
         kind = state.kind if isinstance(state, Record) else type(state).__name__
         raise CheckpointError(f"{target} holds a {kind}; weights come as a dict of tensors by name")
     try:
+        _check_nodes(state, target)
         return _sorted_out(state, unknown)
     except RecursionError:
         raise CheckpointError(f"{target} holds something that holds itself, which no checkpoint does") from None
+
+
+def _check_nodes(state: Any, path: Path) -> None:
+    """Refuse plain data that refers to itself so often that, written out, it would be far more than the file."""
+    size = path.stat().st_size
+    left, waiting = 100_000 + size, [state]
+    while waiting:
+        one = waiting.pop()
+        inside = one.entries if isinstance(one, Record) else one
+        if isinstance(inside, dict):
+            waiting += inside.values()
+        elif isinstance(inside, (list, tuple)):
+            waiting += inside
+        left -= 1
+        if left < len(waiting):
+            raise CheckpointError(
+                f"{path} holds something that holds itself, or the same over and over: written out it would be more "
+                f"than a file of {size} bytes can mean"
+            )
 
 
 def _sorted_out(state: dict[str, Any], unknown: list[str]) -> ForeignCheckpoint:

@@ -1,7 +1,7 @@
 """Weights from files that `torch.save` wrote, and back: explicitly, and without running what is in them."""
 
 import os
-import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
+from treadle.checkpoint.claims import Budget, check_archive, check_tensors
 from treadle.checkpoint.durable import replace_file
 from treadle.checkpoint.file import FORMAT, is_pickle, plain, read_file
+from treadle.checkpoint.pickled import bytes_claimed
 from treadle.checkpoint.suffixes import format_of
 from treadle.checkpoint.torch_file import write_torch
 from treadle.errors import CheckpointError
@@ -30,8 +32,10 @@ def import_torch(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not target.is_file():
         raise CheckpointError(f"there is no file {target} to import weights from")
     try:
+        _check_claims(target)
         state = torch.load(target, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        check_tensors(state, Budget(target.stat().st_size))
+    except Exception as error:  # torch's reader, given a damaged file, fails by whatever comes first
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{target} holds no plain weights that can be read safely: {reason}") from error
     if not isinstance(state, dict):
@@ -57,6 +61,18 @@ def import_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
+def _check_claims(path: Path) -> None:
+    """Refuse a file that says it holds more than it can, before torch takes memory for it."""
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_archive(archive, size)
+        return
+    claimed = bytes_claimed(path)
+    if claimed > size:
+        raise CheckpointError(f"its tensors say that they hold {claimed} bytes, and the file has {size}")
+
+
 def weights_in(state: dict[str, Any]) -> dict[str, Any]:
     """Return the weights of a model in what `import_torch` or `read_file` returned, wherever the layout has them.
 
@@ -67,7 +83,11 @@ def weights_in(state: dict[str, Any]) -> dict[str, Any]:
         if isinstance(state.get(key), dict):
             state = state[key]
             break
-    weights = {name.removeprefix("module."): value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    weights = {
+        name.removeprefix("module."): value
+        for name, value in state.items()
+        if isinstance(name, str) and isinstance(value, torch.Tensor)
+    }
     if not weights:
         raise CheckpointError(f"there are no weights among {sorted(map(str, state))}")
     return weights

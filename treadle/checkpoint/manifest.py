@@ -53,6 +53,36 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+FACTS: dict[str, tuple[type, ...]] = {
+    "epoch": (int,),
+    "identity": (dict,),
+    "environment": (dict,),
+    "planned": (dict,),
+    "finished": (bool,),
+    "stopped": (str, type(None)),
+}
+"""What a run says of itself in the manifest of a checkpoint, and of which types that is."""
+
+
+def require_facts(folder: Path, manifest: dict[str, Any]) -> None:
+    """Refuse a manifest that a run did not write so.
+
+    Raises:
+        CheckpointError: A fact is missing, or of another type.
+    """
+    wrong = [name for name, types in FACTS.items() if type(manifest.get(name)) not in types]
+    planned = manifest.get("planned")
+    if isinstance(planned, dict):
+        units = ("steps", "epochs")
+        wrong += [f"planned.{unit}" for unit in units if type(planned.get(unit, "")) not in (int, type(None))]
+    if wrong:
+        value = planned.get(wrong[0][8:]) if wrong[0].startswith("planned.") else manifest.get(wrong[0])  # type: ignore[union-attr]
+        raise CheckpointError(
+            f"{folder} has a manifest that no run wrote: {wrong[0]} is {value!r}; restore it, or move this checkpoint "
+            "away to go on from the one before"
+        )
+
+
 def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
     """Yield, in words, everything in which the files in `folder` are not as `manifest` says.
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treadle.checkpoint.claims import Budget, check_archive
 from treadle.errors import CheckpointError
 
 _MARK = object()
@@ -92,15 +93,59 @@ def read_with_names(path: str | os.PathLike[str]) -> tuple[Any, list[str]]:
         raise CheckpointError(f"there is no file {target} to import weights from")
     try:
         with zipfile.ZipFile(target) as archive:
-            machine = _Machine(_Storages(archive))
+            check_archive(archive, target.stat().st_size)
+            machine = _Machine(_Storages(archive, Budget(target.stat().st_size)))
             found = machine.run(archive.read(_pickle_in(archive, target)))
             return found, sorted(machine.names - BUILDERS.keys() - STORAGE_NAMES - DTYPES.keys())
     except _CallsUnnamedError as error:
         raise CheckpointError(f"{target} holds no weights that can be read without running code: {error}") from error
     except zipfile.BadZipFile as error:
         raise CheckpointError(f"{target} is no file of torch.save, or damaged: {error}") from error
-    except (ValueError, IndexError, KeyError, TypeError, RuntimeError, AttributeError, OSError) as error:
-        raise CheckpointError(f"{target} is damaged: {error}") from error
+    except CheckpointError as error:
+        raise error if str(target) in str(error) else CheckpointError(f"{target} cannot be read: {error}") from error
+    except Exception as error:  # instructions that nobody wrote in good faith may fail by anything
+        reason = str(error) or type(error).__name__
+        raise CheckpointError(f"{target} is damaged: {reason}") from error
+
+
+def bytes_claimed(path: Path) -> int:
+    """Return how many bytes of tensors a file says it holds that torch wrote before 1.6; none is taken for them.
+
+    Raises:
+        Exception: The file is damaged, or none of these.
+    """
+    with path.open("rb") as file:
+        for _ in range(3):  # a number that says what it is, the version, and the machine it was written on
+            for _ in pickletools.genops(file):
+                pass
+        claims = _Claims()
+        _Machine(claims).run(file)
+    return claims.total
+
+
+class _Claims:
+    """What stands for the numbers of tensors where only their size is asked."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Tensor] = {}
+
+    @property
+    def total(self) -> int:
+        """Bytes of all that was asked for."""
+        return sum(one.nbytes for one in self._known.values())
+
+    def find(self, identity: Any) -> Tensor:
+        """Return something of the size that an entry of the pickle says."""
+        word, kind, key, _, count, *_ = identity
+        if word != "storage" or not isinstance(kind, Name) or kind.name not in STORAGES or type(count) is not int:
+            raise ValueError(f"{kind} holds no numbers that can be read")
+        if key not in self._known or len(self._known[key]) < count:
+            self._known[key] = torch.empty(count, dtype=STORAGES[kind.name], device="meta")
+        return self._known[key]
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """Return a tensor as it is: it has no memory."""
+        return tensor
 
 
 class _CallsUnnamedError(Exception):
@@ -117,8 +162,9 @@ def _pickle_in(archive: zipfile.ZipFile, target: Path) -> str:
 class _Storages:
     """The numbers of tensors in an archive, each read once."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, archive: zipfile.ZipFile, budget: Budget) -> None:
         self._archive = archive
+        self._budget = budget
         self._known: dict[str, Tensor] = {}
         self._root = next(
             (name.removesuffix("data.pkl") for name in archive.namelist() if name.endswith("data.pkl")), ""
@@ -140,11 +186,20 @@ class _Storages:
             raise ValueError(f"tensor {key} has {len(self._known[key])} numbers of {count}")
         return self._known[key]
 
+    def own(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with memory of its own: of a part of a large one nothing else is kept.
+
+        Raises:
+            CheckpointError: All that was made would be more than the file can stand for.
+        """
+        if tensor.layout is not torch.strided or tensor.nbytes == tensor.untyped_storage().nbytes():
+            return tensor
+        self._budget.spend(tensor.nbytes)
+        return tensor.clone()
+
 
 def _tensor(storage: Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Tensor:
-    found = storage.as_strided(tuple(size), tuple(stride), offset)
-    # Its own memory: of a part of a large tensor nothing else is kept.
-    return found if found.numel() == storage.numel() else found.clone()
+    return storage.as_strided(tuple(size), tuple(stride), offset)
 
 
 def _typed_tensor(storage: Tensor, offset: int, size: Any, stride: Any, _: Any, __: Any, dtype: Any, *rest: Any) -> Any:
@@ -205,13 +260,13 @@ STORAGE_NAMES = frozenset({f"{module}.{name}" for module in ("torch", "torch.sto
 class _Machine:
     """Carries out the instructions of a pickle, as far as they make data."""
 
-    def __init__(self, storages: _Storages) -> None:
+    def __init__(self, storages: "_Storages | _Claims") -> None:
         self._storages = storages
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self.names: set[str] = set()
 
-    def run(self, data: bytes) -> Any:
+    def run(self, data: Any) -> Any:
         """Return what the pickle holds."""
         for opcode, argument, _ in pickletools.genops(data):
             name = opcode.name
@@ -322,7 +377,8 @@ class _Machine:
 
     def _reduce(self, _: Any) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
-        self._stack.append(_made(function, arguments))
+        made = _made(function, arguments)
+        self._stack.append(self._storages.own(made) if isinstance(made, Tensor) else made)
 
     _newobj = _reduce
 

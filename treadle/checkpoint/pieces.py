@@ -1,5 +1,6 @@
 """Tensors that are spread over the ranks of a run: written in pieces, read in other pieces."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,7 @@ class SavedTensor:
             CheckpointError: Some of it is in no file.
         """
         wanted: Box = (tuple(offset), tuple(extent))
+        self._check_held(wanted)
         found, result = 0, None
         for box, reader in self._parts:
             common = _overlap(wanted, box)
@@ -80,6 +82,16 @@ class SavedTensor:
         if result is None or found < result.numel():
             raise CheckpointError(f"the checkpoint lacks a part of {self._name}, at {wanted[0]} of {self.shape}")
         return result
+
+    def _check_held(self, wanted: Box) -> None:
+        """Refuse what the pieces cannot make up before memory is taken for it."""
+        if len(wanted[0]) != len(self.shape) or any(len(box[0]) != len(self.shape) for box, _ in self._parts):
+            raise CheckpointError(
+                f"the pieces of {self._name} in the checkpoint have other dimensions than {self.shape}"
+            )
+        common = (_overlap(wanted, box) for box, _ in self._parts)
+        if sum(math.prod(one[1]) for one in common if one is not None) < math.prod(wanted[1]):
+            raise CheckpointError(f"the checkpoint lacks a part of {self._name}, at {wanted[0]} of {self.shape}")
 
 
 def _overlap(one: Box, other: Box) -> Box | None:
@@ -125,9 +137,13 @@ class PartFile:
         """Return a whole tensor."""
         return self._file().get_tensor(name)  # type: ignore[no-any-return]
 
+    def names(self) -> list[str]:
+        """Return the names of all tensors."""
+        return list(self._file().keys())
+
     def read_all(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
-        return {name: self.read(name) for name in self._file().keys()}  # noqa: SIM118 - not a mapping
+        return {name: self.read(name) for name in self.names()}
 
     def _slice(self, name: str) -> Any:
         found = self._file().get_slice(name)

@@ -1,11 +1,14 @@
 """The things whose state makes up a run, by name."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
+
+import torch
 
 from treadle.checkpoint.pieces import materialised
 from treadle.checkpoint.tree import all_plain
-from treadle.errors import CheckpointError, ConfigError
+from treadle.errors import CheckpointError, ConfigError, TreadleError
 from treadle.kept import name_within
 
 
@@ -82,8 +85,30 @@ class Tracked:
             )
         for name, value in self._objects.items():
             if name in state:
-                own = unshared(state[name])
-                value.load_state_dict(own if getattr(value, "reads_pieces", False) else materialised(own))
+                with telling_misfit(f"the state of {name!r} in the checkpoint"):
+                    own = unshared(state[name])
+                    value.load_state_dict(own if getattr(value, "reads_pieces", False) else materialised(own))
+
+
+@contextmanager
+def telling_misfit(what: str) -> Iterator[None]:
+    """Say which part of a checkpoint was read or loaded where that fails by an error that is not Treadle's.
+
+    Raises:
+        CheckpointError: It failed; the error itself is its cause.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, TreadleError):
+            raise
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{what} cannot be loaded ({type(error).__name__}: {reason}); it was edited, or written "
+            "by other code: restore it, or go on from another checkpoint"
+        ) from error
 
 
 def unshared(value: Any) -> Any:
