@@ -22,8 +22,9 @@ from treadle.fingerprint import (
 )
 from treadle.metrics_file import MetricsFile
 from treadle.parallel.peers import Peers
-from treadle.provenance import origin
+from treadle.provenance import files_named, origin
 from treadle.resplitting import Split, batch_identity
+from treadle.run_description import describe_run, told_changes
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import SCHEDULED, fit_schedule
 
@@ -48,6 +49,7 @@ class Opening(SetUp):
         self._saved_finished = False
         self._judged = 0
         self._started_at: int | None = None
+        self._made_of: dict[str, Any] = {}
         self._metrics_file: MetricsFile | None = None
         self._afterwards: list[Callable[[], object]] = []
         self.storage.on_flush = None
@@ -62,6 +64,7 @@ class Opening(SetUp):
             size=self.processes.size,
             may_live=Peers(self.processes).may_live if self.processes.distributed else None,
         )
+        self._made_of = self._describe_run()
         attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
         self._saver = Saver(store, attempt, self._come_back)
         step = self._step_to_resume(store)
@@ -154,13 +157,29 @@ class Opening(SetUp):
 
     def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Say what is no longer as it was, where the run can go on all the same."""
-        changed = changes(manifest["environment"], environment())
+        then, now = manifest["environment"], environment()
+        changed = changes(then, now)
         if changed:
             self.print("resumed, but not bit for bit: " + "; ".join(changed))
+        described = manifest.get("made of")
+        if isinstance(described, dict):
+            same = then.get("python") == now["python"]
+            for line in told_changes(described, self._made_of, same_python=same):
+                self.print(line)
         moving = SCHEDULED if self._is_scheduled() else ()
         for name, optimizer in self.optimizers().items():
             for change in self._optimizer_state(optimizer).changed_arguments(tracked[name], moving):
                 self.print(f"{name}: {change}; the checkpoint's value is used")
+
+    def _describe_run(self) -> dict[str, Any]:
+        """Return what else the run is made of, to be told of if it changes; looked at once, before anything moves."""
+        given = {
+            "training": (self._train_dataloader, self.train_dataset),
+            "evaluation": (self._eval_dataloader, self.eval_dataset),
+        }
+        data = {name: getattr(stream, "dataset", dataset) for name, (stream, dataset) in given.items()}
+        verbs = [verb for verb in (getattr(type(self), "calculate_train_batch_loss", None),) if verb is not None]
+        return describe_run(self.model, self.loss_func, seed=self.seed, data=data, verbs=verbs)
 
     def _is_scheduled(self) -> bool:
         """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
@@ -212,7 +231,20 @@ class Opening(SetUp):
             facts = {"step": self.progress.step, "seed": self.seed, "identity": self._identity()}
             facts |= {"environment": environment(), "processes": self.processes.size}
             made_from = origin(self._sources(), deterministic=self.deterministic, but=self._folder.path)
+            self._report_files(self._folder)
             self._folder.write_manifest({**facts, **made_from})
+
+    def _report_files(self, folder: RunFolder) -> None:
+        """Say which files that the data sets name are not what they were when the run was last started."""
+        before = folder.manifest().get("files")
+        now = files_named(*self._sources()[1:], but=folder.path)
+        known = before if isinstance(before, dict) and self.progress.step else {}
+        changed = sorted(path for path, checksum in now.items() if known.get(path, checksum) != checksum)
+        if changed:
+            listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            self.print(
+                f"files of the data have changed since the run was last started: {listed}; it goes on with these"
+            )
 
     def _sources(self) -> list[Any]:
         """Return what names the files that the run reads: the command line and the data sets."""

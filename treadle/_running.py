@@ -109,6 +109,7 @@ class Running(Opening):
             "best": best,
             "finished": finished,
             "stopped": self._stop_reason,
+            "made of": self._made_of,
         }
 
     def _check_weights(self) -> None:

@@ -73,14 +73,23 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"cannot write {self.path / name}: {error}") from error
 
-    def _earlier_starts(self) -> list[Any]:
+    def manifest(self) -> dict[str, Any]:
+        """Return what the manifest of the last start says; nothing if there is none that can be understood.
+
+        Raises:
+            StorageError: It cannot be read now.
+        """
         path = self.path / "manifest.json"
         try:
             with telling_absence(path):
                 text = read_patiently(lambda: path.read_text(encoding="utf-8"))
-            starts = json.loads(text)["starts"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
+            found = json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _earlier_starts(self) -> list[Any]:
+        starts = self.manifest().get("starts")
         return starts if isinstance(starts, list) else []
 
     def log(self, text: str) -> None:
