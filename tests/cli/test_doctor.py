@@ -9,7 +9,7 @@ import torch
 
 from tests.cli.conftest import Treadle
 from tests.forking.starting import run_command
-from treadle.doctor import repeating
+from treadle.doctor import examine, repeating
 
 PROGRAMS = Path(__file__).parents[1] / "doctor"
 
@@ -44,8 +44,8 @@ def test_changes_reach_the_config_and_arguments_the_program(
     monkeypatch.setattr(repeating.subprocess, "run", run_command)
     monkeypatch.setenv("PYTHONPATH", f"{PROGRAMS.parents[1]}:{project}")
     # Not by the command, whose status tells whether something was found: on a busy machine data may be slow.
-    assert repeating.examine_apart(Path("configs/small.py"), 12, ["train.train_iter=7"]).steps == 7
-    assert "optim in configs/small.py" in treadle("doctor", "configs/small.py", "optim.lrr=1", status=1).stderr
+    assert examine(Path("configs/small.py"), 12, ["train.train_iter=7"]).steps == 7
+    assert "unknown key 'optim.lrr' in" in treadle("doctor", "configs/small.py", "optim.lrr=1", status=1).stderr
     Path("own.py").write_text("import sys\nsys.exit(f'called with {sys.argv[1:]}')\n")
     assert "called with ['a=1']" in treadle("doctor", "own.py", "a=1", status=1).stderr
 
