@@ -41,10 +41,10 @@ def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_
 def test_changes_reach_the_config_and_arguments_the_program(
     project: Path, treadle: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeating.subprocess, "run", run_command)
-    monkeypatch.setenv("PYTHONPATH", f"{PROGRAMS.parents[1]}:{project}")
     # Not by the command, whose status tells whether something was found: on a busy machine data may be slow.
     assert examine(Path("configs/small.py"), 12, ["train.train_iter=7"]).steps == 7
+    monkeypatch.setattr(repeating.subprocess, "run", run_command)
+    monkeypatch.setenv("PYTHONPATH", f"{PROGRAMS.parents[1]}:{project}")
     assert "unknown key 'optim.lrr' in" in treadle("doctor", "configs/small.py", "optim.lrr=1", status=1).stderr
     Path("own.py").write_text("import sys\nsys.exit(f'called with {sys.argv[1:]}')\n")
     assert "called with ['a=1']" in treadle("doctor", "own.py", "a=1", status=1).stderr

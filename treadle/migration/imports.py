@@ -162,7 +162,9 @@ class Rewriter:
                 return
             inner = inner.value
         full = self.full_name(node)
-        is_module = isinstance(inner, ast.Name) and self.home_of(self.found.get(inner.id, "")) is None
+        named = self.found.get(inner.id, "") if isinstance(inner, ast.Name) else ""
+        # A package may have a counterpart as a whole, and this part of it none.
+        is_module = isinstance(inner, ast.Name) and (named in self.roots or self.home_of(named) is None)
         if full is not None and full not in self.dropped and is_module:
             self._tell_unknown(node, full)
 

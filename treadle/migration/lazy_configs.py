@@ -1,6 +1,7 @@
 """Lazy configs and programs for LiBai and detectron2."""
 
 import ast
+import inspect
 from functools import cache
 from typing import Any
 
@@ -51,6 +52,7 @@ def migrate(source: Source) -> None:
     _check_packaged(source, rewriter)
     _check_placed(source)
     _rename_keys(source)
+    _check_optimizer(source)
     rewriter.finish()
 
 
@@ -154,6 +156,22 @@ def _keys_set(source: Source) -> list[tuple[Any, str]]:
                 (keyword, str(keyword.arg)) for call in (node, *inner) for keyword in call.keywords if keyword.arg
             ]
     return found
+
+
+def _check_optimizer(source: Source) -> None:
+    """Say which keys are given to the optimizer that comes with Treadle and that it does not take."""
+    from treadle.config import locate
+
+    bound = [node.value for node in source.find(ast.Assign) if ast.unparse(node.targets[0]) == "optim"]
+    if any(not ast.unparse(value).endswith(").optim") for value in bound):
+        return
+    target: Any = locate(str(_packaged("common/optim.py").optim["_target_"]))
+    takes = list(inspect.signature(target).parameters)
+    for node in source.find(ast.Assign):
+        path = ast.unparse(node.targets[0])
+        key = path.removeprefix("optim.")
+        if path.startswith("optim.") and "." not in key and key not in takes:
+            source.note(node, f"{path}: {target.__name__} takes no {key!r}{did_you_mean(key, takes)}")
 
 
 @cache

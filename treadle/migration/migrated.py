@@ -1,7 +1,8 @@
 """What became of a file: its new text, and what is left to do by hand."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import unified_diff
+from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
 
 
@@ -56,3 +57,17 @@ class Migration:
         before = [] if self.target else self.before.splitlines(keepends=True)
         old = "/dev/null" if self.target else str(self.path)
         return "".join(unified_diff(before, self.after.splitlines(keepends=True), old, str(target)))
+
+
+def line_finder(before: str, after: str) -> Callable[[int], int]:
+    """Return what finds the line of the old text that a line of the new one was, or that its change began with."""
+    blocks = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False).get_opcodes()
+
+    def find(line: int) -> int:
+        for kind, old, old_end, new, new_end in blocks:
+            if new < line <= new_end:
+                same = kind == "equal" or old_end - old == new_end - new
+                return old + (line - new if same else 1)
+        return line
+
+    return find

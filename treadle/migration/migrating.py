@@ -6,7 +6,8 @@ from pathlib import Path
 
 from treadle.errors import ConfigError
 from treadle.migration import lazy_configs, lightning, nni, pytorch_accelerated, recbole, search_spaces
-from treadle.migration.migrated import Migration, Note
+from treadle.migration.checking import problems_in
+from treadle.migration.migrated import Migration, Note, line_finder
 from treadle.migration.source import Source
 
 PROGRAMS: dict[str, tuple[tuple[str, ...], Callable[[Source], None]]] = {
@@ -55,11 +56,16 @@ def _program(source: Source) -> Migration:
         PROGRAMS[name][1](one)
         after = one.result()
         notes += one.notes
-    try:
-        ast.parse(after)
-    except SyntaxError as error:
-        raise ConfigError(f"{path} cannot be changed so that it is still Python, at line {error.lineno}") from error
+    told = {note.line for note in notes if note.left}
+    notes += [note for note in _checked(before, after) if note.line not in told]
     return Migration(path, " and ".join(systems), before, after, sorted(set(notes)))
+
+
+def _checked(before: str, after: str) -> list[Note]:
+    """Return what keeps a migrated program from running, by the lines of the old one."""
+    found = problems_in(after)
+    place = line_finder(before, after) if found else None
+    return [Note(place(line), text) for line, text in found] if place is not None else []
 
 
 def _imports(tree: ast.Module) -> set[str]:

@@ -45,4 +45,4 @@ def _tell_of_calls(source: Source, rewriter: Rewriter) -> None:
             text = "the order of the data was always that of seed 42; here it is that of seed=, or of torch's generator"
             source.note(node, text, left=False)
         elif called.endswith("torch.load") or called == "load":
-            source.note(node, "checkpoints are safetensors here; treadle.checkpoint.read_file reads them", left=False)
+            source.note(node, "torch.load(path, weights_only=True) reads a .pt that save_checkpoint wrote", left=False)
