@@ -90,6 +90,8 @@ class Foundation:
 
     _train_dataloader = HandedLoader(evaluation=False)
     _eval_dataloader = HandedLoader(evaluation=True)
+    custom_methods: frozenset[str] = frozenset()
+    """Methods of a subclass's own whose names are near those of the trainer's, and that others call."""
     _pad_uneven_eval_batches = False
     """A name of pytorch-accelerated's: here an evaluation counts every sample once, and pads nothing."""
     ITEMS_REMEDY = (

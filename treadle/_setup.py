@@ -32,6 +32,7 @@ from treadle.phase import held_by
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
 from treadle.progress import Progress
 from treadle.run_config import TrainerRunConfig, checked_config
+from treadle.schedules.factory import require_scheduler
 
 
 class SetUp(Evaluation):
@@ -64,7 +65,7 @@ class SetUp(Evaluation):
             optimizer.zero_grad()
         self._resolve_config()
         self._scale_rates()
-        self.scheduler = self.create_scheduler()
+        self.scheduler = self._make_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self._resolve_cadences()
         self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
@@ -364,6 +365,21 @@ class SetUp(Evaluation):
         if self.settings.num_epochs is not None or self.settings.max_steps is None or updates is None:
             return self.settings.num_epochs
         return math.ceil(self.settings.max_steps / updates)
+
+    def _make_scheduler(self) -> Any:
+        """Return what `create_scheduler` makes; None only if nobody asked for a scheduler.
+
+        Raises:
+            ConfigError: A factory was given and nothing came of it, or something else than a scheduler.
+        """
+        scheduler = self.create_scheduler()
+        own = type(self).create_scheduler.__module__.partition(".")[0] != "treadle"
+        maker = f"{type(self).__name__}.create_scheduler" if own else "create_scheduler_fn"
+        if scheduler is not None or self.create_scheduler_fn is not None:
+            return require_scheduler(scheduler, maker=maker)
+        if own:
+            self.print(f"{maker} returned None: the learning rates stay as they are")
+        return None
 
     def create_scheduler(self) -> Any:
         """Return the scheduler: the factory given to `train`, its placeholders replaced, called with the optimizer."""

@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from treadle._running import Running
 from treadle.data import Batch, size_of
-from treadle.direct_step import direct_step
+from treadle.direct_step import direct_step, refuse_closures
+from treadle.errors import DataError
 from treadle.gradients import clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
 from treadle.loss_items import MeansSeen, count_targets, counted_in, criterion_of, items_in_window, says_items
 from treadle.losses import check_loss, default_loss, name_of
@@ -249,6 +250,16 @@ class Updating(Running):
         """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
         self._loss_tracker.update(loss, batch_size)
 
+    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
+        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
+        total, count = self.processes.reduce([self._loss_tracker.total_loss, self._loss_tracker.running_count])
+        if count:
+            self.run_history.update_metric(metric_name, total / count)
+        elif metric_name != "train_loss_epoch":
+            raise DataError(
+                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
+            )
+
     def optimizer_step(self) -> None:
         """Update the weights."""
         gate = None if self._gate is None else self._gate_in_use
@@ -259,6 +270,7 @@ class Updating(Running):
 
     def _step_if_finite(self, gate: UpdateGate) -> None:
         optimizer = self._acting_optimizer
+        refuse_closures(optimizer)
         self.precision.unscale(optimizer)
         gate.step(optimizer, gradients_of(held_by(optimizer)), self.precision.overflow)
         self.update_applied = gate.applied

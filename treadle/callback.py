@@ -79,9 +79,7 @@ class TrainerCallback:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in vars(cls):
-            if name.startswith("on_") and name not in EVENTS and name not in cls.custom_events:
-                _reject_misspelt_event(cls, name)
+        _reject_misspelt_events(cls)
 
     def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Called once the trainer is built, before a subclass's own attributes exist."""
@@ -160,6 +158,19 @@ class TrainerCallback:
 
 
 Callback = TrainerCallback
+
+
+def _reject_misspelt_events(cls: type) -> None:
+    """Refuse a method that looks like an event and is none, in a class or in one that is mixed in."""
+    known = {*EVENTS, *getattr(cls, "custom_events", ())}
+    for parent in cls.__mro__:
+        for name in vars(parent):
+            if name in known or parent.__module__.partition(".")[0] == "treadle":
+                continue
+            if name.startswith("on_"):
+                _reject_misspelt_event(cls, name)
+            elif name.startswith("_on_") and name[1:] in EVENTS:
+                raise UnknownEventError(f"{cls.__name__}.{name} is called by no event; did you mean {name[1:]!r}?")
 
 
 def _reject_misspelt_event(cls: type, name: str) -> None:
@@ -269,6 +280,8 @@ class CallbackHandler:
             )
         if not isinstance(instance, TrainerCallback) and not any(listens(instance, event) for event in EVENTS):
             raise CallbackError(f"{instance!r} is no callback: it has none of the methods {list(EVENTS)}")
+        if not isinstance(instance, TrainerCallback):
+            _reject_misspelt_events(kind)
         self.callback_list.append(instance)
         if self._started is not None and not self._starting:
             self._started.append(instance)

@@ -1,5 +1,7 @@
 """The update of a fused Adam, without what torch does around it at every step."""
 
+import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -7,8 +9,12 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim import optimizer as base
 
+from treadle.errors import ConfigError
+
 _Group = dict[str, Any]
 _Update = tuple[_Group, list[Any], list[dict[str, Tensor]]]
+STEPPING = ("_run_training", "update", "apply_gradients", "optimizer_step")
+"""The verbs of a trainer in which an optimizer may be stepped."""
 _PLAIN = (nn.Parameter, Tensor)
 
 
@@ -22,6 +28,7 @@ def direct_step(optimizer: Optimizer) -> None:
     """
     updates = _updates_of(optimizer) if _is_unobserved(optimizer) else None
     if updates is None:
+        refuse_closures(optimizer)
         optimizer.step()
         return
     with torch.no_grad():
@@ -29,6 +36,39 @@ def direct_step(optimizer: Optimizer) -> None:
             _make(*update)
     # Schedules of torch's complain if no update came before them.
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def refuse_closures(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that wants to calculate the loss again, and again, within one step.
+
+    Raises:
+        ConfigError: It is such an optimizer.
+    """
+    kind: Any = type(optimizer)
+    if needs_closure(kind):
+        raise ConfigError(
+            f"{kind.__name__} needs a closure that calculates the loss again within a step, but an update of the "
+            "trainer's has one gradient; use another optimizer, or call self.optimizer.step(closure) in a loop of "
+            "your own"
+        )
+
+
+def check_closures(trainer: Any, base: type) -> None:
+    """Refuse such an optimizer before anything runs, in a trainer that steps as its class `base` does."""
+    if all(getattr(type(trainer), verb) is getattr(base, verb) for verb in STEPPING):
+        for optimizer in trainer.optimizers().values():
+            refuse_closures(optimizer)
+
+
+@cache
+def needs_closure(kind: Any) -> bool:
+    """Whether optimizers of this kind cannot step without a closure, as `LBFGS` cannot.
+
+    >>> needs_closure(torch.optim.LBFGS), needs_closure(torch.optim.SGD)
+    (True, False)
+    """
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def _is_unobserved(optimizer: Optimizer) -> bool:

@@ -14,6 +14,7 @@ from treadle._foundation import AGREEMENT_STEPS
 from treadle.data import Batch, RunPass, Stream
 from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
+from treadle.direct_step import check_closures
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
 from treadle.execution import GraphExecution
 from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
@@ -31,6 +32,7 @@ from treadle.run_lock import occupied
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
 from treadle.settings import Interval, RunSettings, one_limit
+from treadle.verbs import check_trainer_class
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
@@ -52,6 +54,7 @@ class Trainer(Attempting):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        check_trainer_class(cls, Trainer)
         guard_evaluation(cls)
 
     def train(
@@ -153,6 +156,8 @@ class Trainer(Attempting):
 
     def _check_plan(self) -> None:
         check_trainer(self, Trainer)
+        if not self._loop_is_foreign():
+            check_closures(self, Trainer)
 
     # The run ----------------------------------------------------------------------------------------------
 
@@ -471,16 +476,6 @@ class Trainer(Attempting):
         """Called when the run is over, stopped runs included."""
 
     # Records ----------------------------------------------------------------------------------------------
-
-    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
-        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
-        total, count = self.processes.reduce([self._loss_tracker.total_loss, self._loss_tracker.running_count])
-        if count:
-            self.run_history.update_metric(metric_name, total / count)
-        elif metric_name != "train_loss_epoch":
-            raise DataError(
-                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
-            )
 
     def _result(self, reason: str) -> TrainResult:
         names = sorted(self.run_history.get_metric_names())

@@ -48,6 +48,7 @@ from treadle.parallel import Processes
 from treadle.precision import Precision
 from treadle.run_lock import occupied, require_free_for_all
 from treadle.run_origin import mark_file
+from treadle.schedules.factory import require_scheduler
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,8 @@ class DefaultTrainer(TrainerBase):
         self.optimizer = self.build_optimizer(cfg, self.model)
         self._scale_rates(cfg)
         self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
+        if self.lr_scheduler is not None or try_get_key(cfg, "train.scheduler") is not None:
+            require_scheduler(self.lr_scheduler, maker=f"{type(self).__name__}.build_lr_scheduler")
         self.graph_eval: Graph | None = None
         self._trainer = self._build_inner()
         self.global_batch_size = cfg.train.global_batch_size

@@ -36,7 +36,8 @@ class Processes:
         folder: The folder of the run, if it has one: what torch recorded of collectives goes there after a timeout.
 
     Raises:
-        ConfigError: The timeout is no number above 0, or the processes joined with another one.
+        ConfigError: The timeout is no number above 0, or the processes joined with another one, or the device is not
+            there.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class Processes:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self.device = self._default_device() if device is None else self._chosen(torch.device(device))
+        self.device = self._default_device() if device is None else self._chosen(known_device(device))
+        _check_gpu(self.device, self.local_rank)
         self._control: dist.ProcessGroup | None = None
         if dist.is_initialized():
             self.size, self.rank = dist.get_world_size(), dist.get_rank()
@@ -184,6 +186,45 @@ _joined_with: list[float] = []
 """The timeout that this process joined the others with, if it did so itself."""
 meshes: dict[Any, Any] = {}
 """The grids of ranks that were made, by their axes: each holds groups, and all trainers of the process share them."""
+
+
+def known_device(device: torch.device | str) -> torch.device:
+    """Return `device` as torch's, if this machine has one of its kind.
+
+    Raises:
+        ConfigError: There is no such kind, or torch cannot use it here.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device={device!r} is no device; use 'cpu', 'cuda' or 'cuda:0'") from error
+    remedy = "use device='cpu', or leave device out to train on what there is"
+    if found.type == "cuda" and not torch.cuda.is_available():
+        why = "it is built without CUDA" if torch.version.cuda is None else "there is no GPU, or no driver for it"
+        raise ConfigError(f"device={str(device)!r}, but torch finds no CUDA device: {why}; {remedy}")
+    if found.type == "meta":
+        raise ConfigError(f"device='meta' has no numbers to train with; {remedy}")
+    if found.type not in ("cpu", "cuda"):
+        try:
+            torch.empty(1, device=found)
+        except (RuntimeError, NotImplementedError, AssertionError) as error:
+            raise ConfigError(
+                f"device={str(device)!r} cannot be used here: {str(error).partition('. ')[0]}; {remedy}"
+            ) from error
+    return found
+
+
+def _check_gpu(device: torch.device, local_rank: int) -> None:
+    if device.type != "cuda" or device.index is None or device.index < torch.cuda.device_count():
+        return
+    count = torch.cuda.device_count()
+    found = f"this process finds {count} GPU{'' if count == 1 else 's'}"
+    if device.index == local_rank and local_rank:
+        raise ConfigError(
+            f"process {local_rank} of this machine has no GPU of its own: {found}; start no more processes than GPUs, "
+            "or pass device="
+        )
+    raise ConfigError(f"device='{device}', but {found}; use a number below {count}")
 
 
 def _check_timeout(seconds: float | None) -> None:

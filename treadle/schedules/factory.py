@@ -31,6 +31,27 @@ def require_factory(value: object, *, argument: str = "create_scheduler_fn") -> 
     return value
 
 
+def require_scheduler(value: Any, *, maker: str) -> Any:
+    """Return `value` if it is a scheduler, which something was asked to make.
+
+    Args:
+        value: what it returned.
+        maker: what it is called, for the message.
+
+    Raises:
+        ConfigError: `value` is None, a class, or cannot step.
+    """
+    if value is None:
+        raise ConfigError(f"{maker} returned None; return the scheduler that it makes")
+    if isinstance(value, type):
+        raise ConfigError(
+            f"{maker} returned the class {value.__name__}; return an instance: {value.__name__}(optimizer)"
+        )
+    if not callable(getattr(value, "step", None)):
+        raise ConfigError(f"{maker} returned a {type(value).__name__}, which has no step(); return a scheduler")
+    return value
+
+
 def _is_scheduler(value: object) -> bool:
     return not isinstance(value, type) and hasattr(value, "step") and hasattr(value, "optimizer")
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
+from treadle.schedules.factory import require_scheduler
 from treadle.settings import Interval
 
 REMEDY = "override phases() of treadle.Trainer to have several take turns"
@@ -43,7 +44,7 @@ def configured(found: Any) -> Configured:
             return configured(optimizers[0])
         if len(optimizers) != 1 or len(schedules) > 1:
             raise ConfigError(f"configure_optimizers returned {len(optimizers)} optimizers; {REMEDY}")
-        return _with_schedule(optimizers[0], schedules[0] if schedules else None, None)
+        return _with_schedule(optimizers[0], _made(schedules[0]) if schedules else None, None)
     return _with_schedule(found, None, None)
 
 
@@ -60,10 +61,16 @@ def _with_schedule(optimizer: Any, schedule: Any, monitor: str | None) -> Config
             "schedule"
         )
     if not isinstance(schedule, Mapping):
-        return Configured(optimizer, schedule, metric=monitor)
+        return Configured(optimizer, None if schedule is None else _made(schedule), metric=monitor)
     if int(schedule.get("frequency", 1)) != 1:
         raise ConfigError(f"a schedule with frequency={schedule['frequency']} is not known; it moves in every interval")
     interval = schedule.get("interval", "epoch")
     if interval not in ("step", "epoch"):
         raise ConfigError(f"a schedule moves by 'step' or 'epoch', not by {interval!r}")
-    return Configured(optimizer, schedule["scheduler"], interval, schedule.get("monitor", monitor))
+    return Configured(optimizer, _made(schedule.get("scheduler")), interval, schedule.get("monitor", monitor))
+
+
+def _made(schedule: Any) -> Any:
+    if isinstance(schedule, Mapping):
+        return schedule
+    return require_scheduler(schedule, maker="configure_optimizers, for the schedule,")

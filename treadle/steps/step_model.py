@@ -8,9 +8,47 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError
+from treadle.verbs import refuse_misspelt
 
 if TYPE_CHECKING:
     from treadle.steps.step_core import StepCore
+
+
+STEPS = (
+    *("training_step", "validation_step", "test_step", "configure_optimizers"),
+    *("on_train_start", "on_train_epoch_start", "on_train_epoch_end", "on_train_end"),
+    *("on_validation_epoch_start", "on_validation_epoch_end"),
+)
+"""The methods of a `StepModel` that users override."""
+_MOMENT = "write a callback with {}"
+NOT_CALLED = {
+    "training_epoch_end": "define on_train_epoch_end(self), and keep what steps return in a list of your own",
+    "validation_epoch_end": "define on_validation_epoch_end(self), and keep what steps return in a list of your own",
+    "test_epoch_end": "define on_validation_epoch_end(self), which test() calls, too",
+    "on_test_epoch_start": "define on_validation_epoch_start(self), which test() calls, too",
+    "on_test_epoch_end": "define on_validation_epoch_end(self), which test() calls, too",
+    "on_fit_start": "define on_train_start(self)",
+    "on_fit_end": "define on_train_end(self)",
+    "on_validation_start": "define on_validation_epoch_start(self)",
+    "on_validation_end": "define on_validation_epoch_end(self)",
+    "on_train_batch_start": _MOMENT.format("on_train_step_start"),
+    "on_train_batch_end": _MOMENT.format("on_update_end"),
+    "on_validation_batch_start": _MOMENT.format("on_eval_step_start"),
+    "on_validation_batch_end": _MOMENT.format("on_eval_step_end"),
+    "on_before_backward": _MOMENT.format("on_train_step_end"),
+    "on_after_backward": "override apply_gradients of a treadle.Trainer",
+    "on_before_optimizer_step": "override optimizer_step of a treadle.Trainer",
+    "on_before_zero_grad": "override optimizer_zero_grad of a treadle.Trainer",
+    "on_save_checkpoint": "use track(name=object) of a treadle.Trainer",
+    "on_load_checkpoint": "use track(name=object) of a treadle.Trainer",
+    "optimizer_step": "override optimizer_step of a treadle.Trainer",
+    "optimizer_zero_grad": "override optimizer_zero_grad of a treadle.Trainer",
+    "lr_scheduler_step": "override scheduler_step of a treadle.Trainer",
+    "configure_gradient_clipping": "pass clip_norm= or gradient_clip_value= to StepTrainer",
+    "configure_callbacks": "pass callbacks= to StepTrainer",
+    "predict_step": "define forward: predict() returns its outputs",
+}
+"""Methods of Lightning's modules that nobody calls here, and what to do instead."""
 
 
 class HyperParameters(dict[str, Any]):
@@ -42,6 +80,10 @@ class StepModel(nn.Module):
         self.hparams = HyperParameters()
         # A weak reference to the trainer at work: a copy of the model is not one of the trainer, too.
         vars(self)["_core"] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_misspelt(cls, STEPS, NOT_CALLED)
 
     # To override ---------------------------------------------------------------------------------------------
 

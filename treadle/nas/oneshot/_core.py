@@ -24,6 +24,7 @@ from treadle.nas.weight_history import SEARCH_FILE, WeightHistory, collected, na
 from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
 from treadle.run_folder import RunFolder
+from treadle.schedules.factory import require_scheduler
 from treadle.settings import RunSettings
 from treadle.trainer import Trainer
 
@@ -227,7 +228,7 @@ class SearchCore(Trainer):
         if self.plan.scheduler is None:
             return None
         factory = replace_placeholders(self.plan.scheduler, self.placeholder_values())
-        return factory(self.optimizers()[WEIGHTS])
+        return require_scheduler(factory(self.optimizers()[WEIGHTS]), maker="the factory of the schedule")
 
     # Losses -------------------------------------------------------------------------------------------------
 

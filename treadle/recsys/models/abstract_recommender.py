@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from treadle.recsys.enums import FeatureSource, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FMFirstOrderLinear
+from treadle.verbs import refuse_misspelt
 
 if TYPE_CHECKING:
     from treadle.recsys.config import Config
@@ -21,6 +22,10 @@ USERS_AT_ONCE = 1024
 """Of how many users the histories are rows at the same time, where all of them are encoded."""
 MASKED = -10000.0
 """What is added to the attention of positions that must not be looked at: finite in half precision, too."""
+
+
+VERBS = ("calculate_loss", "full_sort_predict", "start_epoch", "other_parameter", "load_other_parameter")
+"""The methods of a recommender that users override, besides `forward` and `predict`."""
 
 
 class AbstractRecommender(nn.Module):
@@ -39,6 +44,10 @@ class AbstractRecommender(nn.Module):
     input_type: InputType
     other_parameter_name: Sequence[str] = ()
     no_vectors = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_misspelt(cls, VERBS)
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,6 +9,13 @@ from torch.optim import Optimizer
 from treadle.errors import ConfigError
 from treadle.parallel import GradientAverager, Processes
 from treadle.phase import held_by
+from treadle.verbs import refuse_misspelt
+
+VERBS = (
+    *("_train_epoch", "_valid_epoch", "_build_optimizer", "_check_nan", "_generate_train_loss_output"),
+    *("_full_sort_batch_eval", "_neg_sample_batch_eval", "_spilt_predict", "_save_checkpoint", "resume_checkpoint"),
+)
+"""The methods of a recommender's trainer that users override."""
 
 
 class AbstractTrainer:
@@ -28,6 +35,10 @@ class AbstractTrainer:
     Raises:
         ConfigError: The model comes first, or is a class.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_misspelt(cls, VERBS)
 
     def __init__(self, config: Any, model: Any) -> None:
         _check_order(type(self).__name__, config, model)
