@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
 
-from treadle.data import Stream
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import LossTracker
 
@@ -219,13 +218,11 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
         return
 
     @wraps(own)
-    def run_eval_epoch(trainer: "Trainer", valid_dl: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(valid_dl, Stream):
-            valid_dl.begin(0)
+    def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
             with trainer.single_precision, trainer._looking():
-                return own(trainer, valid_dl, *args, **kwargs)
+                return own(trainer, *args, **kwargs)
         finally:
             trainer._loss_tracker = tracker
 

@@ -541,6 +541,17 @@ def test_a_member_that_the_accelerator_lacks_is_named_with_what_to_use() -> None
     assert not hasattr(facade, "__len__")
 
 
+def test_the_data_of_an_evaluation_says_where_its_batches_are() -> None:
+    devices = []
+
+    class Looks(TrainerCallback):
+        def on_eval_epoch_start(self, trainer: Any, is_intermediate: bool = False, **kwargs: Any) -> None:
+            devices.append((trainer._train_dataloader.device, trainer._eval_dataloader.device))
+
+    build(Trainer, Looks).train(samples(8, 0), 1, samples(8, 1))
+    assert devices == [(torch.device("cpu"), torch.device("cpu"))]
+
+
 def test_the_arguments_of_the_page_come_by_name_and_by_place() -> None:
     trainer = build(Trainer)
     trainer.train(samples(16, 0), 1)

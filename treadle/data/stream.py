@@ -50,6 +50,7 @@ class Stream:
             state or as an iterator, is never read ahead.
 
     Attributes:
+        device: Where batches are.
         epoch: The epoch that batches are drawn from.
         drawn: Batches drawn from it so far.
         samples: Samples that were drawn with `rest`, and not asked for yet.
@@ -89,7 +90,7 @@ class Stream:
         self._last: list[Batch] = []
         self._last_size = 0
         self._rank, self._size, self._evaluation = rank, size, evaluation
-        self._device = device
+        self.device = device
         self._iterator: Iterator[Batch] | None = None
         self._end: int | None = None
         self._peeked: list[Batch] = []
@@ -117,22 +118,22 @@ class Stream:
         if self.sampler is not None:
             self._prepare_fetching()
         here = self._prefetcher is not None or self.in_memory is not None
-        self._move = stay if here else mover(self._device)
+        self._move = stay if here else mover(self.device)
         self._as_is = self._size == 1 and self._move is stay
 
     def _make_prefetcher(self, prefetch: bool | int | str) -> DevicePrefetcher | None:
-        depth = prefetch_depth(prefetch, self._device)
+        depth = prefetch_depth(prefetch, self.device)
         if self.sampler is None and (isinstance(self.source, Iterator) or self._stateful is not None):
             # It keeps its own place, which would be ahead of what was drawn.
             return None
-        return DevicePrefetcher(self._device, depth) if depth else None
+        return DevicePrefetcher(self.device, depth) if depth else None
 
     def _prepare_fetching(self) -> None:
         """Decide who fetches the samples of a map-style loader: the device, this process, or a loader with workers."""
         assert self.sampler is not None
         data, collate = self.source.dataset, self.source.collate_fn
-        self._gathered = in_memory_batches(self.source, self.sampler, self._device, seed=self._seed, rank=self._rank)
-        if self._gathered is not None and self._gathered.is_on(self._device):
+        self._gathered = in_memory_batches(self.source, self.sampler, self.device, seed=self._seed, rank=self._rank)
+        if self._gathered is not None and self._gathered.is_on(self.device):
             self.in_memory = self._gathered
         self.fetched = data if draws_nothing(data, collate) else SeededSamples(data, collate, self._seed)
         if not self._in_process and self._gathered is None:

@@ -72,7 +72,7 @@ class LoaderStream(Stream):
         self._last_size = self.drawn - first
         # Whoever goes on with batches begins here.
         self._iterator = None
-        if self.drawn == len(loader) and loader.shuffle and self._device.type != "cpu":
+        if self.drawn == len(loader) and loader.shuffle and self.device.type != "cpu":
             # The device is still busy with this epoch: the host draws the next order in its shadow.
             loader.order_of(epoch + 1)
         starts = [number * loader.step for number in range(first, self.drawn)]
