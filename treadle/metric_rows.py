@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, overload
 
 from treadle.bounded_reading import UnreadableError, open_regular, parsed
-from treadle.events.names import WALL_TIME
 
 Row = dict[str, Any]
+WALL_TIME = "wall_time"
+"""As in `treadle.events.names`, which would load torch: a list of runs is there at once."""
 LONGEST = 2**20
 """Bytes of a line; what is longer was not written by a run."""
 BLOCK = 2**17

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from tests.report.runs import make_run, rows_of
 from treadle.cli import app
 from treadle.cli.run_facts import facts_of
-from treadle.metric_rows import FileRows, MetricLines
+from treadle.events import names
+from treadle.metric_rows import WALL_TIME, FileRows, MetricLines
 from treadle.report import write_report
 from treadle.report.payload import payload_of
 from treadle.report.serving import ReportServer
@@ -239,3 +240,7 @@ def test_a_long_run_is_listed_and_shown_in_little_memory(tmp_path: Path) -> None
     assert (min(series["value"]), max(series["value"])) == (1.5, 1000.5)
     assert (series["step"][0], series["step"][-1]) == (0, 11_999)
     assert len(FileRows(folder / "metrics.jsonl")) == 12_000
+
+
+def test_the_time_of_a_row_has_the_name_that_runs_give_it() -> None:
+    assert names.WALL_TIME == WALL_TIME
