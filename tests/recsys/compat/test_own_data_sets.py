@@ -63,7 +63,7 @@ class EveryThird(Dataset):  # type: ignore[misc]
 
 
 def test_parts_of_ones_own_are_trained_and_evaluated_on(tmp_path: Path) -> None:
-    config = config_of(tmp_path, cold_users="keep")
+    config = config_of(tmp_path, cold_users="keep", epochs=1)
     train, valid, test = data_preparation(config, made(EveryThird, config))
     assert [len(one.dataset) for one in (train, valid, test) if one is not None] == [96, 96, 96]
     trainer = get_trainer(config, get_model("BPR")(config, train.dataset))

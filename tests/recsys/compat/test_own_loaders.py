@@ -46,7 +46,11 @@ def by_steps(config: Config, dataset: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("model", ["BPR", "CKE", "NeuMF", "MultiVAE", "GRU4Rec"])
 def test_the_steps_one_by_one_make_data_that_trains(model: str, tmp_path: Path) -> None:
-    small = {"mlp_hidden_size": [16], "latent_dimension": 8} if model == "MultiVAE" else {}
+    small: dict[str, Any] = {
+        "MultiVAE": {"mlp_hidden_size": [16], "latent_dimension": 8},
+        "GRU4Rec": {"hidden_size": 8, "MAX_ITEM_LIST_LENGTH": 5},
+        "CKE": {"kg_embedding_size": 8},
+    }.get(model, {})
     config, dataset = prepared(tmp_path, model, epochs=1, **small)
     train, valid, test = by_steps(config, dataset)
     trainer = get_trainer(config, get_model(model)(config, train.dataset))

@@ -96,7 +96,8 @@ def test_a_file_that_imports_what_is_not_served_says_what_to_do(tmp_path: Path) 
 
 def test_a_data_set_of_histories_with_a_graph_trains_a_sequence_model(tmp_path: Path) -> None:
     kind = served("data.dataset.kg_seq_dataset", "KGSeqDataset")
-    config = Config("GRU4Rec", "toy", config_dict=settings(tmp_path, epochs=1, train_all_positions=False))
+    small: dict[str, Any] = {"hidden_size": 8, "embedding_size": 8, "MAX_ITEM_LIST_LENGTH": 5, "epochs": 1}
+    config = Config("GRU4Rec", "toy", config_dict=settings(tmp_path, train_all_positions=False, **small))
     dataset = kind(config, tables={"inter": interactions(), **graph()})
     assert (dataset.entity_num, dataset.relation_num) == (41, 5)
     train, valid, test = data_preparation(config, dataset)
