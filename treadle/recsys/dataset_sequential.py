@@ -47,8 +47,8 @@ class SequentialDataset(Dataset):
         self._suffix = str(config["LIST_SUFFIX"])
         self._row_parts: np.ndarray[Any, Any] | None = None
         self.set_field_property(self.item_list_length_field, FeatureType.TOKEN, FeatureSource.INTERACTION, 1)
+        self.flat = None
         if self._item_list_field in self.inter_feat:
-            self.flat = None
             self._take_given_histories()
         else:
             self.data_augmentation()
@@ -74,6 +74,9 @@ class SequentialDataset(Dataset):
 
     def data_augmentation(self) -> None:
         """Bring the interactions into the order of users and time, and make a row of each but a user's first.
+
+        An override may do that before or after something of its own; or, as in RecBole, give `inter_feat` columns with
+        histories by itself.
 
         Raises:
             DataError: No user has two interactions.
@@ -103,7 +106,14 @@ class SequentialDataset(Dataset):
             }
         )
         self._starts = torch.from_numpy(starts)
-        for field in flat:
+        self._know_lists_of(flat)
+
+    def _aug_presets(self) -> None:
+        """Make the columns with histories known, for a `data_augmentation` of a subclass that makes them itself."""
+        self._know_lists_of(self.inter_feat)
+
+    def _know_lists_of(self, fields: Iterable[str]) -> None:
+        for field in fields:
             if field != self.uid_field:
                 self._know_list_of(field)
 

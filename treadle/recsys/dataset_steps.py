@@ -16,11 +16,17 @@ from treadle.recsys.tables.frames import frame_of, table_of
 HOLDERS = ("inter", "user", "item")
 NOT_CALLED = frozenset(
     {
+        "_add_auxiliary_relation",
+        "_benchmark_presets",
         "_build_feat_name_list",
+        "_check_kg",
+        "_check_link",
         "_data_processing",
         "_discretization",
         "_download",
         "_fill_nan",
+        "_filter_kg_by_triple_num",
+        "_filter_link",
         "_from_scratch",
         "_get_field_from_config",
         "_get_preset",
@@ -29,7 +35,10 @@ NOT_CALLED = frozenset(
         "_load_data",
         "_load_feat",
         "_load_inter_feat",
+        "_load_kg",
+        "_load_link",
         "_load_user_or_item_feat",
+        "_merge_item_and_entity",
         "_normalize",
         "_preload_weight_matrix",
         "_remap",
@@ -61,6 +70,16 @@ class Steps:
     def benchmark_filename_list(self) -> Any:
         """The names of the parts of a data set that comes split; None for others."""
         return self.config["benchmark_filename"]
+
+    def _check_field(self, *field_names: str) -> None:
+        """Make sure that attributes such as `uid_field` and `time_field` are set.
+
+        Raises:
+            ConfigError: One is not.
+        """
+        for name in field_names:
+            if getattr(self, name, None) is None:
+                raise ConfigError(f"{name} of {type(self).__name__} is not set; see the settings that end with _FIELD")
 
     # Filtering ----------------------------------------------------------------------------------------------
 

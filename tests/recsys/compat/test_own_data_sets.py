@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.recsys.trainer.runs import interactions, settings
 from treadle.errors import ConfigError, DataError
@@ -192,3 +193,48 @@ def test_a_sequential_data_set_of_ones_own_is_that_of_a_model(tmp_path: Path, ca
     assert len(dataset) < len(create_dataset(Config("GRU4Rec", "toy"), inter=interactions()))
     assert data_preparation(config, dataset)[0].sample_size > 0
     assert "save_dataset keeps nothing: LikedSequences has its own _data_filtering" in caplog.text
+
+
+class LongHistories(SequentialDataset):  # type: ignore[misc]
+    """Makes the columns with histories itself, as RecBole does it, of those alone that are long enough."""
+
+    def data_augmentation(self) -> None:
+        self._aug_presets()
+        self._check_field("uid_field", "time_field")
+        self.sort(by=[self.uid_field, self.time_field], ascending=True)
+        users, start = self.inter_feat[self.uid_field].tolist(), 0
+        rows: list[tuple[int, int]] = []
+        for place, user in enumerate(users):
+            start = start if place and users[place - 1] == user else place
+            if place - start >= 3:
+                rows.append((max(start, place - self.max_item_list_len), place))
+        columns = {self.item_list_length_field: torch.tensor([last - first for first, last in rows])}
+        for field in self.inter_feat:
+            if field != self.uid_field:
+                listed = getattr(self, f"{field}_list_field")
+                values = self.inter_feat[field]
+                columns[listed] = torch.zeros(len(rows), self.field2seqlen[listed], dtype=values.dtype)
+                for row, (first, last) in enumerate(rows):
+                    columns[listed][row][: last - first] = values[first:last]
+        self.inter_feat = self.inter_feat[np.array([last for _, last in rows])]
+        self.inter_feat.update(columns)
+
+
+def test_histories_of_ones_own_are_trained_and_evaluated_on(tmp_path: Path) -> None:
+    small = {"hidden_size": 8, "MAX_ITEM_LIST_LENGTH": 5, "train_all_positions": False, "epochs": 1}
+    config = config_of(tmp_path, "GRU4Rec", **small)
+    dataset, plain = made(LongHistories, config), made(SequentialDataset, config)
+    long = plain[torch.arange(len(plain))]
+    place = torch.cat([torch.arange(1, 12) for _ in range(24)])
+    assert dataset.inter_feat["item_id"].equal(long["item_id"][place >= 3])
+    assert dataset.inter_feat["item_id_list"].equal(long["item_id_list"][place >= 3])
+    train, valid, test = data_preparation(config, dataset)
+    assert [len(one.dataset) for one in (train, valid, test) if one is not None] == [168, 24, 24]
+    trainer = get_trainer(config, get_model("GRU4Rec")(config, train.dataset))
+    trainer.fit(train, valid, verbose=False)
+    assert trainer.evaluate(test)["recall@5"] >= 0
+
+
+def test_a_field_that_is_not_set_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing_field of Dataset is not set"):
+        made(Dataset, config_of(tmp_path))._check_field("uid_field", "nothing_field")
