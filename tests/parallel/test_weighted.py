@@ -23,3 +23,10 @@ def test_class_weights_in_a_verb_of_ones_own_are_refused_on_two_processes_and_fi
     assert launched("weighted", processes=1).rank_zero("own_verb") == {"message": ""}
     for report in launched("weighted", processes=2)("own_verb"):
         assert "computes cross_entropy with class weights" in report["message"]
+
+
+def test_stages_of_a_model_weigh_their_micro_batches_by_the_targets_that_count(launched: Launch) -> None:
+    reference = launched("weighted", processes=1).rank_zero("stages")
+    for report in launched("weighted", processes=2)("stages"):
+        torch.testing.assert_close(report["outputs"], reference["outputs"], rtol=0, atol=EXACT)
+        assert report["steps"] == reference["steps"] == 8

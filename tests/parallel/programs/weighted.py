@@ -11,6 +11,7 @@ from tests.parallel.programs.models import classifier, outcome, per_device, samp
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer
 from treadle.errors import LossError
+from treadle.parallel import Plan
 
 program = Program("weighted")
 WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
@@ -54,3 +55,23 @@ def own_verb() -> Report:
     except LossError as error:
         return {"message": str(error)}
     return {"message": ""}
+
+
+@program.scenario
+def stages() -> Report:
+    """Cut the model in two where there are two processes; every window is cut into micro-batches."""
+    torch.manual_seed(7)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3)).double()
+    alone = trainer_of(classifier()).processes.size == 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = trainer_of(
+        model,
+        loss_func=nn.CrossEntropyLoss(WEIGHT, ignore_index=2),
+        optimizer=optimizer,
+        metrics=None,
+        parallel="auto" if alone else Plan(pipeline=2),
+    )
+    inputs, targets = samples(48).tensors
+    settings = {"gradient_accumulation_steps": 1 if alone else 4, "train_dataloader_kwargs": {"shuffle": False}}
+    trainer.train(TensorDataset(inputs, targets), 2, per_device_batch_size=12 if alone else 3, **settings)
+    return {"outputs": trainer.predict(TensorDataset(inputs, targets)), "steps": trainer.progress.step}
