@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.interrupting import (
+    assert_same_bits,
     assert_same_run,
     checkpoint_steps,
     make_trainer,
@@ -20,9 +21,11 @@ from tests.interrupting import (
 )
 from tests.spoiling import IN_ORDER, spoilt
 from treadle import TrainerCallback
+from treadle.callbacks import ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
 from treadle.leaving import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
+from treadle.run_status import read_status
 from treadle.trainer import Trainer
 
 
@@ -372,3 +375,115 @@ def test_leaving_is_an_interrupt_or_an_exit() -> None:
         with pytest.raises(SystemExit, match="saved") as caught:
             leave(number, "saved")
         assert caught.value.code == 75
+
+
+# In an evaluation, and at the end -------------------------------------------------------------------------
+
+
+class Evaluated(TrainerCallback):
+    """Counts the batches that were evaluated, and sends a signal at one of them."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.batches, self.updates = at, 0, 0
+
+    def on_eval_step_start(self, trainer: Any, **kwargs: Any) -> None:
+        self.batches += 1
+        if self.batches == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        self.updates += 1
+
+
+@pytest.mark.parametrize("every", ["1 epoch", "2 steps"])
+@pytest.mark.parametrize("limit", [{}, {"max_steps": 10}])
+def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_it_goes_on(
+    tmp_path: Path, every: str, limit: dict[str, int]
+) -> None:
+    options = {"eval_dataset": samples(40), "eval_every": every, **limit}
+    whole = train(tmp_path / "whole", **options)
+    cut, rest = Evaluated(at=7), Evaluated()
+    with pytest.raises(PreemptedExit, match=r"saved step (6|4)"):
+        train(tmp_path / "run", cut, **options)
+    assert cut.batches == 7  # of the second evaluation, which has five batches, two
+    resumed = train(tmp_path / "run", rest, **options)
+    assert cut.updates + rest.updates == whole.progress.step  # none was made twice
+    assert_same_run(resumed, whole)
+    assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
+    history = whole.run_history.get_metric_values("eval_loss_epoch")
+    assert resumed.run_history.get_metric_values("eval_loss_epoch") == history
+
+
+def test_a_run_asked_to_leave_in_its_last_evaluation_which_its_limit_cut_goes_on_in_the_epoch_later(
+    tmp_path: Path,
+) -> None:
+    options = {"eval_dataset": samples(40), "max_steps": 5}
+    whole = train(tmp_path / "whole", **{**options, "max_steps": 9})
+    with pytest.raises(PreemptedExit, match="saved step 5"):
+        train(tmp_path / "run", Evaluated(at=7), **options)
+    assert train(tmp_path / "run", **options).progress.mid_epoch
+    longer = train(tmp_path / "run", **{**options, "max_steps": 9})
+    assert_same_bits(longer.model.state_dict(), whole.model.state_dict())
+
+
+def test_an_evaluation_of_averaged_weights_is_not_broken_off_after_the_other_was_recorded(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"eval_dataset": samples(40), "num_epochs": 2}
+    whole = train(tmp_path / "whole", ModelEmaCallback(evaluate_during_training=True), **options)
+    with pytest.raises(PreemptedExit):
+        train(tmp_path / "run", ModelEmaCallback(evaluate_during_training=True), Evaluated(at=7), **options)
+    resumed = train(tmp_path / "run", ModelEmaCallback(evaluate_during_training=True), **options)
+    for name in whole.run_history.get_metric_names():
+        assert resumed.run_history.get_metric_values(name) == whole.run_history.get_metric_values(name)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, PreemptedExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_at_the_end_of_a_run_is_not_swallowed(
+    tmp_path: Path, number: int, expected: type[BaseException]
+) -> None:
+    class AtEnd(TrainerCallback):
+        def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(expected, match="had come to its end, at step 12"):
+        train(tmp_path, AtEnd)
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.state == "finished"
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_was_ignored_stays_so(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert train(tmp_path, SignalAt(4, number)).progress.step == 12
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_run_whose_end_could_not_be_saved_is_not_called_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    class FullDisk(TrainerCallback):
+        def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
+            if trainer.progress.step == 7:
+                trainer._saver.wait()
+                monkeypatch.setattr(CheckpointStore, "_write_part", fail)
+
+    trainer = make_trainer(tmp_path, FullDisk, checkpoints=Policy(on_error="warn"))
+    result = trainer.train(samples(), 4)
+    said = "the run came to its end, step 12, which is not saved: cannot write the checkpoint of step 12"
+    assert result.unsaved.startswith(said)
+    assert said in capsys.readouterr().out
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.state == "failed"
+    assert status.message == result.unsaved
+    monkeypatch.undo()
+    assert make_trainer(tmp_path).train(samples(), 4, resume="auto").unsaved == ""
+    again = read_status(tmp_path)
+    assert again is not None
+    assert again.state == "finished"

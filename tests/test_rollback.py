@@ -26,7 +26,7 @@ from tests.interrupting import (
 )
 from tests.spoiling import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradient, without
 from treadle import TrainerCallback
-from treadle.callbacks import ModelEmaCallback
+from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError, StopTrainingError
 
@@ -246,3 +246,17 @@ def test_a_diverging_run_gives_up(tmp_path: Path) -> None:
 
     with pytest.raises(NonFiniteError, match="after 3 rollbacks"):
         train(tmp_path, samples(), optimizer=far_too_fast, build=lambda: nn.Linear(2, 1), save_every=1)
+
+
+def test_a_step_that_is_skipped_has_no_gradient_norm(tmp_path: Path) -> None:
+    class Norms(TrainerCallback):
+        def __init__(self) -> None:
+            self.found: dict[int, bool] = {}
+
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            self.found[trainer.progress.step] = trainer.gradient_norm is not None
+
+    norms = Norms()
+    train(tmp_path, spoilt(4), GradientNormMonitor(every="1 step"), norms)
+    assert norms.found == {1: True, 2: True, 3: True, 4: False, 5: True, 6: True}
+    assert [line["step"] for line in metric_lines(tmp_path) if "gradient_norm" in line] == [1, 2, 3, 5, 6]

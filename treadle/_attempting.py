@@ -44,6 +44,8 @@ class Attempting(Updating):
     def _pass_over(self, phase: Phase, window: list[Batch]) -> None:
         """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
         self._phase = phase
+        # There is no gradient to tell of; that of the step before is not this one's.
+        self.gradient_norm = None
         self._window_samples = sum(map(size_of, window))
         if phase.scheduler is not None and self._scheduled_by_step:
             self.scheduler_step()

@@ -19,6 +19,7 @@ from treadle.data.loaders import (
 )
 from treadle.errors import ConfigError, DataError
 from treadle.events import EvaluationHistory, LossTracker
+from treadle.leaving import LeavableEvaluation
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 from treadle.parallel import in_step
 from treadle.run_config import TrainerRunConfig
@@ -26,6 +27,8 @@ from treadle.run_config import TrainerRunConfig
 
 class Evaluation(Saving):
     """Evaluation during training and by itself, and prediction."""
+
+    _leavable: LeavableEvaluation | None = None
 
     def evaluate(
         self,
@@ -191,6 +194,8 @@ class Evaluation(Saving):
             with closing(self._eval_stream(require_loader(valid_dl, "valid_dl"))) as stream:
                 return Evaluation._run_eval_epoch(self, stream, is_training, is_intermediate)
         tracker = LossTracker()
+        # Of an evaluation inside of this one, such as that of averaged weights, only all can be left.
+        leavable, self._leavable = self._leavable, None
         self.parallel.share_buffers(self.model)
         self._look_for_sparse()
         with self.single_precision, self._looking():
@@ -209,6 +214,8 @@ class Evaluation(Saving):
                 self.fire("on_eval_step_start", batch=batch)
                 output = self._evaluate_batch(batch, valid_dl, tracker)
                 self.fire("on_eval_step_end", batch=batch, batch_output=output)
+                if leavable is not None:
+                    leavable.after_batch()
             with self._stopping_together():
                 self.eval_epoch_end()
             results = self._record_evaluation(tracker, is_training)

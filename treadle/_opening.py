@@ -46,6 +46,7 @@ class Opening(SetUp):
         self._stops_for_good = self._pauses = False
         self._told_of_rounding = False
         self._saved_at: tuple[int, int] | None = None
+        self._unsaved = self._save_failure = ""
         self._saved_finished = False
         self._judged = 0
         self._started_at: int | None = None

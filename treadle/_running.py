@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from treadle._foundation import AGREEMENT_STEPS
 from treadle._opening import Opening
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.fingerprint import environment
 from treadle.gradients import norm_of
 from treadle.kept import kept_by
-from treadle.leaving import LeavingRequests, leave
+from treadle.leaving import EvaluationLeft, LeavableEvaluation, LeavingRequests, leave
 from treadle.nonfinite import REMEDY, RollBack
+from treadle.parallel import local_updates
+from treadle.progress import AFTER_STEP
 from treadle.result import find_best
 from treadle.run_lock import held_here
 
@@ -136,6 +139,7 @@ class Running(Opening):
         self._saved_at = None
         if self.checkpoint_policy.on_error == "raise":
             raise error
+        self._save_failure = str(error)
         self.print(f"going on without a checkpoint: {error}")
 
     def _wait_for_saver(self) -> None:
@@ -190,6 +194,16 @@ class Running(Opening):
             if not self._cut:
                 self._save(best=best and (first or self._saved_at is None), finished=not self._pauses)
             self._wait_for_saver()
+        if self._saved_at is None:
+            self._note_unsaved()
+
+    def _note_unsaved(self) -> None:
+        """Say that the end of the run is lost when the process is, and have the status of the run say so too."""
+        self._unsaved = f"the run came to its end, step {self.progress.step}, which is not saved: {self._save_failure}"
+        self.print(self._unsaved)
+        lock = None if self.run_dir is None else held_here(self.run_dir)
+        if lock is not None:
+            lock.note_unsaved(self._unsaved)
 
     @contextmanager
     def _closing_run(self) -> Iterator[None]:
@@ -262,6 +276,24 @@ class Running(Opening):
         by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch + 1)
         return by_epoch or self._came_in_foreign_epoch(self._eval_steps, before)
 
+    def _evaluate_run(self, when: int) -> None:
+        """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
+        self.progress.evaluation = when
+        self.parallel.share_buffers(self.model)
+        if self._saver is not None:
+            length = getattr(self._eval_dataloader, "length", None)
+            self._leavable = LeavableEvaluation(self._is_asked_to_leave, self.processes, length, AGREEMENT_STEPS)
+        try:
+            with local_updates() if when == AFTER_STEP else nullcontext():
+                self._run_eval_epoch(self._eval_dataloader, **({"is_intermediate": True} if when == AFTER_STEP else {}))
+        except EvaluationLeft:
+            # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
+            self._saved_at = self._saved_at if self._cut else None
+            self._leave_if_asked()
+        finally:
+            self._leavable = None
+        self.progress.evaluation = 0
+
     # Leaving and rolling back -----------------------------------------------------------------------------
 
     def _leaving(self) -> AbstractContextManager[Any]:
@@ -272,6 +304,9 @@ class Running(Opening):
     def _request_leave(self, number: int) -> None:
         self._leave_request = number
         self._come_back()
+
+    def _is_asked_to_leave(self) -> bool:
+        return self._leave_request != 0
 
     def _leave_if_asked(self) -> None:
         """Save and leave if a signal asked any process to; every process must come here together.
@@ -290,6 +325,17 @@ class Running(Opening):
             message = f"saved step {self.progress.step} in {self.run_dir}; {self.how_to_resume}"
             self.print(message)
             leave(number, message)
+
+    def _leave_after_end(self) -> None:
+        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            PreemptedExit: It was SIGTERM or SIGUSR1.
+        """
+        number, self._leave_request = self._leave_request, 0
+        if number:
+            leave(number, f"the run in {self.run_dir} had come to its end, at step {self.progress.step}")
 
     def _roll_back(self, request: RollBack) -> None:
         """Go back to the last checkpoint before the bad step, whose data will be skipped.

@@ -2,9 +2,12 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from treadle.parallel.processes import Processes
 
 EXIT_CODE = 75
 """The exit status of a process that was asked to go and saved its run: start the same command again."""
@@ -23,10 +26,15 @@ class PreemptedExit(SystemExit):
         return self.message
 
 
+def heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return the signals that whoever started this process does not want it to ignore, as a shell does with SIGINT."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 class LeavingRequests:
     """While entered, SIGTERM, SIGINT and SIGUSR1 ask the run to leave; a second SIGINT interrupts at once.
 
-    Handlers can only be set in the main thread; elsewhere nothing happens.
+    Handlers can only be set in the main thread; elsewhere nothing happens. A signal that was ignored stays so.
 
     Args:
         on_request: Called, from the signal handler, with the signal's number.
@@ -39,7 +47,7 @@ class LeavingRequests:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._handle) for number in heeded(SIGNALS)}
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -52,6 +60,44 @@ class LeavingRequests:
         for number, handler in self._before.items():
             # None is a handler that was not set in Python, and cannot be set again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+class EvaluationLeft(Exception):  # noqa: N818 - it is no error: the evaluation is made when the run goes on
+    """Raised inside an evaluation when the run was asked to leave."""
+
+
+class LeavableEvaluation:
+    """An evaluation in the middle of a run, which is broken off when the run is asked to leave.
+
+    Several processes come to that at the same batch, so that none of them waits for another.
+
+    Args:
+        requested: Whether this process was asked.
+        processes: The processes of the run.
+        length: How many batches this process has; None if that is not known.
+        every: After how many batches several processes ask each other.
+    """
+
+    def __init__(self, requested: Callable[[], bool], processes: "Processes", length: int | None, every: int) -> None:
+        self._requested, self._processes, self._every = requested, processes, every
+        self._batches = 0
+        self._shared = int(processes.reduce([float(length or 0)], "min")[0]) if processes.distributed else 0
+
+    def after_batch(self) -> None:
+        """Look whether the run was asked to leave.
+
+        Raises:
+            EvaluationLeft: It was.
+        """
+        self._batches += 1
+        if not self._processes.distributed:
+            leaves = self._requested()
+        elif self._batches % self._every or self._batches > self._shared:
+            return
+        else:
+            leaves = bool(self._processes.reduce([float(self._requested())], "max")[0])
+        if leaves:
+            raise EvaluationLeft
 
 
 def leave(number: int, message: str) -> None:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from treadle.errors import ConfigError
 
 Unit = Literal["steps", "epochs"]
+AFTER_STEP, AFTER_EPOCH = 1, 2
+"""When an evaluation is: in the middle of an epoch, or at its end."""
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class Progress:
         epoch_step: Updates attempted in the epoch under way.
         visit: Phases of this epoch that were entered before the current one.
         visit_step: Updates attempted in the current phase since it was entered.
+        evaluation: Whether an evaluation is under way, which is made anew when the run goes on from here: AFTER_STEP or
+            AFTER_EPOCH; 0 if there is none.
     """
 
     epoch: int = 0
@@ -28,6 +32,7 @@ class Progress:
     epoch_step: int = 0
     visit: int = 0
     visit_step: int = 0
+    evaluation: int = 0
 
     @property
     def mid_epoch(self) -> bool:
@@ -58,7 +63,8 @@ class Progress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the counters from `state`."""
         for name in self.__slots__:
-            setattr(self, name, int(state[name]))
+            # Runs that were saved by earlier versions were never saved inside an evaluation.
+            setattr(self, name, int(state.get(name, 0) if name == "evaluation" else state[name]))
 
 
 @dataclass(frozen=True, slots=True)

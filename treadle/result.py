@@ -29,6 +29,7 @@ class TrainResult:
         epochs: Epochs completed.
         steps: Updates attempted.
         run_dir: The folder of the run, if it has one.
+        unsaved: Why the end of the run is not in its folder, where failing checkpoints stop no run; empty if it is.
     """
 
     history: dict[str, list[Any]]
@@ -37,6 +38,7 @@ class TrainResult:
     epochs: int
     steps: int
     run_dir: Path | None = None
+    unsaved: str = ""
 
     @property
     def best_metric(self) -> float | None:

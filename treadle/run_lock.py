@@ -73,6 +73,7 @@ class RunLock:
         self._has_room = encloses
         self._before = recorded_status(run)
         self._has_begun = False
+        self._unsaved = ""
         self._take(time.monotonic() + PATIENCE)
         _tell_children()
         _held[run.resolve()] = self
@@ -145,6 +146,14 @@ class RunLock:
     def note_begin(self) -> None:
         """Take note that the run was found to be in order and has begun: from now on how it ends is its status."""
         self._has_begun = True
+
+    def note_unsaved(self, message: str) -> None:
+        """Take note that the end of the run is not in its folder, which is then no finished one."""
+        self._unsaved = message
+
+    def done(self, state: str) -> None:
+        """Note that the run ended without an error."""
+        self.end(FAILED if self._unsaved else state, self._unsaved)
 
     def hold_for(self, writer: threading.Thread) -> None:
         """Keep the folder until `writer` is done, even if the run ends before."""
@@ -315,4 +324,4 @@ def _noting_end(lock: RunLock, is_done: Callable[[], bool]) -> Iterator[None]:
         else:
             lock.fail(f"{type(error).__name__}: {error}")
         raise
-    lock.end(FINISHED if is_done() else STOPPED)
+    lock.done(FINISHED if is_done() else STOPPED)

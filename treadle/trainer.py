@@ -21,12 +21,11 @@ from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
 from treadle.handed_loader import training_on
 from treadle.lr_scaling import LRScaling
 from treadle.nonfinite import REMEDY, RollBack
-from treadle.parallel import local_updates
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
 from treadle.precision import ScaledSteps
-from treadle.progress import Cadence
+from treadle.progress import AFTER_EPOCH, AFTER_STEP, Cadence
 from treadle.result import TrainResult, find_best
 from treadle.run_lock import occupied
 from treadle.schedules import require_factory
@@ -142,7 +141,9 @@ class Trainer(Attempting):
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
         alone = occupied(self.run_dir, self.processes, lambda: not self._pauses)
         with alone, self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
-            return self._run()
+            result = self._run()
+        self._leave_after_end()
+        return result
 
     def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:
         """Refuse a run that this trainer lacks something for."""
@@ -226,13 +227,16 @@ class Trainer(Attempting):
     def _run_epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
         before = self.progress.step
-        self._train_epoch()
+        left = self.progress.evaluation == AFTER_EPOCH
+        if left:
+            # The run was saved inside the evaluation of this epoch: that is what is left of it.
+            self._note_start()
+        else:
+            self._train_epoch()
         self._agree_on_stop()
-        stream = self._eval_dataloader
-        evaluated = stream is not None and self._evaluation_is_due(before)
+        evaluated = self._eval_dataloader is not None and (left or self._evaluation_is_due(before))
         if evaluated:
-            self.parallel.share_buffers(self.model)
-            self._run_eval_epoch(stream)
+            self._evaluate_run(AFTER_EPOCH)
             self._agree_on_stop()
         self._schedule_epoch(evaluated)
         try:
@@ -303,6 +307,10 @@ class Trainer(Attempting):
         with training_on(self, train_dl):
             self.in_own_loop = True
             self._begin_epoch()
+            if self.progress.evaluation == AFTER_STEP:
+                # The run was saved inside the evaluation after its last step.
+                self._evaluate_run(AFTER_STEP)
+                self._save(best=self._improved(evaluated=True))
             done = self.progress.visit
             for visit, phase in enumerate(self.phases(self.progress.epoch)):
                 if visit < done:
@@ -437,9 +445,7 @@ class Trainer(Attempting):
         if log and step % log == 0:
             self._log()
         if evaluate and step % evaluate == 0:
-            self.parallel.share_buffers(self.model)
-            with local_updates():
-                self._run_eval_epoch(self._eval_dataloader, is_intermediate=True)
+            self._evaluate_run(AFTER_STEP)
             best = self._improved(evaluated=True)
         if best or (save and step % save == 0):
             self._save(best=best)
@@ -491,4 +497,5 @@ class Trainer(Attempting):
             epochs=self.progress.epoch,
             steps=self.progress.step,
             run_dir=self.run_dir,
+            unsaved=self._unsaved,
         )

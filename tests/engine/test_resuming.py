@@ -1,6 +1,7 @@
 """Going on with a run: exactly, from whatever was saved last, and with what a config may change in between."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -412,7 +413,8 @@ from pathlib import Path
 from tests.engine.test_resuming import config
 from treadle.engine import DefaultTrainer, hooks
 folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
-made = config(folder, train_iter=12, resume="auto")
+periods = {"log_period": 4, "checkpointer": {"period": 3}} if len(sys.argv) > 3 else {}
+made = config(folder, train_iter=12, resume="auto", **periods)
 trainer = DefaultTrainer(made)
 def kill(own):
     if own.iter == kill_at and own.start_iter < kill_at:
@@ -422,13 +424,27 @@ trainer.train()
 """
 
 
+def status(folder: Path, kill_at: int, *more: str) -> int:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    return run("-c", PROGRAM, str(folder), str(kill_at), *more, cwd=root, env=environment, timeout=120).returncode
+
+
+@pytest.mark.slow
+def test_kills_leave_no_further_lines_in_the_metrics(tmp_path: Path) -> None:
+    assert status(tmp_path / "whole", -1, "apart") == 0
+    for kill_at in (4, 10):
+        assert status(tmp_path / "killed", kill_at, "apart") == -signal.SIGKILL
+    assert status(tmp_path / "killed", -1, "apart") == 0
+    found = [
+        [json.loads(line)["iteration"] for line in (tmp_path / name / "metrics.json").read_text().splitlines()]
+        for name in ("killed", "whole")
+    ]
+    assert found[0] == found[1]
+
+
 @pytest.mark.slow
 def test_b18_the_same_command_after_kills_ends_as_if_never_killed(tmp_path: Path) -> None:
-    def status(folder: Path, kill_at: int) -> int:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        root = Path(__file__).parents[2]
-        return run("-c", PROGRAM, str(folder), str(kill_at), cwd=root, env=environment, timeout=120).returncode
-
     assert status(tmp_path / "whole", -1) == 0
     for kill_at in (5, 10):
         assert status(tmp_path / "killed", kill_at) == -signal.SIGKILL

@@ -17,6 +17,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from treadle.cli import worker
 from treadle.cli.launch import DEFAULT_RESTARTS, MEETING_SECONDS, Launch
+from treadle.leaving import heeded
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 HERE = "127.0.0.1"
@@ -81,12 +82,13 @@ class Group(LocalElasticAgent):
         self.signal: int | None = None
         self.refusal = self.failure = ""
         self._folder = folder
+        self._heeded = heeded(SIGNALS)
 
     def run_to_end(self) -> bool:
         """Run until the processes are done, and return whether they came to their end."""
         # What the agent says of signals and failures is said here, for people.
         logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in self._heeded}
         try:
             result = self.run()
         except SignalException as caught:
@@ -104,7 +106,7 @@ class Group(LocalElasticAgent):
         started: dict[int, Any] = super()._start_workers(worker_group)
         # The agent has just set handlers of its own, which would kill the processes before they could save.
         for number in SIGNALS:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._on_signal if number in self._heeded else signal.SIG_IGN)
         if self.signal is not None:
             self._pass_on(signal.SIGTERM)
         return started

@@ -35,3 +35,6 @@ ETA_SECONDS = "eta_seconds"
 
 THROUGHPUT = (SAMPLES_PER_SECOND, STEPS_PER_SECOND, TOKENS_PER_SECOND, MFU, PEAK_MEMORY_MIB)
 """What says how well a run uses its machine, beside the times of its steps."""
+
+MEASURED = (TIME, DATA_TIME, ETA_SECONDS, *THROUGHPUT)
+"""What tells of the process that reported it, and of no other that goes on with its run."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.events.names import MEASURED
 from treadle.events.storage import EventStorage, Life, shown
 
 Rows = dict[int, dict[str, Any]]
@@ -48,6 +49,9 @@ class Unwritten:
         for name in sorted(newest):
             series = newest[name]
             missed = written is not None and series.sequence == 0 and series.steps[-1] > written.get(name, -1)
+            # How long things took is reported at every step, but not at the first ones after a start: an old value
+            # would make a row that a run without a kill does not have.
+            missed = missed and name not in MEASURED
             if series.sequence > self.mark or missed:
                 rows.setdefault(series.steps[-1], {})[name] = shown(series, self._window_size)
         self.mark = storage.sequence
