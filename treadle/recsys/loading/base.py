@@ -119,6 +119,7 @@ class AbstractDataLoader(ABC):
 
     @step.setter
     def step(self, step: int) -> None:
+        """Choose how many."""
         self._step, self._step_chosen = step, True
 
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Any:
