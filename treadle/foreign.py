@@ -8,9 +8,16 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import LossTracker
+from treadle.precision import OwnForward
+from treadle.progress import Progress
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
+
+
+def own_forward(trainer: "Trainer") -> OwnForward:
+    """Return what has the model run in the precision of the run while a loop of the user's is at work."""
+    return OwnForward(trainer.precision, trainer.model, lambda: trainer.in_own_loop)
 
 
 class ForeignUpdates:
@@ -24,8 +31,15 @@ class ForeignUpdates:
         self._trainer = trainer
         self._handles: list[RemovableHandle] = []
         self._own_updates = trainer.progress.step
+        self._forward = own_forward(trainer)
 
     def __enter__(self) -> Self:
+        self._forward.__enter__()
+        if self._trainer.precision.kind == "fp16" and self._trainer.progress == Progress():
+            self._trainer.print(
+                "precision='fp16' is not applied to forward passes in a loop of your own: run them within "
+                "self.precision.autocast(), and use self.backward_step(loss) and self.optimizer_step()"
+            )
         for optimizer in self._trainer.optimizers().values():
             self._handles.append(optimizer.register_step_post_hook(self._after))
         self._trainer._begin_streams()
@@ -37,6 +51,7 @@ class ForeignUpdates:
             self._own_updates += 1
 
     def __exit__(self, *exception: Any) -> None:
+        self._forward.__exit__(*exception)
         for handle in self._handles:
             handle.remove()
         ran_the_trainers_own = self._trainer.progress.step > self._own_updates
@@ -221,7 +236,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
-            with trainer.single_precision, trainer._looking():
+            with trainer.single_precision, trainer._looking(), own_forward(trainer):
                 return own(trainer, *args, **kwargs)
         finally:
             trainer._loss_tracker = tracker

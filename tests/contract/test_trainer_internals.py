@@ -119,6 +119,55 @@ def test_an_own_evaluation_that_saw_no_batch_is_an_error() -> None:
         build(Empty).train(samples(16, 0), 1, samples(8, 1))
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_such_loops_train_and_evaluate_in_the_precision_of_the_run(precision: str) -> None:
+    kinds = []
+
+    class Notes(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(inputs)
+            kinds.append((self.training, outputs.dtype))
+            return outputs
+
+    def run(kind: type[Trainer]) -> tuple[Any, Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(Notes(4, 3))
+        trainer = kind(
+            model, nn.CrossEntropyLoss(), SGD(model.parameters(), lr=0.1), (), device="cpu", seed=3, precision=precision
+        )
+        kinds.clear()
+        history = trainer.train(samples(40, 0), 2, samples(20, 1)).history
+        assert not model._forward_hooks
+        return weights(trainer), (history, list(kinds))
+
+    (plain, expected), (own, found) = run(Trainer), run(OwnEverything)
+    half = torch.float32 if precision == "fp32" else torch.bfloat16
+    assert set(expected[1]) == set(found[1]) == {(True, half), (False, half)}
+    assert torch.equal(own, plain)
+    assert found == expected
+
+
+def test_it_is_said_once_that_fp16_needs_more_than_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "precision='fp16' is not applied to forward passes in a loop of your own"
+    build(OwnTrainEpoch, precision="fp16").train(samples(16, 0), 2)
+    assert capsys.readouterr().out.count(said) == 1
+    build(OwnTrainEpoch, precision="bf16").train(samples(16, 0), 2)
+    assert said not in capsys.readouterr().out
+
+
+def test_a_forward_pass_that_fails_in_such_a_loop_leaves_nothing_behind() -> None:
+    class Fails(OwnTrainEpoch):
+        def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+            self.model(batch[1])
+            raise AssertionError("it has failed before")
+
+    trainer = build(Fails, precision="bf16")
+    with pytest.raises(RuntimeError, match=r"mat1|dtype|shape|size"):
+        trainer.train(samples(16, 0), 1)
+    assert not torch.is_autocast_enabled("cpu")
+    assert not trainer.model._forward_hooks
+
+
 # A run of one's own -------------------------------------------------------------------------------------------------
 
 

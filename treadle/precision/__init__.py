@@ -2,8 +2,18 @@
 
 from treadle.precision.formats import KINDS, Precision
 from treadle.precision.loss_scaling import LossScaler, LossScaling
+from treadle.precision.own_forward import OwnForward
 from treadle.precision.scaled_steps import ScaledSteps
 from treadle.precision.single import SinglePrecision
 from treadle.precision.sparse import SparseProducts
 
-__all__ = ["KINDS", "LossScaler", "LossScaling", "Precision", "ScaledSteps", "SinglePrecision", "SparseProducts"]
+__all__ = [
+    "KINDS",
+    "LossScaler",
+    "LossScaling",
+    "OwnForward",
+    "Precision",
+    "ScaledSteps",
+    "SinglePrecision",
+    "SparseProducts",
+]
