@@ -282,17 +282,27 @@ class Running(Opening):
         self.parallel.share_buffers(self.model)
         if self._saver is not None:
             length = getattr(self._eval_dataloader, "length", None)
-            self._leavable = LeavableEvaluation(self._is_asked_to_leave, self.processes, length, AGREEMENT_STEPS)
+            self._leavable = LeavableEvaluation(self.is_asked_to_leave, self.processes, length, AGREEMENT_STEPS)
         try:
             with local_updates() if when == AFTER_STEP else nullcontext():
                 self._run_eval_epoch(self._eval_dataloader, **({"is_intermediate": True} if when == AFTER_STEP else {}))
         except EvaluationLeft:
-            # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
-            self._saved_at = self._saved_at if self._cut else None
-            self._leave_if_asked()
+            self._leave_evaluation()
         finally:
             self._leavable = None
         self.progress.evaluation = 0
+
+    def _fire_update_end(self) -> None:
+        try:
+            self.fire("on_update_end")
+        except EvaluationLeft:
+            # A callback's own evaluation, which knows that it is to be made again.
+            self._leave_evaluation()
+
+    def _leave_evaluation(self) -> None:
+        # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
+        self._saved_at = self._saved_at if self._cut and self.progress.evaluation else None
+        self._leave_if_asked()
 
     # Leaving and rolling back -----------------------------------------------------------------------------
 
@@ -305,7 +315,8 @@ class Running(Opening):
         self._leave_request = number
         self._come_back()
 
-    def _is_asked_to_leave(self) -> bool:
+    def is_asked_to_leave(self) -> bool:
+        """Whether a signal asked this process to save the run and leave."""
         return self._leave_request != 0
 
     def _leave_if_asked(self) -> None:

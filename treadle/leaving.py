@@ -2,7 +2,9 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -98,6 +100,30 @@ class LeavableEvaluation:
             leaves = bool(self._processes.reduce([float(self._requested())], "max")[0])
         if leaves:
             raise EvaluationLeft
+
+
+_under_way: ContextVar[LeavableEvaluation | None] = ContextVar("evaluation", default=None)
+
+
+@contextmanager
+def leaving_in(evaluation: LeavableEvaluation | None) -> Iterator[None]:
+    """Let evaluations in the block, which know of no run, be broken off as `evaluation` is."""
+    token = _under_way.set(evaluation)
+    try:
+        yield
+    finally:
+        _under_way.reset(token)
+
+
+def after_evaluated_batch() -> None:
+    """Look, in an evaluation that knows of no run, whether the run that it is a part of was asked to leave.
+
+    Raises:
+        EvaluationLeft: It was.
+    """
+    evaluation = _under_way.get()
+    if evaluation is not None:
+        evaluation.after_batch()
 
 
 def leave(number: int, message: str) -> None:

@@ -427,7 +427,7 @@ class Trainer(Attempting):
         self.progress.count_update(self._window_samples)
         step = self.progress.step
         if self.callback_handler.table["on_update_end"]:
-            self.fire("on_update_end")
+            self._fire_update_end()
         if step >= self._next_due:
             self._do_what_is_due(step)
         if self._stop_request is not None and not self.processes.distributed:

@@ -19,7 +19,9 @@ from tests.interrupting import metric_lines
 from treadle.checkpoint import CheckpointStore, write_file
 from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
+from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
+from treadle.leaving import PreemptedExit
 from treadle.precision import LossScaling
 
 
@@ -455,3 +457,44 @@ def test_b18_the_same_command_after_kills_ends_as_if_never_killed(tmp_path: Path
         assert checkpointer.resume_or_load()["iteration"] == 11
     states = [checkpointer.model.state_dict() for checkpointer in models]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+class Signalling(DatasetEvaluator):
+    """Asks this process to leave at a batch, once, and counts."""
+
+    at, batches = 0, 0
+
+    def process(self, inputs: Any, outputs: Any) -> None:
+        Signalling.batches += 1
+        if Signalling.batches == Signalling.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def evaluate(self) -> dict[str, float]:
+        return {"seen": 1.0}
+
+
+def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_steps: list[int] = []
+
+    def trained(folder: Path, at: int = 0) -> DefaultTrainer:
+        made = config(folder, evaluation={"enabled": True, "eval_period": 4}, resume="auto")
+        made.train.evaluation.evaluator = LazyCall(Signalling)()
+        trainer = DefaultTrainer(made)
+        trainer.register_hooks([hooks.CallbackHook(before_step=lambda own: made_steps.append(own.iter))])
+        monkeypatch.setattr(Signalling, "at", at)
+        monkeypatch.setattr(Signalling, "batches", 0)
+        trainer.train()
+        return trainer
+
+    whole = trained(tmp_path / "whole")
+    in_all, made_steps[:] = list(made_steps), []
+    with pytest.raises(PreemptedExit, match="saved step 4"):
+        trained(tmp_path / "part", at=1)
+    assert Signalling.batches == 1
+    resumed = trained(tmp_path / "part")
+    assert made_steps == in_all
+    for own, other in zip(weights(resumed), weights(whole), strict=True):
+        assert torch.equal(own, other)
+    assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")

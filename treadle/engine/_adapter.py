@@ -26,6 +26,7 @@ from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.events.names import DATA_TIME
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
+from treadle.leaving import LeavableEvaluation
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule, Plan
 from treadle.parallel.choosing import check_trainer
@@ -423,6 +424,12 @@ class EngineCore(Splitting):
 
     def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         return {**super()._facts(best=best, finished=finished), "names": list(self._names)}
+
+    def leavable_evaluation(self) -> LeavableEvaluation | None:
+        """Return how an evaluation of a hook is broken off when the run is asked to leave; None if it cannot be."""
+        if self.run_dir is None or self.processes.distributed:
+            return None
+        return LeavableEvaluation(self.is_asked_to_leave, self.processes, None, 1)
 
     def mark_complete(self) -> None:
         """Note that the checkpoint of the last iteration is the end of the run: nothing is left to do."""

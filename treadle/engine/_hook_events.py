@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
 from treadle.engine._hook_list import join_failures
+from treadle.leaving import leaving_in
 
 if TYPE_CHECKING:
     from treadle.engine.trainer_base import TrainerBase
@@ -39,7 +40,9 @@ class HookEvents(TrainerCallback):
         """Look whether the numbers are finite, then call `after_step`."""
         trainer.storage.samples = trainer.consumed_samples
         trainer.check_numbers_if_due()
-        self._face.after_step()
+        # What hooks evaluate now can be broken off: a resumed run begins with the hooks that have still to act.
+        with leaving_in(trainer.leavable_evaluation()):
+            self._face.after_step()
 
     def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
         """Call `after_train` of a run that came to its end."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from treadle.engine.hook_base import HookBase
 from treadle.errors import ConfigError, StopTrainingError, UnknownEventError
+from treadle.leaving import EvaluationLeft
 from treadle.parallel import Processes
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,11 @@ class HookList:
         self.unfinished = [key for key, _ in keyed]
         for key, hook in keyed:
             self.unfinished.remove(key)
-            _act(hook.after_step, on_stop)
+            try:
+                _act(hook.after_step, on_stop)
+            except EvaluationLeft:
+                self.unfinished.insert(0, key)
+                raise
 
     def finish(self) -> None:
         """Call `after_train` of every hook that started, once.

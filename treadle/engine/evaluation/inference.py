@@ -15,6 +15,7 @@ from treadle.data import Stream, make_loader
 from treadle.engine.batch_arguments import call_arguments, with_placement
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
 from treadle.engine.graph import Graph
+from treadle.leaving import after_evaluated_batch
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def inference_on_dataset(
                 outputs = _outputs(model, inputs, strategy)
             if counts or not evaluator.local:
                 _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
+            after_evaluated_batch()
         if strategy is not None:
             strategy.after_looking(whole)
         if processes.distributed and not evaluator.local:
