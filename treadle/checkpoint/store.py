@@ -395,6 +395,21 @@ class CheckpointStore:
                 return materialised(self._read_common(path))
             return join(structure, LazyTensors(file) if _is_sharded(structure) else file.read_all())
 
+    def read_weights(self, step: int) -> dict[str, Any]:
+        """Return the weights and buffers of the model in the checkpoint at `step`.
+
+        Raises:
+            CheckpointError: It cannot be read, or holds none.
+        """
+        state = self.read(step, rank=0)
+        tracked = state.get("tracked") if isinstance(state, dict) else None
+        weights = tracked.get("model") if isinstance(tracked, dict) else None
+        if not isinstance(weights, dict) or not weights:
+            raise CheckpointError(
+                f"{self.path(step)} holds no weights of a model; restore it, or take another checkpoint"
+            )
+        return weights
+
     def read_lazily(self, step: int) -> Any:
         """Return what ranks have in common, with every tensor as a `SavedTensor` of which parts can be read.
 

@@ -1,7 +1,7 @@
 """`treadle export`: the weights of a run as one plain file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,8 +54,7 @@ def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":
     if step is None:
         raise CheckpointError(f"{source} holds no {'best' if best else 'whole'} checkpoint")
     store.manifest(step, verify=True)
-    model: dict[str, Any] = store.read(step, rank=0)["tracked"]["model"]
-    return model
+    return store.read_weights(step)
 
 
 def _write(weights: "dict[str, Tensor]", output: Path, *, torch_format: bool) -> None:

@@ -15,7 +15,7 @@ from treadle.checkpoint import CheckpointStore, Policy, write_file
 from treadle.checkpoint.durable import replace_text
 from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.manifest import MANIFEST
-from treadle.checkpoint.tracked import Stateful
+from treadle.checkpoint.tracked import Stateful, telling_misfit
 from treadle.engine import dist
 from treadle.engine._adapter import COMPLETE
 from treadle.engine.trainer_base import TrainerBase
@@ -195,7 +195,8 @@ class Checkpointer:
                 near = did_you_mean(name, self.checkpointables) or f"; it has {list(self.checkpointables)}"
                 raise ConfigError(f"checkpointer.load(checkpointables=[{name!r}]): there is no {name!r}{near}")
             if name in states:
-                self.checkpointables[name].load_state_dict(states[name])
+                with telling_misfit(f"the state of {name!r} in {source}"):
+                    self.checkpointables[name].load_state_dict(states[name])
             else:
                 logger.warning("%s holds no state of %s, which stays as it is", source, name)
 
@@ -219,8 +220,7 @@ class Checkpointer:
             step = int(folder.name.split("_")[1].split(".")[0])
             store = CheckpointStore(folder.parent, Policy())
             facts = store.manifest(step, verify=True)
-            tracked = store.read(step, rank=0)["tracked"]
-            return folder, tracked["model"], {"iteration": step - 1, "epoch": facts["epoch"]}, {}
+            return folder, store.read_weights(step), {"iteration": step - 1, "epoch": facts.get("epoch")}, {}
         state = import_weights(place)
         return place, weights_in(state), state.get("facts") or {}, state.get("checkpointables") or {}
 

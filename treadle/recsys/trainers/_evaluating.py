@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from treadle._saving import load_plain_state_dict
+from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError
 from treadle.recsys.enums import EvaluatorType, ModelType
 from treadle.recsys.evaluation import EvaluationResult, Groups
@@ -236,4 +237,5 @@ class Evaluating(AbstractTrainer):
 
     def _take_weights(self, state: dict[str, Any], path: str) -> None:
         load_plain_state_dict(self.model, state["state_dict"], where=path)
-        OtherParameters(self.model, self.device).load_state_dict(state["other_parameter"])
+        with telling_misfit(f"the other parameters of the model in {path}"):
+            OtherParameters(self.model, self.device).load_state_dict(state["other_parameter"])

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from treadle._saving import plain_state_dict
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError, ConfigError
 from treadle.optimizer_state import OptimizerState
 from treadle.recsys.trainers._core import CoreOptions, RecsysCore, optimizers_of
@@ -159,8 +160,17 @@ class Keeping(Evaluating):
                 self.saved_model_file, self._resumed_file = str(path), path
                 return
         state = read_model_file(path)
-        if state["model"] != self.config.model:
-            raise CheckpointError(f"{path} is of the model {state['model']}, and this trainer's is {self.config.model}")
+        if state.get("model") != self.config.model:
+            raise CheckpointError(
+                f"{path} is of the model {state.get('model')}, and this trainer's is {self.config.model}"
+            )
+        with telling_misfit(f"the training in {path}"):
+            self._take_training(state, path)
+        self._resumed_file = path
+        self.logger.info("Checkpoint loaded. Resume training from epoch %d", self.start_epoch)
+
+    def _take_training(self, state: dict[str, Any], path: Path) -> None:
+        """Take weights, optimizers, scores and the epoch of a file."""
         self._take_weights(state, str(path))
         for name, optimizer in self._named_optimizers().items():
             if name not in state["optimizer"]:
@@ -172,8 +182,6 @@ class Keeping(Evaluating):
         self.best_valid_score = float(state["best_valid_score"])
         self.best_valid_result = decoded_metrics(state["best_valid_result"])
         self.train_loss_dict = dict(state["train_loss_dict"])
-        self._resumed_file = path
-        self.logger.info("Checkpoint loaded. Resume training from epoch %d", self.start_epoch)
 
     def _run_state_in_file(self, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state of a run in the file of a model: what all processes share, and what is this one's."""

@@ -47,6 +47,24 @@ def reserve(folder: Path, name: str) -> Path:
     raise CheckpointError(f"{folder} holds {number} runs called {name}; empty it, or use another checkpoint_dir")
 
 
+PARTS: dict[str, type] = {
+    "model": str,
+    "config": dict,
+    "fingerprints": dict,
+    "epoch": int,
+    "cur_step": int,
+    "train_loss_dict": dict,
+    "state_dict": dict,
+    "other_parameter": dict,
+    "optimizer": dict,
+    "run": dict,
+    "ranks": list,
+}
+"""What is in the file of a model, and of which types."""
+OPTIONAL = ("fingerprints", "run", "ranks")
+"""What files of older versions, or those saved outside a run, are without."""
+
+
 def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what is in the file of a model.
 
@@ -61,6 +79,15 @@ def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     state = read_file(path)
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{os.fspath(path)} is no model of a recommender; its trainer writes such files")
+    missing = [name for name in PARTS if name not in state and name not in OPTIONAL]
+    if missing:
+        raise CheckpointError(f"{os.fspath(path)} was edited: it lacks its {missing[0]}; restore the file")
+    for name, kind in PARTS.items():
+        if name in state and not isinstance(state[name], kind):
+            raise CheckpointError(
+                f"{os.fspath(path)} was edited: its {name} is a {type(state[name]).__name__}, where a trainer writes a "
+                f"{kind.__name__}; restore the file"
+            )
     return state
 
 
