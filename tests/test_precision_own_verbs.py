@@ -18,6 +18,10 @@ NOT_SCALED = (
     "their true size they would vanish. Where your own backward_step, update or loop calls loss.backward(), call "
     "super().backward_step(loss), self.backward_step(loss) or self.precision.scale(loss).backward()"
 )
+ADDED = (
+    "backward_step adds the gradient of a loss that precision='fp16' has not scaled, which would vanish when gradients "
+    "are brought to their true size; call super().backward_step(loss) or self.precision.scale(loss).backward()"
+)
 STILL_SCALED = (
     "SGD steps with the gradients of a loss that precision='fp16' has scaled; call super().optimizer_step() in an "
     "optimizer_step of your own and self.optimizer_step() elsewhere, which bring them to their true size and leave out "
@@ -60,15 +64,42 @@ class OwnLoop(Trainer):
 def test_a_backward_step_of_ones_own_that_does_not_scale_is_refused_in_fp16(settings: dict[str, Any]) -> None:
     with pytest.raises(LossError) as caught:
         train(PlainBackward, **settings)
-    assert str(caught.value) == NOT_SCALED
+    assert str(caught.value) == ADDED
     train(PlainBackward, "bf16", **settings)
 
 
 @pytest.mark.parametrize("kind", [OwnUpdate, OwnLoop])
 def test_gradients_that_were_not_scaled_are_refused_wherever_they_were_made(kind: type[Trainer]) -> None:
-    with pytest.raises(LossError, match="of a loss that was not scaled"):
+    with pytest.raises(LossError) as caught:
         train(kind)
+    assert str(caught.value) == NOT_SCALED
     assert train(kind, "bf16").progress.step == 6
+
+
+class Beside(Trainer):
+    """Adds the gradient of a second loss, which is scaled or not, before or after the first."""
+
+    scales, before = False, True
+
+    def backward_step(self, loss: Tensor) -> None:
+        second = self.model[0].weight.square().sum()
+        for one in (second, loss) if self.before else (loss, second):
+            if one is loss:
+                super().backward_step(loss)
+            else:
+                (self.precision.scale(second) if self.scales else second).backward()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_second_loss_that_is_not_scaled_is_refused_in_fp16(before: bool) -> None:
+    with pytest.raises(LossError) as caught:
+        train(type("Unscaled", (Beside,), {"before": before}))
+    assert str(caught.value) == ADDED
+
+
+def test_a_second_loss_that_is_scaled_counts_as_the_first_does() -> None:
+    scaled = type("Scaled", (Beside,), {"scales": True})
+    torch.testing.assert_close(train(scaled).model[0].weight, train(scaled, "fp32").model[0].weight, rtol=0, atol=2**-9)
 
 
 class ScaledBackward(Trainer):

@@ -19,6 +19,7 @@ from treadle.nonfinite import UpdateGate
 from treadle.parallel import GradientAverager
 from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
+from treadle.precision import ScaledPasses
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
@@ -71,6 +72,15 @@ class Updating(Running):
                 self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             if several:
                 loss = self._scale.share(loss, weight if counted is None else counted, rider)
+            if self.precision.scaler is None or type(self).backward_step is Updating.backward_step:
+                self.backward_step(loss)
+            else:
+                self._own_backward_step(phase, loss)
+
+    def _own_backward_step(self, phase: Phase, loss: Tensor) -> None:
+        """Have a verb of the user's add the gradient, and see in the first window that it scales what it adds."""
+        first = not self.recording and self.progress.visit_step == 0
+        with ScaledPasses(self.precision, phase.trained) if first else NO_CONTEXT:
             self.backward_step(loss)
 
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:

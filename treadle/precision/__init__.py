@@ -3,7 +3,7 @@
 from treadle.precision.formats import KINDS, Precision
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.own_forward import OwnForward
-from treadle.precision.scaled_steps import ScaledSteps
+from treadle.precision.scaled_steps import ScaledPasses, ScaledSteps
 from treadle.precision.single import SinglePrecision
 from treadle.precision.sparse import SparseProducts
 
@@ -13,6 +13,7 @@ __all__ = [
     "LossScaling",
     "OwnForward",
     "Precision",
+    "ScaledPasses",
     "ScaledSteps",
     "SinglePrecision",
     "SparseProducts",

@@ -1,8 +1,10 @@
-"""Optimizers that step by themselves do not step with the gradients of a scaled loss."""
+"""Gradients and the scale of the loss fit together: in passes and in steps of the user's own."""
 
 from collections.abc import Iterable
 from typing import Any, Self
 
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -48,3 +50,49 @@ class ScaledSteps:
     def passes(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` may step as it is."""
         return not self._precision.scaled
+
+
+class ScaledPasses:
+    """While entered in fp16, refuses a backward pass that adds to gradients from a loss that was not scaled.
+
+    A pass that begins at a scaled loss is known by the number that torch gives to it. Nothing is read.
+
+    Args:
+        precision: What scales the loss.
+        parameters: Whose gradients are looked at.
+    """
+
+    def __init__(self, precision: Precision, parameters: Iterable[nn.Parameter]) -> None:
+        self._precision = precision
+        self._parameters = [one for one in parameters if one.requires_grad and one.is_leaf]
+        self._passes: set[int] = set()
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> Self:
+        self._precision.on_scaled = self._watch
+        self._handles = [
+            one.register_post_accumulate_grad_hook(self._look)  # type: ignore[no-untyped-call]
+            for one in self._parameters
+        ]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._precision.on_scaled = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _watch(self, scaled: Tensor) -> None:
+        if scaled.requires_grad:
+            scaled.register_hook(self._note)  # type: ignore[no-untyped-call]
+
+    def _note(self, gradient: Tensor) -> None:
+        self._passes.add(torch._C._current_graph_task_id())
+
+    def _look(self, parameter: Tensor) -> None:
+        if torch._C._current_graph_task_id() not in self._passes:
+            raise LossError(
+                "backward_step adds the gradient of a loss that precision='fp16' has not scaled, which would vanish "
+                "when gradients are brought to their true size; call super().backward_step(loss) or "
+                "self.precision.scale(loss).backward()"
+            )
