@@ -270,6 +270,11 @@ class Running(Opening):
         """Whether a time by steps came in an epoch of the user's, which began after `before` of them."""
         return self._foreign_epoch and every > 0 and self.progress.step // every > before // every
 
+    def _log_is_due(self) -> bool:
+        """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
+        cadence = self.settings.log_every
+        return cadence.unit == "steps" or cadence.due_after_epoch(self.progress.epoch + 1)
+
     def _evaluation_is_due(self, before: int) -> bool:
         """Whether it is time to evaluate after the epoch that began after `before` steps."""
         cadence = self.settings.eval_every

@@ -334,11 +334,6 @@ class Trainer(Attempting):
         self.in_own_loop = False
         return self.progress.step >= self._last_step
 
-    def _log_is_due(self) -> bool:
-        """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
-        cadence = self.settings.log_every
-        return cadence.unit == "steps" or cadence.due_after_epoch(self.progress.epoch + 1)
-
     def _note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
         stream = self._train_dataloader
