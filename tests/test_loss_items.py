@@ -237,7 +237,7 @@ class Focal(nn.CrossEntropyLoss):
         (nn.BCEWithLogitsLoss(pos_weight=torch.ones(1)), None),
         (None, None),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_a_cross_entropy_is_known_by_what_computes_it(loss: Any, found: Criterion | None) -> None:
     assert criterion_of(loss) == found
