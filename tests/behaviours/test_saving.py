@@ -275,7 +275,8 @@ def test_what_is_tracked_when_the_run_starts_is_restored_as_well(
 def test_resuming_from_a_folder_without_a_state_names_it(
     make_trainer: Any, data: TensorDataset, tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointError, match=f"there is no checkpoint file {tmp_path}"):
+    told = rf"there is no training state \(state.safetensors\) in {tmp_path}, which is a folder; pass the folder that"
+    with pytest.raises(CheckpointError, match=told):
         make_trainer().train(data, 2, resume_from=tmp_path)
 
 

@@ -10,6 +10,7 @@ from treadle.errors import CheckpointError
 
 STATE = "state.safetensors"
 """The file of the first process in the folder of a training state."""
+PLAIN_FOLDER = "a folder"
 GO_ON = "to go on with that run, build the trainer with run_dir= and call train(resume='auto')"
 
 
@@ -50,7 +51,9 @@ def read_training_state(folder: str | os.PathLike[str], name: str) -> dict[str, 
             f"and for a {STATE} pass the folder it is in"
         )
     if place.is_dir() and not (place / STATE).is_file():
-        raise CheckpointError(f"there is no training state ({STATE}) in {place}, which is {_folder_in_words(place)}")
+        what = _folder_in_words(place)
+        remedy = "; pass the folder that save_training_state wrote" if what == PLAIN_FOLDER else ""
+        raise CheckpointError(f"there is no training state ({STATE}) in {place}, which is {what}{remedy}")
     state = read_file(place / name)
     if isinstance(state, dict) and {"run", "kwargs"} <= state.keys() and isinstance(state["run"], dict):
         return state
@@ -66,4 +69,4 @@ def _folder_in_words(place: Path) -> str:
         return f"the folder of a run; {GO_ON}"
     if (place / STATE).is_file():
         return "a training state; pass it to train(resume_from=...) or load_training_state"
-    return "a folder"
+    return PLAIN_FOLDER

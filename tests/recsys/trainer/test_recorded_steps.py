@@ -97,7 +97,7 @@ def test_the_next_order_is_drawn_before_an_epoch_ends_on_a_device(tmp_path: Path
     loader = run.train
     assert loader._order[0] == 0
     stream.begin(3)
-    stream._device = torch.device("meta")
+    stream.device = torch.device("meta")
     while stream.has_next():
         stream.places(1)
     assert loader._order[0] == 4
