@@ -5,6 +5,7 @@ left in the checkout.
 import gc
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ def pytest_configure() -> None:
     """Look for no garbage while tests are collected: hardly anything that is made then ever becomes some."""
     gc.disable()
     keep_freed_memory()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell has its background jobs ignore Ctrl-C, and runs that tests start and interrupt would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
