@@ -15,6 +15,7 @@ import pytest
 from tests.cli.processes import Command, assert_same_end, has_saved
 from tests.cli.project import make_project
 from tests.forking.starting import run
+from treadle.run_origin import COMMENT, is_own_file
 from treadle.run_status import is_occupied, read_status
 
 pytestmark = pytest.mark.slow
@@ -116,8 +117,11 @@ def test_a_run_that_is_stopped_in_any_way_and_started_by_the_same_command_ends_a
     for name in ("asked", "interrupted", "finished"):
         assert "runs/small: going on from iteration" in alone.printed[name]
     assert_same_end(alone.run, whole)
-    config, expected = ((run / "config.yaml").read_text() for run in (alone.run, whole))
-    assert re.sub(r"start_iter: \d+", "start_iter: 0", config) == expected
+    # The mark of the user is a checksum over the rest, the iteration that the run was last started at among it.
+    config, expected = ((run / "config.yaml").read_text().partition(COMMENT) for run in (alone.run, whole))
+    assert re.sub(r"start_iter: \d+", "start_iter: 0", config[0]) == expected[0]
+    assert config[1] == expected[1] == COMMENT
+    assert is_own_file(alone.run / "config.yaml")
 
 
 def test_a_run_that_was_killed_is_known_as_killed(alone: Interrupted) -> None:

@@ -50,4 +50,6 @@ def test_nothing_half_written_remains_and_the_pointers_name_whole_checkpoints(tm
     ]
     assert (checkpoints / "last").read_text() == "step_00000021"
     assert (checkpoints / "best").read_text() == "step_00000007"
-    assert [path.name for path in tmp_path.rglob(".*")] == []
+    # The file that the lock is taken on stays, empty: it is no leftover of a write.
+    assert [path.name for path in tmp_path.rglob(".*")] == [".lock"]
+    assert (tmp_path / ".lock").read_bytes() == b""
