@@ -1,6 +1,7 @@
 """Keeping a run: its checkpoints, its end, leaving it in good order and going back in it."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -97,10 +98,14 @@ class Running(Opening):
         facts = self._facts(best=best, finished=finished)
         self._wait_for_saver()
         try:
-            self._saver.save(self.progress.step, self._state, facts)
+            self._saver.save(self.progress.step, self._state, facts, after=self.file_writer())
             self._saved_at, self._saved_finished = place, finished
         except CheckpointError as error:
             self._report_failed_save(error)
+
+    def file_writer(self) -> threading.Thread | None:
+        """Return the thread that writes a file which the state of the run counts on; None where there is none."""
+        return None
 
     def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         """Return what the manifest of a checkpoint says of the run."""

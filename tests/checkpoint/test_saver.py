@@ -258,3 +258,24 @@ def test_a_run_that_dies_of_something_else_still_completes_its_checkpoint(
     with pytest.raises(CutError):
         make_trainer(tmp_path, Dies).train(samples(), 4, save_every=3)
     assert checkpoint_steps(tmp_path)[-1] == 3
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_checkpoint_is_written_after_the_file_that_it_counts_on(tmp_path: Path, asynchronous: bool) -> None:
+    store = SlowStore(tmp_path, asynchronous=asynchronous)
+    store.may_write.set()
+    ahead: list[list[int]] = []
+    may_end = threading.Event()
+
+    def write_file() -> None:
+        assert may_end.wait(60)
+        ahead.append(store.steps())
+
+    file_writer = threading.Thread(target=write_file)
+    file_writer.start()
+    threading.Timer(0.2, may_end.set).start()
+    saver = Saver(store, "attempt", lambda: None)
+    saver.save(1, state(), {}, after=file_writer)
+    saver.wait()
+    assert ahead == [[]]
+    assert store.steps() == [1]

@@ -58,13 +58,14 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
 
-    def save(self, step: int, state: Any, facts: dict[str, Any]) -> None:
+    def save(self, step: int, state: Any, facts: dict[str, Any], *, after: threading.Thread | None = None) -> None:
         """Take a copy of `state` and have it written; blocks for the copy, and for a write still under way.
 
         Args:
             step: The step it is of.
             state: The state, or a function that returns it.
             facts: What the manifest says besides.
+            after: A thread that writes a file which `state` counts on: the checkpoint is written when it has ended.
 
         Raises:
             CheckpointError: The state cannot be saved, or this or the previous checkpoint could not be written.
@@ -78,18 +79,25 @@ class Saver:
             self.store.pass_over(step, self._attempt, self._saves)
             raise
         staged = self._staging.copy(tensors)
-        if not self.store.policy.asynchronous:
-            self.store.write(step, structure, staged, facts, self._attempt, self._saves)
-            return
         arguments = (step, structure, staged, facts, self._attempt, self._saves)
+        if not self.store.policy.asynchronous:
+            self._write_after(after, *arguments)
+            return
         # No daemon: a process that ends while one is inside a library is aborted.
-        self._thread = threading.Thread(target=self._write, args=arguments, name="treadle-checkpoint", daemon=False)
+        self._thread = threading.Thread(
+            target=self._write, args=(after, *arguments), name="treadle-checkpoint", daemon=False
+        )
         _writers[self.store.folder.absolute()] = self._thread
         self._thread.start()
 
+    def _write_after(self, first: threading.Thread | None, *arguments: Any) -> None:
+        if first is not None:
+            first.join()
+        self.store.write(*arguments)
+
     def _write(self, *arguments: Any) -> None:
         try:
-            self.store.write(*arguments)
+            self._write_after(*arguments)
         except CheckpointError as error:
             self._error = error
             self._on_failure()

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from tests.interrupting import CutAt, CutError, metric_lines
 from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.callback import TrainerCallback
-from treadle.checkpoint import read_file
+from treadle.checkpoint import CheckpointStore, read_file
 from treadle.errors import CheckpointError, DataError
 from treadle.leaving import PreemptedExit
 from treadle.recsys import Trainer
+from treadle.recsys.trainers import model_file
 from treadle.recsys.trainers._core import RecsysCore
 from treadle.trainer import Trainer as CoreTrainer
 
@@ -383,3 +385,27 @@ def whole(folder: Path) -> Any:
     run = make(folder / "whole")
     run.fit()
     return run.trainer
+
+
+def test_a_checkpoint_that_knows_of_a_best_model_is_written_after_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed between the two would go on with a best score and no model of it."""
+    there: list[tuple[int, bool]] = []
+    write, write_file = CheckpointStore.write, model_file.write_file
+
+    def write_late(path: Path, state: dict[str, Any]) -> None:
+        # As on a slow disk: whatever does not wait for the file is ahead of it.
+        time.sleep(0.2)
+        write_file(path, state)
+
+    def note(self: CheckpointStore, step: int, *arguments: Any) -> None:
+        there.append((step, (tmp_path / "run" / "BPR.pth").exists()))
+        write(self, step, *arguments)
+
+    monkeypatch.setattr(model_file, "write_file", write_late)
+    monkeypatch.setattr(CheckpointStore, "write", note)
+    run = make(tmp_path, run_dir=str(tmp_path / "run"), save_every="1 epoch")
+    run.fit()
+    steps = len(run.train)
+    assert there[:2] == [(0, False), (steps, True)]

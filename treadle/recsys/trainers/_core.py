@@ -1,5 +1,6 @@
 """The core trainer behind the trainers of this door: verbs only, the loop is the core's."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -193,6 +194,10 @@ class RecsysCore(Trainer):
         """Return what is trained and how, with all settings: enough to start the same run again."""
         config = self._face.config
         return {**super()._described(), "dataset": config.dataset, "settings": storable(config.plain())}
+
+    def file_writer(self) -> threading.Thread | None:
+        """Return the thread that writes the best model: a checkpoint knows of its score, so the file comes first."""
+        return self._face._files.writer()
 
     def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         return {**super()._facts(best=best, finished=finished), "fingerprints": self._face._fingerprints()}

@@ -149,6 +149,10 @@ class ModelFiles:
         except Exception as error:
             self._error = error
 
+    def writer(self) -> threading.Thread | None:
+        """Return the thread that may still be writing; None if nothing is being written."""
+        return self._thread
+
     def settle(self) -> None:
         """Wait until nothing is being written, whether or not it could be: another error is on its way already."""
         if self._thread is not None:
