@@ -295,3 +295,13 @@ def test_a_trainer_of_ones_own_saves_what_it_has_like_any_other() -> None:
     trainer = Own()
     trainer.train(0, 2)
     assert trainer.core.model is trainer.model
+
+
+def test_a_run_whose_optimizer_is_saved_says_of_none_that_it_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The door's own stand-ins, for a `run_step` that shows neither model nor optimizer, are nobody's."""
+    caplog.set_level(logging.INFO, logger="treadle")
+    DefaultTrainer(make_config(tmp_path / "run")).train()
+    assert "is not saved with the run" not in caplog.text
+    assert "training from iteration 0 to 10" in caplog.text

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +53,11 @@ class TrainerBase:
         self.evaluated: list[str] = []
         self._core: EngineCore | None = None
         self._saving: Checkpointer | None = None
-        self._stand_in = _StandIn()
+        self._no_data: list[Any] = [()]
+
+    @cached_property
+    def _stand_in(self) -> "_StandIn":
+        return _StandIn()
 
     @property
     def storage(self) -> Any:
@@ -209,7 +214,7 @@ class TrainerBase:
             model=model,
             call=model,
             optimizer=optimizer,
-            loader=self._stand_in.batches if loader is None else loader,
+            loader=self._no_data if loader is None else loader,
             accumulation=1,
             get_batch=lambda batch: batch,
             foreign=lambda place: face.run_step(),
@@ -280,10 +285,9 @@ def _is_same_model(one: nn.Module, other: nn.Module) -> bool:
 
 
 class _StandIn(nn.Module):
-    """What the core trains where a user's step has no model, optimizer or data that it could see."""
+    """What the core trains where a user's step has no model or optimizer that it could see."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(()))
         self.optimizer = torch.optim.SGD(self.parameters(), lr=0.0)
-        self.batches: list[Any] = [()]
