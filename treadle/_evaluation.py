@@ -64,7 +64,7 @@ class Evaluation(Saving):
             self._eval_dataloader = self._eval_stream(
                 self.create_eval_dataloader(per_device_batch_size, dataloader_kwargs)
             )
-            if not self._looping:
+            if not self.this_run.stop.looping:
                 self._prepare_model_and_optimizer()
             # Here too, and wherever it is called: one that a user wrote knows nothing of it.
             self.parallel.share_buffers(self.model)
@@ -81,11 +81,11 @@ class Evaluation(Saving):
             self.run_history = history_of_run
             if self._eval_dataloader is not None and self._eval_dataloader is not stream_of_run:
                 self._eval_dataloader.close()
-            if self._looping:
+            if self.this_run.stop.looping:
                 # A callback evaluates in the middle of a run, which goes on with its own data.
                 self._eval_dataloader, self.run_config = stream_of_run, config_of_run
                 self._eval_dl_kwargs = kwargs_of_run
-            if self._looping or data_of_run is not None:
+            if self.this_run.stop.looping or data_of_run is not None:
                 self.eval_dataset, self.collate_fn = data_of_run, collate_of_run
         return history.results()
 
@@ -204,7 +204,7 @@ class Evaluation(Saving):
                 self._metrics.within(self.parallel.data_group)
             self._metrics.to(self.device)
             self._metrics.reset()
-            with self._stopping_together():
+            with self.this_run.stop.together():
                 self.eval_epoch_start()
             self.fire("on_eval_epoch_start", is_intermediate=is_intermediate)
             for batch, counts in self._in_step(valid_dl):
@@ -216,7 +216,7 @@ class Evaluation(Saving):
                 self.fire("on_eval_step_end", batch=batch, batch_output=output)
                 if leavable is not None:
                     leavable.after_batch()
-            with self._stopping_together():
+            with self.this_run.stop.together():
                 self.eval_epoch_end()
             results = self._record_evaluation(tracker, is_training)
         self.fire("on_eval_epoch_end", is_intermediate=is_intermediate)

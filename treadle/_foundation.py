@@ -1,8 +1,7 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,7 @@ from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
 from treadle.checkpoint import Policy, Tracked
 from treadle.data import Stream
-from treadle.errors import ConfigError, StopTrainingError
+from treadle.errors import ConfigError
 from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
 from treadle.events.names import PEAK_MEMORY_MIB
 from treadle.execution import Compile, CompiledVerbs, GraphExecution, check_execution
@@ -38,6 +37,7 @@ from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
+from treadle.run import Run
 from treadle.run_config import TrainerRunConfig
 from treadle.run_folder import RunFolder
 from treadle.run_place import place_of
@@ -45,8 +45,6 @@ from treadle.settings import RunSettings
 
 ON_NONFINITE = ("raise", "skip", "rollback")
 MICROBATCH = ("fixed", "auto")
-AGREEMENT_STEPS = 10
-"""How many steps several processes go before they ask each other whether one wants to stop."""
 
 
 class Foundation:
@@ -162,7 +160,7 @@ class Foundation:
         self.progress = Progress()
         self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
         self.callback_handler = CallbackHandler(callbacks)
-        self.callback_handler.on_stop = self._take_stop
+        self.callback_handler.on_stop = lambda error: self.this_run.stop.take(error)
         self.max_batches_per_epoch: int | None = active_limit()
         self._accelerator = AcceleratorFacade(self)  # type: ignore[arg-type]
         self._loss_tracker = LossTracker(self.progress)
@@ -194,12 +192,7 @@ class Foundation:
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
         self._data_seed = 0
-        # Where the loop is, and whether it is to end.
-        self._stop_request: str | None = None
-        self._stops_for_good = self._pauses = False
-        self._looping = self._stopped = False
-        self._reason = ""
-        self._next_due = 0
+        self.this_run = Run(self.processes)
         # The update under way.
         self._scale = WindowScale(self.loss_reduction)
         self._phase: Phase | None = None
@@ -291,36 +284,7 @@ class Foundation:
             reason: Why, in words.
             for_good: Whether the run is over by that; else it goes on when it is started again.
         """
-        self._stop_request = self._stop_request or reason
-        self._stops_for_good = self._stops_for_good or for_good
-
-    def _take_stop(self, error: StopTrainingError) -> bool:
-        """Turn a callback's wish to stop into a request where other processes would wait for this one."""
-        if not (self._looping and self.processes.distributed):
-            return False
-        self.request_stop(str(error) or "a callback asked to stop", for_good=True)
-        return True
-
-    @contextmanager
-    def _stopping_together(self) -> Iterator[None]:
-        """Let a verb ask to stop: on several processes, at the next point where they agree."""
-        try:
-            yield
-        except StopTrainingError as error:
-            if not self._take_stop(error):
-                raise
-
-    def _agree_on_stop(self) -> None:
-        """Stop if any process wants to; every process must come here together.
-
-        Raises:
-            StopTrainingError: One of them wants to.
-        """
-        own = [float(self._stop_request is not None), float(self._stops_for_good)]
-        wanted, for_good = self.processes.reduce(own, "max")
-        if wanted:
-            self._pauses = not for_good
-            raise StopTrainingError(self._stop_request or "another process asked to stop")
+        self.this_run.stop.request(reason, for_good=for_good)
 
     def _log(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""

@@ -35,16 +35,11 @@ class Opening(SetUp):
     _saver: Saver | None = None
     _restored: tuple[dict[str, Any], dict[str, Any]] | None = None
     _cut = False
-    _stop_reason: str | None = None
-    _told_of_rounding = False
 
     def _open_run(self) -> None:
         """Open the run's folder and find out whether to go on from a checkpoint in it."""
         self._folder = self._saver = self._restored = None
         self._cut = False
-        self._stop_reason = None
-        self._stops_for_good = self._pauses = False
-        self._told_of_rounding = False
         self._saved_at: tuple[int, int] | None = None
         self._unsaved = self._save_failure = ""
         self._saved_finished = False
@@ -67,7 +62,7 @@ class Opening(SetUp):
         )
         self._made_of = self._describe_run()
         attempt = str(self.processes.share(f"{os.getpid()}_{time.time_ns()}"))
-        self._saver = Saver(store, attempt, self._come_back)
+        self._saver = Saver(store, attempt, self.this_run.wake)
         step = self._step_to_resume(store)
         if step is not None:
             with telling_misfit(f"the checkpoint {store.path(step)}"):
@@ -136,7 +131,7 @@ class Opening(SetUp):
         self._restored = (shared, own)
         self._saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
         if not is_longer(self._planned(), manifest["planned"]):
-            self._stop_reason = manifest.get("stopped")
+            self.this_run.stop.over = manifest.get("stopped")
         self.print(f"going on from step {step} of {self.run_dir}")
 
     def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
@@ -256,10 +251,6 @@ class Opening(SetUp):
         """Return how long the run is to be."""
         assert self.run_config is not None
         return {"steps": self.run_config.max_num_train_steps, "epochs": self.run_config.num_epochs}
-
-    def _come_back(self) -> None:
-        """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
-        self._next_due = 0
 
 
 def _require_place(path: Path, manifest: dict[str, Any], place: dict[str, Any]) -> None:

@@ -3,19 +3,19 @@
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from treadle._foundation import AGREEMENT_STEPS
 from treadle._opening import Opening
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.fingerprint import environment
 from treadle.gradients import norm_of
 from treadle.kept import kept_by
-from treadle.leaving import EvaluationLeft, LeavableEvaluation, LeavingRequests, leave
+from treadle.leaving import EvaluationLeft, LeavableEvaluation
+from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import local_updates
 from treadle.progress import AFTER_STEP
@@ -29,7 +29,6 @@ PATIENCE_AFTER_FAILURE = 10.0
 class Running(Opening):
     """What a trainer with a run folder does around the loop; without one it does nothing."""
 
-    _foreign_epoch = False
     how_to_resume = "start the same command to go on"
     """What a run that was asked to leave says after where it is saved."""
 
@@ -40,7 +39,7 @@ class Running(Opening):
 
     def _stay_stopped(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
-        self._stopped = True
+        self.this_run.stop.stopped = True
         self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
         return reason
 
@@ -116,7 +115,7 @@ class Running(Opening):
             "planned": self._planned(),
             "best": best,
             "finished": finished,
-            "stopped": self._stop_reason,
+            "stopped": self.this_run.stop.over,
             "made of": self._made_of,
         }
 
@@ -197,7 +196,7 @@ class Running(Opening):
         for first in (True, False):
             # Twice, for a failure of the save before this one is only found now.
             if not self._cut:
-                self._save(best=best and (first or self._saved_at is None), finished=not self._pauses)
+                self._save(best=best and (first or self._saved_at is None), finished=not self.this_run.stop.pauses)
             self._wait_for_saver()
         if self._saved_at is None:
             self._note_unsaved()
@@ -223,7 +222,7 @@ class Running(Opening):
                 self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 0)
             raise
         finally:
-            self._looping = False
+            self.this_run.stop.looping = False
             with ExitStack() as last_first:
                 if self._graphs is not None:
                     last_first.callback(self._graphs.close)
@@ -259,40 +258,13 @@ class Running(Opening):
         """Have `action` called once the files of this run are complete and closed, however the run ends."""
         self._afterwards.append(action)
 
-    # Loops of the user's ----------------------------------------------------------------------------------
-
-    def _note_foreign_epoch(self) -> None:
-        """Take note that the epoch was a loop of the user's, and say once what that means for what is due by steps."""
-        self._foreign_epoch = True
-        cadences = {"eval_every": self.settings.eval_every, "save_every": self.settings.save_every}
-        by_steps = {"eval_every": self._eval_steps, "save_every": self._save_steps}
-        rounded = [f"{name}='{cadence}'" for name, cadence in cadences.items() if by_steps[name]]
-        if rounded and not self._told_of_rounding:
-            self.print(f"{' and '.join(rounded)} round up to the end of an epoch: its loop is your own")
-            self._told_of_rounding = True
-
-    def _came_in_foreign_epoch(self, every: int, before: int) -> bool:
-        """Whether a time by steps came in an epoch of the user's, which began after `before` of them."""
-        return self._foreign_epoch and every > 0 and self.progress.step // every > before // every
-
-    def _log_is_due(self) -> bool:
-        """Whether the end of this epoch is logged: always, unless logs come by epochs and it is not time."""
-        cadence = self.settings.log_every
-        return cadence.unit == "steps" or cadence.due_after_epoch(self.progress.epoch + 1)
-
-    def _evaluation_is_due(self, before: int) -> bool:
-        """Whether it is time to evaluate after the epoch that began after `before` steps."""
-        cadence = self.settings.eval_every
-        by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch + 1)
-        return by_epoch or self._came_in_foreign_epoch(self._eval_steps, before)
-
     def _evaluate_run(self, when: int) -> None:
         """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
         self.progress.evaluation = when
         self.parallel.share_buffers(self.model)
         if self._saver is not None:
-            length = getattr(self._eval_dataloader, "length", None)
-            self._leavable = LeavableEvaluation(self.is_asked_to_leave, self.processes, length, AGREEMENT_STEPS)
+            length, asked = getattr(self._eval_dataloader, "length", None), self.this_run.stop.is_asked_to_leave
+            self._leavable = LeavableEvaluation(asked, self.processes, length, AGREEMENT_STEPS)
         try:
             with local_updates() if when == AFTER_STEP else nullcontext():
                 self._run_eval_epoch(self._eval_dataloader, **({"is_intermediate": True} if when == AFTER_STEP else {}))
@@ -316,19 +288,6 @@ class Running(Opening):
 
     # Leaving and rolling back -----------------------------------------------------------------------------
 
-    def _leaving(self) -> AbstractContextManager[Any]:
-        """Return the context in which signals ask the run to save itself and leave."""
-        self._leave_request = 0
-        return LeavingRequests(self._request_leave) if self.run_dir is not None else nullcontext()
-
-    def _request_leave(self, number: int) -> None:
-        self._leave_request = number
-        self._come_back()
-
-    def is_asked_to_leave(self) -> bool:
-        """Whether a signal asked this process to save the run and leave."""
-        return self._leave_request != 0
-
     def _leave_if_asked(self) -> None:
         """Save and leave if a signal asked any process to; every process must come here together.
 
@@ -338,25 +297,13 @@ class Running(Opening):
         """
         if self._saver is None:
             return
-        number = int(self.processes.reduce([float(self._leave_request)], "max")[0])
+        number = self.this_run.stop.agree_to_leave()
         if number:
             self._save()
             self._saver.wait()
-            self._leave_request = 0
             message = f"saved step {self.progress.step} in {self.run_dir}; {self.how_to_resume}"
             self.print(message)
-            leave(number, message)
-
-    def _leave_after_end(self) -> None:
-        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
-
-        Raises:
-            KeyboardInterrupt: It was SIGINT.
-            PreemptedExit: It was SIGTERM or SIGUSR1.
-        """
-        number, self._leave_request = self._leave_request, 0
-        if number:
-            leave(number, f"the run in {self.run_dir} had come to its end, at step {self.progress.step}")
+            self.this_run.stop.leave(number, message)
 
     def _roll_back(self, request: RollBack) -> None:
         """Go back to the last checkpoint before the bad step, whose data will be skipped.
@@ -381,5 +328,5 @@ class Running(Opening):
         self._restored = (shared, shared if self.processes.is_main else store.read(step))
         self._saved_at = None
         self._restore()
-        self._next_due = 0
+        self.this_run.wake()
         self.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -22,6 +21,8 @@ from treadle.errors import ConfigError, DataError
 from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
 from treadle.gradients import WindowScale
+from treadle.loop import Due
+from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.lr_scaling import scale_rates
 from treadle.memory import forget_peak, keep_host_memory
 from treadle.micro_batches import MicroBatchSplits
@@ -31,6 +32,7 @@ from treadle.parallel import LossModule
 from treadle.phase import held_by
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
 from treadle.progress import Progress
+from treadle.run import Run
 from treadle.run_config import TrainerRunConfig, checked_config
 from treadle.schedules.factory import require_scheduler
 
@@ -42,8 +44,8 @@ class SetUp(Evaluation):
         self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None, reset_history: bool
     ) -> None:
         self.progress = self.storage.progress = self._loss_tracker.progress = Progress()
-        self._stop_request = self._phase = None
-        self._next_due = 0
+        self.this_run = Run(self.processes)
+        self._phase = None
         self.update_applied = None
         if reset_history:
             self.run_history.reset()
@@ -67,7 +69,7 @@ class SetUp(Evaluation):
         self._scale_rates()
         self.scheduler = self._make_scheduler()
         self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
-        self._resolve_cadences()
+        self.this_run.due = self.create_due()
         self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
         self._gate = self._create_gate()
         self._loss_tracker.skip_nonfinite = self._gate is not None
@@ -124,14 +126,16 @@ class SetUp(Evaluation):
                 stack.enter_context(offloaded)
             yield
 
-    def _resolve_cadences(self) -> None:
-        """Turn what is due by steps into numbers, which a step compares without asking anybody; 0 is never."""
+    def create_due(self) -> Due:
+        """Return what says when the run logs, evaluates, saves and ends: by default what `train` was asked for."""
         settings = self.settings
-        self._last_step = sys.maxsize if settings.max_steps is None else settings.max_steps
-        self._log_steps = settings.log_every.in_steps
-        evaluates = None if self._eval_dataloader is None else settings.eval_every
-        self._eval_steps = 0 if evaluates is None else evaluates.in_steps
-        self._save_steps = 0 if settings.save_every is None else settings.save_every.in_steps
+        return Due(
+            last=settings.max_steps,
+            log=settings.log_every,
+            evaluate=None if self._eval_dataloader is None else settings.eval_every,
+            save=settings.save_every,
+            agree=AGREEMENT_STEPS if self.processes.distributed else 0,
+        )
 
     def _seed_run(self) -> None:
         if self.seed is not None:

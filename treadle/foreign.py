@@ -123,7 +123,7 @@ class ForeignRun:
 
     def __enter__(self) -> Self:
         trainer, cadence = self._trainer, self._trainer.settings.eval_every
-        trainer._looping, trainer._stopped = True, False
+        trainer.this_run.stop.looping, trainer.this_run.stop.stopped = True, False
         if (
             trainer._eval_dataloader is not None
             and cadence is not None
@@ -144,7 +144,7 @@ class ForeignRun:
         trainer.callback_handler.on_stop = self._on_stop
         if exception[0] is None:
             self._end()
-        trainer._looping = False
+        trainer.this_run.stop.looping = False
 
     def _refuse(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._trains and not self._trainer.in_own_run:
@@ -165,11 +165,11 @@ class ForeignRun:
         self._wish = None
         self._begin()
         try:
-            trainer._agree_on_stop()
+            trainer.this_run.stop.agree()
             self._epoch = (trainer.progress.step, trainer.run_history.current_epoch, self._evaluations())
             self._trains = True
             trainer._train_epoch(train_dl)
-            trainer._agree_on_stop()
+            trainer.this_run.stop.agree()
         except StopTrainingError as error:
             # In the middle of an epoch, which is not counted.
             self._epoch = None
@@ -177,7 +177,7 @@ class ForeignRun:
             raise
         finally:
             self._trains = False
-        return trainer.progress.step >= trainer._last_step
+        return trainer.progress.step >= trainer.this_run.due.last_step
 
     def _begin(self) -> None:
         """Before the first epoch, go to where the run is; one that is resumed has no more epochs than were planned."""
@@ -186,7 +186,7 @@ class ForeignRun:
         if not self._begun:
             self._begun, self._resumed = True, trainer._restored is not None
             trainer._restore()
-            over = self._wish = trainer._stop_reason
+            over = self._wish = trainer.this_run.stop.over
         over = over or (trainer._limit_reached() if self._resumed else None)
         if over is not None:
             raise StopTrainingError(over)
@@ -220,9 +220,8 @@ class ForeignRun:
         trainer = self._trainer
         self._finish_epoch()
         if self._wish is not None:
-            trainer._stopped = True
-            trainer._stop_reason = None if trainer._pauses else self._wish
-        trainer._reason = self._wish or trainer._limit_reached() or "its own _run_training ended"
+            trainer.this_run.stop.end_loop(self._wish)
+        trainer.this_run.stop.reason = self._wish or trainer._limit_reached() or "its own _run_training ended"
         trainer._finish_run_or_say_why()
 
 

@@ -113,7 +113,7 @@ def find_learning_rate(
     sweep = _Sweep(rates, smoothing, divergence)
     with _everything_put_back(trainer):
         handler = CallbackHandler([MoveModulesToDeviceCallback, sweep])
-        handler.on_stop = trainer._take_stop
+        handler.on_stop = trainer.callback_handler.on_stop
         trainer.callback_handler = handler
         trainer.run_history, trainer.run_dir = InMemoryRunHistory(), None
         trainer._loss_tracker, trainer._tracked = LossTracker(), Tracked()

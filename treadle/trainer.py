@@ -1,7 +1,6 @@
 """The training loop, with verbs to override and events to listen to."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 
 from treadle._attempting import Attempting
-from treadle._foundation import AGREEMENT_STEPS
 from treadle.data import Batch, RunPass, Stream
 from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
@@ -139,10 +137,13 @@ class Trainer(Attempting):
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
-        alone = occupied(self.run_dir, self.processes, lambda: not self._pauses)
-        with alone, self.storage, self._leaving(), exactly, self.single_precision, self._saving_memory():
+        alone = occupied(self.run_dir, self.processes, lambda: not self.this_run.stop.pauses)
+        signals = self.this_run.stop.heeding_signals(can_save=self.run_dir is not None)
+        with alone, self.storage, signals, exactly, self.single_precision, self._saving_memory():
             result = self._run()
-        self._leave_after_end()
+        self.this_run.stop.leave_after_end(
+            f"the run in {self.run_dir} had come to its end, at step {self.progress.step}"
+        )
         return result
 
     def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:
@@ -172,7 +173,7 @@ class Trainer(Attempting):
             else:
                 with self.callback_handler.session(None, self), ForeignRun(self):
                     self._run_training()
-        return self._result(self._reason)
+        return self._result(self.this_run.stop.reason)
 
     def _run_training(self) -> None:
         """Run the epochs, with the verbs and events that go before and after them."""
@@ -180,8 +181,8 @@ class Trainer(Attempting):
         self.training_run_start()
         with self.callback_handler.session("on_training_run_start", self):
             self._restore()
-            over = self._stop_reason
-            self._reason = self._run_epochs() if over is None else self._stay_stopped(over)
+            stop = self.this_run.stop
+            stop.reason = self._run_epochs() if stop.over is None else self._stay_stopped(stop.over)
             self._finish_run_or_say_why()
             self.training_run_end()
             self.fire("on_training_run_end")
@@ -189,13 +190,14 @@ class Trainer(Attempting):
 
     def _finish_run_or_say_why(self) -> None:
         try:
-            self._finish_run(stopped=self._stopped)
+            self._finish_run(stopped=self.this_run.stop.stopped)
         except RollBack as request:
             # The run is over, and there is nothing left to go on with.
             raise NonFiniteError(f"{request}, at the end of the run; {REMEDY}") from None
 
     def _run_epochs(self) -> str:
-        self._looping, self._stopped = True, False
+        stop = self.this_run.stop
+        stop.looping, stop.stopped = True, False
         self._tell_of_untracked()
         try:
             if self.progress.mid_epoch and self._limit_reached():
@@ -208,11 +210,10 @@ class Trainer(Attempting):
                     self._roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
-            self._stop_reason = None if self._pauses else reason
-            self._looping, self._stopped = False, True
+            stop.end_loop(reason)
             self.print(reason)
             self.fire("on_stop_training_error")
-        self._looping = False
+        stop.looping = False
         return reason
 
     def _limit_reached(self) -> str | None:
@@ -233,25 +234,28 @@ class Trainer(Attempting):
             self._note_start()
         else:
             self._train_epoch()
-        self._agree_on_stop()
-        evaluated = self._eval_dataloader is not None and (left or self._evaluation_is_due(before))
+        self.this_run.stop.agree()
+        evaluated = self._eval_dataloader is not None and (
+            left or self.this_run.due.evaluates_after(self.progress.epoch + 1, (before, self.progress.step))
+        )
         if evaluated:
             self._evaluate_run(AFTER_EPOCH)
-            self._agree_on_stop()
+            self.this_run.stop.agree()
         self._schedule_epoch(evaluated)
         try:
-            with self._stopping_together():
+            with self.this_run.stop.together():
                 self.training_run_epoch_end()
             self.fire("on_training_run_epoch_end")
         finally:
             # Counted even if a callback stops the run here: nothing of this epoch is left to do.
             self._count_epoch()
-        self._agree_on_stop()
+        self.this_run.stop.agree()
         self._after_epoch(before, evaluated)
 
     def _train_epoch(self, train_dl: Any = None) -> None:
         """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
-        self.in_own_loop = self._foreign_epoch = False
+        self.in_own_loop = False
+        self.this_run.due.begin_epoch()
         if self._graphs is not None and self._loop_is_foreign():
             self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
         scaled_steps = ScaledSteps(self.precision, self._optimizers)
@@ -292,11 +296,9 @@ class Trainer(Attempting):
 
     def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
-        cadence = self.settings.save_every
-        by_epoch = cadence is not None and cadence.due_after_epoch(self.progress.epoch)
-        by_step = self._came_in_foreign_epoch(self._save_steps, step_before)
+        due = self.this_run.due.saves_after(self.progress.epoch, (step_before, self.progress.step))
         best = self._improved(evaluated=evaluated)
-        if by_epoch or by_step or best:
+        if due or best:
             self._save(best=best)
 
     def _loop_is_foreign(self) -> bool:
@@ -325,19 +327,19 @@ class Trainer(Attempting):
                 self.progress.finish_visit()
             self._note_cut()
             self.parallel.share_buffers(self.model)
-            with self._stopping_together():
+            with self.this_run.stop.together():
                 self.train_epoch_end()
-            if self._log_is_due():
+            if self.this_run.due.logs_after(self.progress.epoch + 1):
                 self._log()
             self._add_epoch_loss_to_run_history()
             self.fire("on_train_epoch_end")
         self.in_own_loop = False
-        return self.progress.step >= self._last_step
+        return self.progress.step >= self.this_run.due.last_step
 
     def _note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
         stream = self._train_dataloader
-        self._cut = self.progress.step >= self._last_step and stream is not None and stream.has_next()
+        self._cut = self.progress.step >= self.this_run.due.last_step and stream is not None and stream.has_next()
         if self._cut:
             self._save(finished=True)
 
@@ -351,7 +353,7 @@ class Trainer(Attempting):
         self._cut = False
         resumed = self.progress.mid_epoch
         self._begin_streams()
-        with self._stopping_together():
+        with self.this_run.stop.together():
             self.train_epoch_start()
         self.fire("on_train_epoch_start")
         self._look_for_sparse()
@@ -402,7 +404,7 @@ class Trainer(Attempting):
         """Draw the micro-batches of one update after the other, until the phase or the run is over."""
         stream, progress = phase.stream, self.progress
         while phase.steps is None or progress.visit_step < phase.steps:
-            if progress.step >= self._last_step or not (phase.reuse or stream.has_next()):
+            if progress.step >= self.this_run.due.last_step or not (phase.reuse or stream.has_next()):
                 return
             if self.callback_handler.table["on_update_start"]:
                 self.fire("on_update_start")
@@ -423,35 +425,33 @@ class Trainer(Attempting):
         step = self.progress.step
         if self.callback_handler.table["on_update_end"]:
             self._fire_update_end()
-        if step >= self._next_due:
+        if step >= self.this_run.due.next_step:
             self._do_what_is_due(step)
-        if self._stop_request is not None and not self.processes.distributed:
-            self._agree_on_stop()
+        if self.this_run.stop.is_requested and not self.processes.distributed:
+            self.this_run.stop.agree()
 
     def _do_what_is_due(self, step: int) -> None:
         """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
-        log, evaluate, save = self._log_steps, self._eval_steps, self._save_steps
-        agree = AGREEMENT_STEPS if self.processes.distributed else 0
-        self._next_due = min(
-            (step // every + 1) * every for every in (log, evaluate, save, agree, sys.maxsize) if every
-        )
+        due = self.this_run.due.after_step(step)
         self._check_saver()
         best = False
-        if log and step % log == 0:
+        if due.log:
             self._log()
-        if evaluate and step % evaluate == 0:
+        if due.evaluate:
             self._evaluate_run(AFTER_STEP)
             best = self._improved(evaluated=True)
-        if best or (save and step % save == 0):
+        if best or due.save:
             self._save(best=best)
-        if not agree or step % agree == 0:
+        if due.leave:
             self._leave_if_asked()
-        if agree and step % agree == 0:
-            self._agree_on_stop()
+        if due.agree:
+            self.this_run.stop.agree()
 
     def _finish_foreign_epoch(self) -> None:
         """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
-        self._note_foreign_epoch()
+        rounded = self.this_run.due.note_custom_loop()
+        if rounded is not None:
+            self.print(rounded)
         self.progress.samples += sum(stream.take_samples() for stream in self.streams.values())
         recorded = len(self.run_history.get_metric_values("train_loss_epoch"))
         self._log()

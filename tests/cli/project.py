@@ -102,7 +102,7 @@ def wait_for_signal(trainer):
     wish = Path(f"wait_at_{trainer.iter}")
     if os.environ.get("RANK", "0") == "0" and wish.exists():
         wish.rename(f"waits_at_{trainer.iter}")
-        while not trainer._core._leave_request:
+        while not trainer.core.this_run.stop.is_asked_to_leave():
             time.sleep(0.005)
 
 

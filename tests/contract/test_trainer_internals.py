@@ -65,7 +65,7 @@ def test_a_loop_after_pytorch_accelerateds_gives_the_bits_events_and_metrics_of_
         trainer = build(each, events)
         schedule = {"create_scheduler_fn": lambda optimizer: StepLR(optimizer, 3, gamma=0.5)}
         result = trainer.train(samples(40, 0), 3, samples(20, 1), per_device_batch_size=8, **schedule)
-        assert not trainer._looping
+        assert not trainer.this_run.stop.looping
         facts = (result.steps, result.epochs, result.stop_reason, trainer.run_history.current_epoch)
         found.append((weights(trainer).tolist(), events.seen, result.history, facts))
     assert found[1] == found[0]

@@ -91,7 +91,7 @@ class Interruptions(TrainerCallback):
 
     def _wait_for_a_request(self, trainer: Trainer) -> None:
         (self._options.folder / WAITING).touch()
-        while not trainer._leave_request:
+        while not trainer.this_run.stop.is_asked_to_leave():
             time.sleep(0.01)
         (self._options.folder / ASKED).touch()
         # Long enough to hear of a worker that a signal has ended.

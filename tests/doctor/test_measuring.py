@@ -19,6 +19,7 @@ from treadle.doctor.detectors.head_room import HeadRoom
 from treadle.doctor.enlarging import repeated
 from treadle.doctor.repeating import examine_apart
 from treadle.doctor.timing import Clock, milliseconds_of_a_step
+from treadle.loop import Due
 
 PLAIN = Path(__file__).parent / "clean" / "plain.py"
 
@@ -117,8 +118,8 @@ def test_the_clock_counts_from_the_end_of_the_warm_up_to_the_last_step(monkeypat
     monkeypatch.setattr("treadle.doctor.timing.time", SimpleNamespace(perf_counter=lambda: next(times)))
     clock = Clock()
     for step in range(1, 71):
-        progress = SimpleNamespace(step=step)
-        clock.on_update_end(SimpleNamespace(progress=progress, _last_step=70, device=torch.device("cpu")))  # type: ignore[arg-type]
+        progress, this_run = SimpleNamespace(step=step), SimpleNamespace(due=Due(last=70))
+        clock.on_update_end(SimpleNamespace(progress=progress, this_run=this_run, device=torch.device("cpu")))  # type: ignore[arg-type]
     assert clock.milliseconds == pytest.approx(10.0)
     assert Clock().milliseconds is None
 

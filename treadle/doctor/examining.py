@@ -14,6 +14,7 @@ from treadle.doctor.detectors import DETECTORS
 from treadle.doctor.finding import Finding, Note
 from treadle.doctor.probe import Probe
 from treadle.errors import ConfigError, NonFiniteError
+from treadle.loop import Due
 from treadle.progress import Cadence
 from treadle.trainer import Trainer
 
@@ -163,5 +164,4 @@ def shorten(trainer: Trainer, steps: int) -> None:
     trainer._settings = replace(settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates)
     if SCRATCH not in str(trainer.run_dir):
         trainer.run_dir = None
-    trainer._last_step, trainer._save_steps = last, 0
-    trainer._eval_steps = 0 if evaluates is None else last
+    trainer.this_run.due = Due(last=last, log=settings.log_every, evaluate=evaluates)

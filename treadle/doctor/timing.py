@@ -29,7 +29,7 @@ class Clock(TrainerCallback):
     def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
         """Note when the first step on the clock begins, and the last one ends."""
         step = trainer.progress.step
-        if step == WARM_UP or step == trainer._last_step:
+        if step == WARM_UP or step == trainer.this_run.due.last_step:
             if trainer.device.type == "cuda":
                 torch.cuda.synchronize(trainer.device)
             self._began = self._began or (step, time.perf_counter())

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,8 @@ from treadle.events.names import DATA_TIME
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.leaving import LeavableEvaluation
+from treadle.loop import Due
+from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule, Plan
 from treadle.parallel.choosing import check_trainer
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from treadle.engine.trainer_base import TrainerBase
 
 logger = logging.getLogger(__name__)
-
-NEVER = sys.maxsize
-"""A cadence in steps that no run reaches: in this door cadences belong to hooks."""
 
 COMPLETE = "complete"
 """The pointer at the checkpoint of a run that came to its end, final evaluation and writers included."""
@@ -162,8 +160,6 @@ class EngineCore(Splitting):
             gradient_accumulation_steps=self.plan.accumulation,
             clip_norm=self.options.clip_norm,
             eval_every=None,
-            log_every=NEVER,
-            save_every=None if self.run_dir is None else NEVER,
             resume="auto" if resume else None,
         )
 
@@ -187,6 +183,10 @@ class EngineCore(Splitting):
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
         self.batches = self._draw_one_by_one()
+
+    def create_due(self) -> Due:
+        """Return when the run ends; when it logs, evaluates and saves is a matter of hooks in this door."""
+        return Due(last=self.settings.max_steps, agree=AGREEMENT_STEPS if self.processes.distributed else 0)
 
     def _is_scheduled(self) -> bool:
         # Here it is a hook that moves them, if there is one.
@@ -357,7 +357,7 @@ class EngineCore(Splitting):
     def check_numbers_if_due(self) -> None:
         """Look at the losses now and then, and after the last iteration."""
         step = self.progress.step
-        if step % self.options.check_period == 0 or step >= self._last_step:
+        if step % self.options.check_period == 0 or step >= self.this_run.due.last_step:
             self._log()
 
     def _log(self) -> None:
@@ -429,7 +429,7 @@ class EngineCore(Splitting):
         """Return how an evaluation of a hook is broken off when the run is asked to leave; None if it cannot be."""
         if self.run_dir is None or self.processes.distributed:
             return None
-        return LeavableEvaluation(self.is_asked_to_leave, self.processes, None, 1)
+        return LeavableEvaluation(self.this_run.stop.is_asked_to_leave, self.processes, None, 1)
 
     def mark_complete(self) -> None:
         """Note that the checkpoint of the last iteration is the end of the run: nothing is left to do."""

@@ -40,7 +40,7 @@ class HeadRoom(Detector):
 
     def after_update(self) -> None:
         """Look around after the last update, while everything that takes memory is there."""
-        if self._is_cuda and self.trainer.progress.step == self.trainer._last_step:
+        if self._is_cuda and self.trainer.progress.step == self.trainer.this_run.due.last_step:
             self._notes.append(Note("memory", self._in_words()))
 
     def notes(self) -> Iterable[Note]:

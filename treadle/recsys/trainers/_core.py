@@ -332,7 +332,7 @@ class RecsysCore(Trainer):
         shown = accepted(face._train_epoch, show_progress=self.options.show_progress)
         losses = face._train_epoch(drawn, epoch, **shown)
         self.processes.share_buffers(self.model)
-        with self._stopping_together():
+        with self.this_run.stop.together():
             self.train_epoch_end()
         self._finish_foreign_epoch()
         self.fire("on_train_epoch_end")

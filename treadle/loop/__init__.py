@@ -1,0 +1,6 @@
+"""The parts of a run that its loop is made of."""
+
+from treadle.loop.cadence import Due, DueNow
+from treadle.loop.stop import Stop
+
+__all__ = ["Due", "DueNow", "Stop"]
