@@ -1,11 +1,13 @@
 """Loops of the user's: what they are given, what is counted, and what the trainer's own loop does inside them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.recsys.trainer.runs import make
 from treadle.errors import ConfigError, LossError, NonFiniteError
@@ -74,6 +76,51 @@ def test_each_pass_over_the_data_in_an_epoch_has_an_order_and_negatives_of_its_o
     assert passes[0] != passes[1]
     first = [row for batch in passes[0] for row in batch]
     assert len(first) == len([row for batch in passes[1] for row in batch])
+
+
+class GoesOn(IterableDataset[Any]):
+    """Users one by one; a pass goes on where the last one was left, as its state says."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples, self.place = samples, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.place < len(self.samples):
+            self.place += 1
+            yield self.samples[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def joined(samples: list[Any]) -> Interaction:
+    return Interaction({name: torch.stack([sample[name] for sample in samples]) for name in samples[0]})
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_passes_over_data_that_is_no_loader_of_this_door_are_whole_and_have_orders_of_their_own(
+    tmp_path: Path, goes_on: bool
+) -> None:
+    passes: list[list[int]] = []
+
+    class LooksFirst(Loop):
+        def _train_epoch(self, train_data: Any, epoch_idx: int, **kwargs: Any) -> float:  # type: ignore[override]
+            next(iter(train_data))
+            for _ in range(2):
+                passes.append([place for batch in train_data for place in batch["place"].tolist()])
+            return super()._train_epoch(train_data, epoch_idx)
+
+    run = make(tmp_path, kind=LooksFirst, epochs=1)
+    rows = next(iter(run.train)).interaction
+    samples = [{"place": torch.tensor(row), **{name: rows[name][row] for name in rows}} for row in range(50)]
+    data: Any = GoesOn(samples) if goes_on else samples
+    run.trainer.fit(DataLoader(data, 16, shuffle=not goes_on, collate_fn=joined), saved=False, verbose=False)
+    assert [sorted(one) for one in passes] == [list(range(50))] * 2
+    assert (passes[0] == passes[1]) is goes_on
 
 
 class Passes(Trainer):

@@ -152,7 +152,7 @@ class DrawnBatches:
         if isinstance(self.stream, LoaderStream):
             self.stream.begin_pass(self._passes)
         elif self._passes:
-            self.stream.begin(self.stream.epoch)
+            self.stream.begin_again()
         self._passes += 1
 
     def __len__(self) -> int:
