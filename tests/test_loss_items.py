@@ -81,6 +81,18 @@ def test_a_micro_batch_without_a_target_that_counts_adds_nothing_and_spoils_no_r
     assert parted.run_history.get_latest_metric("train_loss_epoch") > 0
 
 
+def test_a_batch_without_a_target_that_counts_spoils_no_evaluation() -> None:
+    inputs, targets = rows().tensors
+    targets = targets.clone()
+    targets[:4] = -100
+    loss = nn.CrossEntropyLoss()
+    model = nn.Linear(inputs.shape[1], 3).double()
+    trainer = Trainer(model, loss, None, callbacks=(), device="cpu")
+    found = trainer.evaluate(TensorDataset(inputs, targets), per_device_batch_size=4)
+    # The first batch says nothing; the others are means of samples that all count.
+    assert found["evaluation_loss"] == pytest.approx(loss(model(inputs[4:]), targets[4:]).item(), rel=EXACT)
+
+
 def test_targets_of_several_dimensions_count_one_by_one() -> None:
     class Pixels(nn.Module):
         def __init__(self) -> None:

@@ -20,6 +20,7 @@ from treadle.data.loaders import (
 from treadle.errors import ConfigError, DataError
 from treadle.events import EvaluationHistory, LossTracker
 from treadle.leaving import LeavableEvaluation
+from treadle.loss_items import count_targets, counted_in
 from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 from treadle.parallel import in_step
 from treadle.run_config import TrainerRunConfig
@@ -177,7 +178,8 @@ class Evaluation(Saving):
         """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
         if self.parallel.in_stages:
             return self.parallel.evaluate(self.model, self.precision.for_loss(self.loss_func), batch)
-        return default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        return count_targets(output, self.loss_func, batch)
 
     def eval_epoch_end(self) -> None:
         """Called after the last batch of an evaluation, before its loss is recorded."""
@@ -238,8 +240,9 @@ class Evaluation(Saving):
                 output = self.calculate_eval_batch_loss(batch)
             if valid_dl.drawn == 1:
                 check_loss(output, verb="calculate_eval_batch_loss", graph=False)
-            weight = self._size_in(output, batch)
-            tracker.update(self._mean_loss(output["loss"], weight), weight)
+            weight, counted = self._size_in(output, batch), counted_in(output)
+            recorded = weight if counted is None else counted.recorded(weight)
+            tracker.update(self._mean_loss(output["loss"], weight), recorded)
             if self._metrics:
                 self.update_metrics(batch, output)
         except Exception as error:
@@ -265,7 +268,10 @@ class Evaluation(Saving):
     def _record_evaluation(self, tracker: LossTracker, is_training: bool) -> dict[str, Any]:
         total, count = self.processes.reduce([tracker.total_loss, tracker.running_count])
         if not count:
-            raise DataError("the evaluation data gave no sample; check the data set, its filter and its loader")
+            raise DataError(
+                "the evaluation data gave no sample; check the data set, its filter and its loader, and whether any "
+                "target counts"
+            )
         found = {"eval_loss_epoch" if is_training else "evaluation_loss": total / count, **self._metrics.compute()}
         for name, value in found.items():
             self.run_history.update_metric(name, value)
