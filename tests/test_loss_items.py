@@ -185,6 +185,11 @@ def test_class_weights_in_a_verb_of_ones_own_are_refused_by_name(loss: Any) -> N
     train(loss, rows(), 1, Own)
 
 
+def test_class_weights_in_a_verb_that_is_compiled_are_refused_too() -> None:
+    with pytest.raises(LossError, match="computes cross_entropy with class weights"):
+        train(nn.CrossEntropyLoss(WEIGHT), rows(), 3, Own, execution="compile")
+
+
 def test_a_loss_function_of_ones_own_with_class_weights_is_refused_too() -> None:
     with pytest.raises(LossError, match="computes cross_entropy with class weights"):
         train(own_loss, rows(), 3)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import set_stance
 from torch.optim import Optimizer
 
 from treadle._running import Running
@@ -114,8 +115,10 @@ class Updating(Running):
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         rider: Tensor | None = None
         first = not self.recording and self.progress.visit_step == 0
-        seen = MeansSeen() if first and self._scale.pending and not self._is_compiled() else None
-        with NO_CONTEXT if seen is None else seen:
+        seen = self._look_at_means() if first and self._scale.pending else None
+        # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
+        plainly = set_stance("force_eager") if seen is not None and self._is_compiled() else NO_CONTEXT
+        with plainly, NO_CONTEXT if seen is None else seen:
             if self._loss_module is None and self.precision.plain:
                 output = verb(batch)
             else:
@@ -126,6 +129,12 @@ class Updating(Running):
             if seen is not None and not says_items(output):
                 self._means.take(seen, name_of(phase.loss))
         return output, rider
+
+    def _look_at_means(self) -> MeansSeen | None:
+        """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
+        if self._is_compiled() and (self.progress.step > 0 or self._graphs is not None):
+            return None
+        return MeansSeen()
 
     def _wrapped_loss(
         self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
