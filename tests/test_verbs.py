@@ -303,6 +303,22 @@ def test_a_schedule_of_a_model_with_steps_is_there() -> None:
     assert configured({"optimizer": optimizer, "lr_scheduler": None}).scheduler is None
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"lr_schedulr": None}, "'lr_schedulr', which nobody reads; did you mean 'lr_scheduler'"),
+        ({"lr_scheduler": {"intervall": "step"}}, "'intervall', which nobody reads; did you mean 'interval'"),
+        ({"lr_scheduler": {"every": 2}}, r"'every', which nobody reads; it may have \['scheduler', 'interval'"),
+    ],
+)
+def test_a_misspelt_key_beside_an_optimizer_is_refused(keys: dict[str, Any], said: str) -> None:
+    from treadle.steps.configured import configured
+
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match=f"configure_optimizers returned a dict with {said}"):
+        configured({"optimizer": optimizer, **keys})
+
+
 # Devices ------------------------------------------------------------------------------------------------------------
 
 

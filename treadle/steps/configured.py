@@ -6,9 +6,13 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, did_you_mean
 from treadle.schedules.factory import require_scheduler
 from treadle.settings import Interval
+
+OF_OPTIMIZERS = ("optimizer", "lr_scheduler", "monitor", "frequency")
+OF_SCHEDULES = ("scheduler", "interval", "frequency", "monitor", "reduce_on_plateau", "strict", "name")
+"""The keys that Lightning knows in what `configure_optimizers` returns."""
 
 REMEDY = "override phases() of treadle.Trainer to have several take turns"
 
@@ -37,7 +41,8 @@ def configured(found: Any) -> Configured:
         ConfigError: It is something else, or there are several optimizers.
     """
     if isinstance(found, Mapping):
-        return _with_schedule(found["optimizer"], found.get("lr_scheduler"), found.get("monitor"))
+        _check_keys(found, OF_OPTIMIZERS)
+        return _with_schedule(found.get("optimizer"), found.get("lr_scheduler"), found.get("monitor"))
     if isinstance(found, (list, tuple)):
         optimizers, schedules = _lists(found)
         if len(optimizers) == 1 and isinstance(optimizers[0], Mapping):
@@ -46,6 +51,13 @@ def configured(found: Any) -> Configured:
             raise ConfigError(f"configure_optimizers returned {len(optimizers)} optimizers; {REMEDY}")
         return _with_schedule(optimizers[0], _made(schedules[0]) if schedules else None, None)
     return _with_schedule(found, None, None)
+
+
+def _check_keys(found: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in found:
+        if key not in known:
+            near = did_you_mean(str(key), known) or f"; it may have {list(known)}"
+            raise ConfigError(f"configure_optimizers returned a dict with {key!r}, which nobody reads{near}")
 
 
 def _lists(found: Any) -> tuple[list[Any], list[Any]]:
@@ -62,6 +74,7 @@ def _with_schedule(optimizer: Any, schedule: Any, monitor: str | None) -> Config
         )
     if not isinstance(schedule, Mapping):
         return Configured(optimizer, None if schedule is None else _made(schedule), metric=monitor)
+    _check_keys(schedule, OF_SCHEDULES)
     if int(schedule.get("frequency", 1)) != 1:
         raise ConfigError(f"a schedule with frequency={schedule['frequency']} is not known; it moves in every interval")
     interval = schedule.get("interval", "epoch")
