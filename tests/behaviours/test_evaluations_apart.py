@@ -54,6 +54,19 @@ def test_evaluate_returns_what_verbs_and_callbacks_recorded_and_leaves_the_metri
     }
 
 
+def test_a_metric_of_training_whose_name_is_like_one_of_evaluations_gets_no_value_from_them(
+    make_trainer: Any, data: TensorDataset
+) -> None:
+    class Named(Trainer):
+        def eval_epoch_end(self) -> None:
+            self.run_history.update_metric("evaluation_f1", 0.5)
+
+    trainer = make_trainer(kind=Named)
+    trainer.train(data, 2, eval_dataset=data)
+    assert trainer.evaluate(data)["evaluation_f1"] == 0.5
+    assert trainer.run_history.get_metric_values("evaluation_f1") == [0.5, 0.5]
+
+
 def test_an_evaluation_within_a_run_adds_nothing_to_its_history(make_trainer: Any, data: TensorDataset) -> None:
     class Tests(TrainerCallback):
         def on_training_run_epoch_end(self, trainer: Any, **kwargs: Any) -> None:

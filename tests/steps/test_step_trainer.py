@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.interrupting import CutAt, CutError, assert_same_bits
+from treadle import TrainerCallback
 from treadle.errors import ConfigError, LossError
 from treadle.steps import StepModel, StepTrainer
 
@@ -173,6 +174,15 @@ def test_test_and_validate_return_what_was_logged_and_predict_the_outputs() -> N
     assert set(trainer.validate(model, loader(4))) == {"val_loss", "val_first"}
     outputs = trainer.predict(model, loader(4))
     assert outputs.shape == (4, 1)
+
+
+def test_validate_returns_what_callbacks_recorded_too() -> None:
+    class Counts(TrainerCallback):
+        def on_eval_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
+            trainer.run_history.update_metric("counted", 4)
+
+    found = StepTrainer(num_epochs=1, progress=False, device="cpu", callbacks=[Counts()]).validate(Line(), loader(4))
+    assert set(found) == {"val_loss", "val_first", "counted"}
 
 
 def test_a_data_module_brings_its_loaders() -> None:

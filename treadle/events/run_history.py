@@ -11,6 +11,8 @@ from treadle.events.storage import EventStorage
 
 APART = "evaluation_"
 """What stands before the names of metrics that an evaluation by itself recorded."""
+LOSS = "evaluation_loss"
+"""What the loss of an evaluation by itself is called, which no training records."""
 
 
 class RunHistory:
@@ -166,7 +168,7 @@ class EvaluationHistory(RunHistory):
 
     def update_metric(self, metric_name: str, metric_value: Any) -> None:
         """Record a value under a name that is not one of training."""
-        apart = metric_name if metric_name.startswith(APART) else APART + metric_name
+        apart = LOSS if metric_name == LOSS else APART + metric_name
         self._kept.update_metric(self.metric_name_prefix + apart, metric_value)
         self.recorded[self.metric_name_prefix + metric_name] = self.metric_name_prefix + apart
 

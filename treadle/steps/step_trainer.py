@@ -111,11 +111,11 @@ class StepTrainer:
         return self.core, made
 
     def validate(self, model: StepModel, dataloaders: Any = None) -> dict[str, float]:
-        """Evaluate by `validation_step`, and return the means of what it logged."""
+        """Evaluate by `validation_step`; return the means of what it logged, and metrics that were recorded besides."""
         return self._evaluated(model, dataloaders, "validation_step")
 
     def test(self, model: StepModel, dataloaders: Any = None) -> dict[str, float]:
-        """Evaluate by `test_step`, and return the means of what it logged."""
+        """Evaluate by `test_step`; return the means of what it logged, and metrics that were recorded besides."""
         return self._evaluated(model, dataloaders, "test_step")
 
     def predict(self, model: StepModel, dataloaders: Any) -> Any:
@@ -126,10 +126,12 @@ class StepTrainer:
         core = self._core_of(model)
         core.evaluates_by = step
         try:
-            core.evaluate(data)
+            found = core.evaluate(data)
         finally:
             core.evaluates_by = "validation_step"
-        return dict(core.evaluated)
+        # A loss that the step returned is for early stopping and the like; whoever wants it here logs it.
+        found.pop("evaluation_loss", None)
+        return {**found, **core.evaluated}
 
     def _core_of(self, model: StepModel) -> StepCore:
         if self.core is None or self.core.model is not model:
