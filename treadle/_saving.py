@@ -43,8 +43,8 @@ class Saving(Foundation):
     ) -> None:
         """Write model, optimizer and scheduler into one file of exactly this name.
 
-        `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin` or `.ckpt`; under other names the file is in the
-        safetensors format with everything else as JSON in its header.
+        `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin`, `.ckpt`, `.th` or `.torch`; under other names
+        the file is in the safetensors format with everything else as JSON in its header.
 
         Args:
             save_path: The file.

@@ -41,7 +41,7 @@ def assert_same(found: Any, wanted: Any) -> None:
         assert found == wanted
 
 
-@pytest.mark.parametrize("name", ["a.pt", "a.pth", "a.bin", "a.ckpt", "A.PT"])
+@pytest.mark.parametrize("name", ["a.pt", "a.pth", "a.bin", "a.ckpt", "a.th", "a.torch", "A.PT"])
 def test_torch_loads_what_has_a_name_of_torchs(tmp_path: Path, name: str) -> None:
     write_file(tmp_path / name, STATE)
     assert_same(torch.load(tmp_path / name, weights_only=True), STATE)
@@ -69,6 +69,8 @@ def test_other_names_are_safetensors(tmp_path: Path, name: str) -> None:
         "torch.load",
         "m.json": "is text, which weights are not; use .safetensors, or .pt for torch.load",
         "m.h5": "is the format of other libraries, which is not written here; use .safetensors, or .pt for torch.load",
+        "m.jit": "and call torch.jit.trace(model, example).save(path)",
+        "m.mar": "is an archive, which is not written here",
         "m.tar": "is an archive, which is not written here; use .safetensors, or .pt for torch.load",
     }.items(),
 )

@@ -22,8 +22,8 @@ def export(
 ) -> None:
     """Write the weights of a model as one plain file.
 
-    The name decides: torch.load(weights_only=True) reads a .pt, .pth, .bin or
-    .ckpt, and without --torch other names are in the safetensors format. An
+    The name decides: torch.load(weights_only=True) reads a .pt, .pth, .bin,
+    .ckpt, .th or .torch, and without --torch other names are in the safetensors format. An
     .onnx or TorchScript file needs the model and an example of its inputs.
 
     \b
