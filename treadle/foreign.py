@@ -8,6 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import LossTracker
+from treadle.loss_items import IGNORED, criterion_of
 from treadle.precision import OwnForward
 from treadle.progress import Progress
 
@@ -31,11 +32,12 @@ class ForeignUpdates:
         self._trainer = trainer
         self._handles: list[RemovableHandle] = []
         self._own_updates = trainer.progress.step
+        self._first = trainer.progress == Progress()
         self._forward = own_forward(trainer)
 
     def __enter__(self) -> Self:
         self._forward.__enter__()
-        if self._trainer.precision.kind == "fp16" and self._trainer.progress == Progress():
+        if self._trainer.precision.kind == "fp16" and self._first:
             self._trainer.print(
                 "precision='fp16' is not applied to forward passes in a loop of your own: run them within "
                 "self.precision.autocast(), and use self.backward_step(loss) and self.optimizer_step()"
@@ -57,6 +59,21 @@ class ForeignUpdates:
         ran_the_trainers_own = self._trainer.progress.step > self._own_updates
         if exception[0] is None and not ran_the_trainers_own:
             self._trainer._finish_foreign_epoch()
+            if self._first:
+                self._tell_of_means()
+
+    def _tell_of_means(self) -> None:
+        """Say that means over other things than samples are averaged as they are, where that makes a difference."""
+        trainer = self._trainer
+        criterion = criterion_of(trainer.loss_func)
+        if criterion is None or (criterion.weight is None and criterion.ignore_index == IGNORED):
+            return
+        if trainer.settings.accumulation > 1 or trainer.parallel.data_size > 1:
+            trainer.print(
+                "the loss is a mean over the weights of the targets that count, and your own loop over batches makes "
+                "no gradient of one batch of several such means; leave the loop to the trainer, which weighs them by "
+                "num_items_in_batch"
+            )
 
 
 class ForeignStep:

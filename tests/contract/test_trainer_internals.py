@@ -147,6 +147,27 @@ def test_such_loops_train_and_evaluate_in_the_precision_of_the_run(precision: st
     assert found == expected
 
 
+def test_it_is_said_once_that_a_loop_of_ones_own_does_not_weigh_by_class_weights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "the loss is a mean over the weights of the targets that count, and your own loop over batches makes no"
+    weighted = nn.CrossEntropyLoss(torch.tensor([1.0, 10.0, 0.1]))
+    for loss, parts, times in ((weighted, 2, 1), (weighted, 1, 0), (nn.CrossEntropyLoss(), 2, 0)):
+        trainer = build(OwnTrainEpoch)
+        trainer.loss_func = loss
+        trainer.train(samples(16, 0), 2, gradient_accumulation_steps=parts, per_device_batch_size=4)
+        assert capsys.readouterr().out.count(said) == times
+
+    class Wraps(Trainer):
+        def _run_train_epoch(self, train_dl: Any) -> None:
+            super()._run_train_epoch(train_dl)
+
+    wraps = build(Wraps)
+    wraps.loss_func = weighted
+    wraps.train(samples(16, 0), 2, gradient_accumulation_steps=2, per_device_batch_size=4)
+    assert said not in capsys.readouterr().out
+
+
 def test_it_is_said_once_that_fp16_needs_more_than_a_loop_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     said = "precision='fp16' is not applied to forward passes in a loop of your own"
     build(OwnTrainEpoch, precision="fp16").train(samples(16, 0), 2)
