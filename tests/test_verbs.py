@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 from treadle import Trainer, TrainerCallback
 from treadle.callback import EVENTS
 from treadle.engine import EagerTrainer
+from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CallbackError, ConfigError, UnknownEventError
 from treadle.recsys import Trainer as RecommenderTrainer
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
@@ -43,6 +44,9 @@ MISSPELT = [
     (StepModel, "configure_optimisers", "configure_optimizers"),
     (RecommenderTrainer, "_trian_epoch", "_train_epoch"),
     (GeneralRecommender, "caculate_loss", "calculate_loss"),
+    (DatasetEvaluator, "rest", "reset"),
+    (DatasetEvaluator, "proccess", "process"),
+    (DatasetEvaluator, "evalute", "evaluate"),
     (GeneralRecommender, "full_sort_predicts", "full_sort_predict"),
 ]
 
@@ -83,6 +87,7 @@ def test_a_method_that_another_library_would_call_is_refused_with_ours(parent: A
         (Trainer, "log_images"),
         (StepModel, "shared_step"),
         (StepModel, "decode"),
+        (DatasetEvaluator, "preprocess"),
         (GeneralRecommender, "calculate_loss2"),
         (GeneralRecommender, "calculate_kg_loss"),
         (RecommenderTrainer, "_train_epoch_of_teacher"),

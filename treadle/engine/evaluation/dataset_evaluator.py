@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.verbs import refuse_misspelt
 
 
 class DatasetEvaluator:
@@ -15,6 +16,10 @@ class DatasetEvaluator:
 
     local: bool = False
     """Whether `process` is to be given the samples of its own process only."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_misspelt(cls, ("reset", "process", "evaluate"))
 
     def reset(self) -> None:
         """Begin anew."""
