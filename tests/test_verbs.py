@@ -14,7 +14,7 @@ from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CallbackError, ConfigError, UnknownEventError
 from treadle.recsys import Trainer as RecommenderTrainer
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
-from treadle.steps import StepModel
+from treadle.steps import StepModel, StepTrainer
 from treadle.steps.step_model import STEPS
 from treadle.verbs import TRAINER_VERBS, nearest
 
@@ -229,8 +229,6 @@ def test_lbfgs_learns_in_a_loop_of_ones_own_and_in_a_step_of_ones_own() -> None:
 
 
 def test_lbfgs_is_refused_behind_the_other_doors() -> None:
-    from treadle.steps import StepTrainer
-
     class Steps(StepModel):
         def __init__(self) -> None:
             super().__init__()
@@ -334,6 +332,8 @@ def test_a_gpu_that_is_not_there_is_refused_when_the_trainer_is_built(device: An
     said = r"device='cuda.*', but torch finds no CUDA device: .*; use device='cpu', or leave device out"
     with pytest.raises(ConfigError, match=said):
         Trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), device=device)
+    with pytest.raises(ConfigError, match=said):
+        StepTrainer(num_epochs=1, device=device)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.errors import ConfigError
+from treadle.parallel.processes import known_device
 from treadle.result import TrainResult
 from treadle.steps.configured import configured
 from treadle.steps.step_core import StepCore
@@ -46,6 +47,8 @@ class StepTrainer:
         save_every: int | str | None = None,
         **options: Any,
     ) -> None:
+        if options.get("device") is not None:
+            known_device(options["device"])
         self._settings: dict[str, Any] = {
             "num_epochs": num_epochs,
             "max_steps": max_steps,
