@@ -14,7 +14,8 @@ from tests.guards.no_sync import no_sync
 from tests.interrupting import assert_same_bits
 from treadle import Phase, Trainer, linear_cross_entropy
 from treadle.errors import LossError
-from treadle.loss_items import Criterion, criterion_of, items_in
+from treadle.loss_items import Criterion, MeansOverItems, criterion_of, items_in
+from treadle.parallel.stage_loss import StageLoss
 
 EXACT = 1e-12
 WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
@@ -193,6 +194,14 @@ def test_class_weights_in_a_verb_that_is_compiled_are_refused_too() -> None:
 def test_a_loss_function_of_ones_own_with_class_weights_is_refused_too() -> None:
     with pytest.raises(LossError, match="computes cross_entropy with class weights"):
         train(own_loss, rows(), 3)
+
+
+def test_class_weights_at_the_end_of_stages_are_refused_too() -> None:
+    loss = StageLoss(own_loss)
+    loss.means = MeansOverItems(REMEDY)
+    inputs, targets = rows().tensors
+    with pytest.raises(LossError, match=r"the last stage computes cross_entropy with class weights: .*not over"):
+        loss.looked_at(nn.Linear(4, 3).double(), inputs, {"targets": targets})
 
 
 def test_ignored_targets_in_a_verb_of_ones_own_are_refused_when_the_log_is_read() -> None:

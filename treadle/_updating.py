@@ -94,8 +94,10 @@ class Updating(Running):
         counting = [batch for position, batch in enumerate(window) if position != phase.stream.padded]
         self._window_samples = sum(map(size_of, counting))
         self._stage_items = items_in_window(self.loss_func, counting)
+        loss = self._stage_loss()
+        loss.means = self._means if self.progress.visit_step == 0 else None
         with self.precision.autocast(phase.name):
-            found = self.parallel.run_window(self.model, counting, self._stage_loss(), self._scale.factor)
+            found = self.parallel.run_window(self.model, counting, loss, self._scale.factor)
         for output, size in found:
             self._loss_tracker.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
@@ -109,6 +111,11 @@ class Updating(Running):
 
     def _stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Return what the losses of a window are means over, on every stage; the last one `found` them."""
+        if self._stage_items is None and self.loss_func is None:
+            # Only the last stage knows what its module said.
+            items = [output["num_items_in_batch"] for output, _ in found if "num_items_in_batch" in output]
+            said = self.parallel.from_last({"items": sum(items)} if items else {})
+            return said.get("items", self._window_samples)
         return self._window_samples if self._stage_items is None else self._stage_items
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:

@@ -142,7 +142,7 @@ class PipelineStrategy(SpreadStrategy):
         own: list[dict[str, Any]] = []
 
         def weighed(hidden: Tensor, place: Tensor) -> Tensor:
-            found = loss.finish(cut.last, hidden, endings[int(place)])
+            found = loss.looked_at(cut.last, hidden, endings[int(place)])
             check_loss(found, verb="the last stage")
             own.append({**found, "loss": found["loss"].detach()})
             part: Tensor = found["loss"] * share(found.get("num_items_in_batch", each))

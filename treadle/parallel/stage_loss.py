@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from treadle.data import Batch
 from treadle.errors import DataError
-from treadle.loss_items import Criterion
+from treadle.loss_items import Criterion, MeansOverItems, MeansSeen
 from treadle.losses import model_inputs, targets_of
 
 TARGETS = "targets"
@@ -35,7 +35,12 @@ class StageLoss:
         loss_func: Called with outputs and targets; None if the last module takes targets and returns the loss, or a
             dict with it as "loss".
         criterion: What `loss_func` does with its targets, if it is a cross-entropy.
+
+    Attributes:
+        means: Told over what the losses are means, where somebody wants to know; None otherwise.
     """
+
+    means: MeansOverItems | None = None
 
     def __init__(self, loss_func: Any, criterion: Criterion | None = None) -> None:
         self._loss_func, self._criterion = loss_func, criterion
@@ -43,6 +48,16 @@ class StageLoss:
     def enter(self, batch: Batch) -> Entry:
         """Return what `batch` is to the modules."""
         return Entry(*model_inputs(batch), {TARGETS: targets_of(batch)})
+
+    def looked_at(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `finish` does, and tell `means` of a loss that does not say over what it is a mean."""
+        if self.means is None:
+            return self.finish(last, hidden, ending)
+        with MeansSeen() as seen:
+            found = self.finish(last, hidden, ending)
+        if "num_items_in_batch" not in found:
+            self.means.take(seen, "the last stage")
+        return found
 
     def finish(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
         """Return the "loss" of what came out of the modules before the `last` one, which this calls.
@@ -57,7 +72,9 @@ class StageLoss:
             items = self._criterion.items_of(targets).to(torch.promote_types(loss.dtype, torch.float32))
             return {"loss": torch.where(items > 0, loss, 0.0), "num_items_in_batch": items}
         outputs = last(hidden, targets)
-        return {"loss": outputs["loss"] if isinstance(outputs, Mapping) else outputs}
+        if not isinstance(outputs, Mapping):
+            return {"loss": outputs}
+        return {name: outputs[name] for name in ("loss", "num_items_in_batch") if name in outputs}
 
 
 def joined(entries: Sequence[Entry]) -> Entry:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tests.parallel.programs.models import classifier, outcome, per_device, samples, trainer_of
@@ -57,16 +57,15 @@ def own_verb() -> Report:
     return {"message": ""}
 
 
-@program.scenario
-def stages() -> Report:
+def in_stages(end: type[nn.Linear], loss: Any) -> Report:
     """Cut the model in two where there are two processes; every window is cut into micro-batches."""
     torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3)).double()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), end(8, 3)).double()
     alone = trainer_of(classifier()).processes.size == 1
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     trainer = trainer_of(
         model,
-        loss_func=nn.CrossEntropyLoss(WEIGHT, ignore_index=2),
+        loss_func=loss,
         optimizer=optimizer,
         metrics=None,
         parallel="auto" if alone else Plan(pipeline=2),
@@ -75,3 +74,28 @@ def stages() -> Report:
     settings = {"gradient_accumulation_steps": 1 if alone else 4, "train_dataloader_kwargs": {"shuffle": False}}
     trainer.train(TensorDataset(inputs, targets), 2, per_device_batch_size=12 if alone else 3, **settings)
     return {"outputs": trainer.predict(TensorDataset(inputs, targets)), "steps": trainer.progress.step}
+
+
+@program.scenario
+def stages() -> Report:
+    return in_stages(nn.Linear, nn.CrossEntropyLoss(WEIGHT, ignore_index=2))
+
+
+class Ends(nn.Linear):
+    """A last module that computes the loss, and says over what it is a mean."""
+
+    def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Any:
+        scores = super().forward(hidden)
+        if targets is None:
+            return scores
+        return {
+            "loss": nn.functional.cross_entropy(scores, targets, WEIGHT),
+            "num_items_in_batch": WEIGHT[targets].sum(),
+        }
+
+
+@program.scenario
+def stages_that_end_in_a_loss() -> Report:
+    if trainer_of(classifier()).processes.size == 1:
+        return in_stages(nn.Linear, nn.CrossEntropyLoss(WEIGHT))
+    return in_stages(Ends, None)
