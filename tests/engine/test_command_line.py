@@ -50,6 +50,16 @@ def test_setting_up_makes_the_folder_starts_the_log_and_switches_rdma_off(
     assert "cfg.train.train_iter = 10" in text
 
 
+def test_a_program_that_evaluates_by_itself_reads_the_config_as_a_trainer_does(tmp_path: Path) -> None:
+    made = make_config(tmp_path)
+    made.train = {"output_dir": str(tmp_path), "dist": {"device_type": "cpu"}, "amp": {"enabled": "False"}}
+    made.graph = {"enabled": "off"}
+    default_setup(made, default_argument_parser().parse_args(["--eval-only"]))
+    assert (made.train.amp.enabled, made.graph.enabled, made.train.load_weight) == (False, False, "")
+    loaders = DefaultTrainer.build_test_loader(made)
+    assert set(DefaultTrainer.test(made, loaders, DefaultTrainer.build_model(made))) == {"Acc@1", "Acc@5"}
+
+
 def test_the_log_goes_to_one_folder_at_a_time_and_nothing_is_written_twice(tmp_path: Path) -> None:
     for name in ("a", "b", "b"):
         setup_logger(tmp_path / name)

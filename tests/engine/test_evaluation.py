@@ -212,6 +212,17 @@ def test_accuracy_is_the_share_of_labels_among_the_highest_scores() -> None:
     assert evaluator.evaluate() == {"Acc@1": 100.0, "Acc@2": 100.0}
 
 
+@pytest.mark.parametrize("topk", ["maybe", (1, 0), (True,), 2.5, ()])
+def test_accuracy_says_what_its_numbers_of_scores_must_be(topk: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClsEvaluator(topk=topk)
+    assert str(caught.value) == f"ClsEvaluator(topk={topk!r}): give whole numbers from 1 up, such as (1, 5)"
+
+
+def test_accuracy_takes_one_number_of_scores() -> None:
+    assert ClsEvaluator(topk=3).topk == (3,)
+
+
 def test_accuracy_without_scores_or_samples_says_what_is_missing() -> None:
     evaluator = ClsEvaluator()
     with pytest.raises(DataError, match=r"the model returned \['loss'\] in evaluation; return its scores as one of"):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import open_dict
+from torch import Tensor
 
 import treadle.config.configs
-from tests.engine.parts import Points, make_config
+from tests.engine.parts import Classifier, Points, make_config
 from tests.engine.test_keys import ALL
 from treadle.cli.sources import load_for_run
 from treadle.config import ConfigDict, LazyCall, LazyConfig
@@ -211,6 +212,31 @@ def test_the_command_line_refuses_before_anything_is_made(tmp_path: Path, monkey
     made = make_config(tmp_path, deterministic="maybe")
     arguments = default_argument_parser().parse_args([])
     assert refusal(lambda: default_setup(made, arguments)) == "train.deterministic='maybe' must be True or False"
+
+
+class Formats(Classifier):
+    """A classifier that notes the number format that it computes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        self.seen.append(self.head(self.body(inputs)).dtype)
+        return super().forward(inputs, labels)
+
+
+def test_an_evaluation_of_a_config_that_no_trainer_has_seen_checks_it(tmp_path: Path) -> None:
+    made = complete(make_config(tmp_path))
+    made.train.amp.enabled = "off"
+    loaders, model = DefaultTrainer.build_test_loader(made), Formats()
+    model.eval()
+    DefaultTrainer.test(made, loaders, model)
+    assert set(model.seen) == {torch.float32}
+    made.train.amp = True
+    assert refusal(lambda: DefaultTrainer.test(made, loaders, model)) == (
+        "train.amp=True is no value: train.amp holds settings; write train.amp.enabled=True"
+    )
 
 
 # Overrides of other things than the keys above ------------------------------------------------------------------

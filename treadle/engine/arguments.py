@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 
 from treadle.config import LazyConfig, try_get_key
 from treadle.credentials import without_passwords
 from treadle.engine import dist
 from treadle.engine.building import complete
+from treadle.engine.keys import check_keys
 from treadle.engine.logs import setup_logger
 from treadle.engine.options import check_supported
 
@@ -49,10 +50,10 @@ def default_argument_parser(epilog: str | None = None) -> argparse.ArgumentParse
 
 
 def default_setup(cfg: Any, args: Any) -> None:
-    """Prepare a run: apply the options of the command line to `cfg`, make the folder, start the log, check.
+    """Prepare a run: apply the options of the command line to `cfg`, check and complete it, make the folder, log.
 
     Args:
-        cfg: The config, changed in place.
+        cfg: The config, changed in place: its `train` has every key then, as that of a `DefaultTrainer` has.
         args: What `default_argument_parser` parsed.
 
     Raises:
@@ -64,6 +65,11 @@ def default_setup(cfg: Any, args: Any) -> None:
         _set(cfg, **FAST_DEV_RUN, evaluation={"eval_period": 10, "eval_after_n_epoch": None})
     full = complete(cfg)
     check_supported(full)
+    # A program that evaluates reads `cfg` itself: `DefaultTrainer.test(cfg, ...)`.
+    if not OmegaConf.is_readonly(cfg):
+        with open_dict(cfg):
+            cfg.train = full._get_node("train")
+        check_keys(cfg)
     folder = Path(full.train.output_dir)
     setup_logger(folder)
     prepare_environment(full)

@@ -411,6 +411,7 @@ class DefaultTrainer(TrainerBase):
         Returns:
             The results; by the names of the loaders if there are several.
         """
+        check_keys(cfg)
         named = building.named_loaders(test_loaders)
         bare = model.model if isinstance(model, Graph) else model
         device = next(bare.parameters(), torch.zeros(())).device

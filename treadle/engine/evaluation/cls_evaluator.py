@@ -1,13 +1,14 @@
 """Accuracy of a classification."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
-from treadle.errors import DataError
+from treadle.errors import ConfigError, DataError
 from treadle.losses import targets_of
 from treadle.parallel import Processes
 
@@ -23,12 +24,17 @@ class ClsEvaluator(DatasetEvaluator):
 
     Args:
         topk: Each k to report.
+
+    Raises:
+        ConfigError: One of them is no whole number from 1 up.
     """
 
     local = True
 
-    def __init__(self, topk: Sequence[int] = (1, 5)) -> None:
-        self.topk = tuple(topk)
+    def __init__(self, topk: Sequence[int] | int = (1, 5)) -> None:
+        self.topk = tuple(topk) if isinstance(topk, Sequence) else (topk,)
+        if not self.topk or not all(_is_count(k) for k in self.topk):
+            raise ConfigError(f"ClsEvaluator(topk={topk!r}): give whole numbers from 1 up, such as (1, 5)")
         self.reset()
 
     def reset(self) -> None:
@@ -52,6 +58,10 @@ class ClsEvaluator(DatasetEvaluator):
         if not samples:
             raise DataError("ClsEvaluator saw no sample; check the test data and evaluation.eval_iter")
         return {f"Acc@{k}": 100.0 * hits / samples for k, hits in zip(self.topk, correct, strict=True)}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
 
 
 def scores_of(outputs: Any) -> Tensor:
