@@ -218,6 +218,25 @@ def test_a_loop_of_ones_own_saves_and_goes_on_with_all_it_gave(tmp_path: Path) -
     ]
 
 
+def test_a_loop_of_ones_own_keeps_as_many_periodic_checkpoints_as_it_says(tmp_path: Path) -> None:
+    Checkpointer(Classifier(), tmp_path).save("model_0000000")
+    checkpointer = Checkpointer(Classifier(), tmp_path, max_to_keep=2)
+    periodic = hooks.PeriodicCheckpointer(checkpointer, 2, max_iter=9)
+    for iteration in range(9):
+        periodic.step(iteration)
+        if iteration == 1:
+            checkpointer.save("model_best")
+    assert sorted(file.name for file in tmp_path.glob("*.safetensors")) == [
+        "model_0000000.safetensors",  # of another program
+        "model_0000005.safetensors",
+        "model_0000007.safetensors",
+        "model_best.safetensors",
+        "model_final.safetensors",
+    ]
+    with pytest.raises(ConfigError, match="max_to_keep=0 must be a whole number from 1 up, or None to keep all"):
+        hooks.PeriodicCheckpointer(checkpointer, 2, max_to_keep=0)
+
+
 def test_what_was_saved_under_a_name_is_loaded_by_it(tmp_path: Path) -> None:
     model = Classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

@@ -68,6 +68,7 @@ class Checkpointer:
         self.save_dir = Path(save_dir)
         self.has_folder = bool(os.fspath(save_dir))
         self.max_to_keep = max_to_keep
+        self._periodic: dict[Path, None] = {}
         self._writes = dist.is_main_process() if save_to_disk is None else save_to_disk
         runs = isinstance(trainer, TrainerBase)
         # Any other trainer is saved for what its state_dict says.
@@ -85,6 +86,17 @@ class Checkpointer:
                     f"Checkpointer({name}={value!r}): a {type(value).__name__} has no state_dict and load_state_dict"
                     f"{near}"
                 )
+
+    @property
+    def max_to_keep(self) -> int | None:
+        """How many periodic checkpoints are kept; None keeps all."""
+        return self._max_to_keep
+
+    @max_to_keep.setter
+    def max_to_keep(self, value: int | None) -> None:
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"max_to_keep={value!r} must be a whole number from 1 up, or None to keep all")
+        self._max_to_keep = value
 
     @property
     def store(self) -> CheckpointStore:
@@ -127,6 +139,16 @@ class Checkpointer:
         tree = {"model_state_dict": plain_state_dict(self.model), "checkpointables": states, "facts": facts}
         write_file(self.save_dir / f"{name}{FILE}", tree)
         replace_text(self.save_dir / LAST, f"{name}{FILE}")
+        if _PERIODIC.fullmatch(name):
+            self._keep_newest(self.save_dir / f"{name}{FILE}")
+
+    def _keep_newest(self, file: Path) -> None:
+        """Note a periodic file, and remove the oldest of this program's that are too many; others' files stay."""
+        self._periodic.pop(file, None)
+        self._periodic[file] = None
+        for old in list(self._periodic)[: -self.max_to_keep] if self.max_to_keep else ():
+            del self._periodic[old]
+            old.unlink(missing_ok=True)
 
     def _check_name(self, name: str) -> None:
         if not re.fullmatch(r"[\w-][\w.-]*", name) or name.startswith("step_") or name in TAKEN:
