@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.parts import make_config
-from treadle.engine import DefaultTrainer, HookBase, TrainerBase, hooks
+from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, hooks
 from treadle.engine._hook_list import HookList
 from treadle.errors import ConfigError, UnknownEventError
 
@@ -29,6 +29,15 @@ def test_a_hook_with_a_method_that_nobody_calls_is_refused_by_name(name: str, re
     assert str(caught.value) == (
         f"Child.{name} would never be called{remedy}; give a method that is no moment of a run another name"
     )
+
+
+def test_a_class_method_of_a_hook_that_nobody_calls_is_refused_too() -> None:
+    class Own(HookBase):
+        @classmethod
+        def after_backward(cls) -> None: ...
+
+    with pytest.raises(UnknownEventError, match=r"Own.after_backward would never be called; hooks have"):
+        TrainerBase().register_hooks([Own()])
 
 
 def test_other_methods_of_a_hook_are_its_own_affair() -> None:
@@ -70,6 +79,44 @@ def test_a_verb_that_is_nearly_one_is_told(tmp_path: Path, caplog: pytest.LogCap
         "nothing calls Own.build_optimzer; did you mean 'build_optimizer'?",
         "nothing calls Own.get_bacth; did you mean 'get_batch'?",
     ]
+
+
+def test_a_moment_that_trainers_do_not_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Own(TrainerBase):
+        def after_backward(self) -> None: ...
+
+        def report(self) -> None: ...
+
+    Own()
+    assert [record.message for record in caplog.records] == [
+        "the loop calls no Own.after_backward; it calls ['before_train', 'before_step', 'after_step', 'after_train']"
+    ]
+
+
+class Acting(EagerTrainer):
+    """An inner trainer that wants to act after its steps."""
+
+    def after_step(self) -> None: ...
+
+
+def test_what_an_inner_trainer_has_that_nobody_calls_is_refused_by_name(tmp_path: Path) -> None:
+    trainer = DefaultTrainer(make_config(tmp_path))
+    parts = (trainer.model, trainer.train_loader, trainer.optimizer)
+    trainer._trainer = Acting(*parts)
+    with pytest.raises(ConfigError) as caught:
+        trainer.train()
+    assert str(caught.value) == (
+        "Acting.after_step would never be called: DefaultTrainer has the loop, and Acting makes the steps; define it "
+        "in DefaultTrainer"
+    )
+    trainer._trainer = EagerTrainer(*parts)
+    trainer._trainer.register_hooks([hooks.IterationTimer()])
+    with pytest.raises(ConfigError) as caught:
+        trainer.train()
+    assert str(caught.value) == (
+        "_trainer of DefaultTrainer has hooks that nobody would call, ['IterationTimer']: register them with "
+        "DefaultTrainer itself"
+    )
 
 
 class Pair:

@@ -140,7 +140,7 @@ def check_moments(kind: type[HookBase]) -> None:
     """
     for name in dir(kind):
         method = getattr(kind, name, None)
-        if name in MOMENTS or hasattr(HookBase, name) or name.startswith("_") or not inspect.isfunction(method):
+        if name in MOMENTS or hasattr(HookBase, name) or name.startswith("_") or not inspect.isroutine(method):
             continue
         near = get_close_matches(name, MOMENTS, n=1, cutoff=0.85)
         if near or name.startswith(("before_", "after_", "on_")):

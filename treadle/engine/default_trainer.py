@@ -17,6 +17,7 @@ from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
 from treadle.engine._adapter import CoreOptions, StepPlan
+from treadle.engine._hook_list import MOMENTS
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import Checkpointer
@@ -217,6 +218,7 @@ class DefaultTrainer(TrainerBase):
 
     def _plan(self) -> StepPlan:
         inner, face = self._trainer, weakref.proxy(self)
+        _check_inner(inner, type(self).__name__)
         get_batch = self._placed(self.get_batch)
         foreign = None
         if not is_core_step(self):
@@ -443,6 +445,22 @@ def in_words(results: Mapping[str, Any]) -> str:
     """
     told = [f"{name} {float(value):.6g}" for name, value in flatten_results(results).items()]
     return ", ".join(told) or "no numbers"
+
+
+def _check_inner(inner: EagerTrainer, outer: str) -> None:
+    """Refuse an inner trainer with what only the trainer that has the loop calls."""
+    kind = type(inner).__name__
+    if len(inner.hook_list):
+        found = [type(hook).__name__ for hook in inner.hook_list]
+        raise ConfigError(
+            f"_trainer of {outer} has hooks that nobody would call, {found}: register them with {outer} itself"
+        )
+    for name in MOMENTS:
+        if getattr(type(inner), name) is not getattr(TrainerBase, name):
+            raise ConfigError(
+                f"{kind}.{name} would never be called: {outer} has the loop, and {kind} makes the steps; define it in "
+                f"{outer}"
+            )
 
 
 def _samples_in(loader: Any) -> int | None:

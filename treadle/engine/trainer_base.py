@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
-from treadle.engine._hook_list import HookList
+from treadle.engine._hook_list import MOMENTS, HookList
 from treadle.engine.hook_base import HookBase
 from treadle.engine.metrics import write_metrics
 from treadle.errors import CheckpointError, ConfigError
@@ -274,9 +274,13 @@ def _tell_of_slips(kind: type) -> None:
     """Say which methods of a subclass are named nearly like one that it could override, and would not be called."""
     verbs = {name for parent in kind.__mro__ if parent.__module__.startswith(HOME) for name in vars(parent)}
     for name in {name for parent in kind.__mro__ for name in vars(parent)} - verbs - set(dir(object)):
+        if name.startswith("_") or not callable(getattr(kind, name, None)):
+            continue
         near = get_close_matches(name, verbs, n=1, cutoff=0.85)
-        if near and not name.startswith("_") and callable(getattr(kind, name, None)):
+        if near:
             logger.warning("nothing calls %s.%s; did you mean %r?", kind.__name__, name, near[0])
+        elif name.startswith(("before_", "after_")):
+            logger.warning("the loop calls no %s.%s; it calls %s", kind.__name__, name, list(MOMENTS))
 
 
 def _is_same_model(one: nn.Module, other: nn.Module) -> bool:
