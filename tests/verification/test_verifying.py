@@ -40,6 +40,14 @@ def test_as_many_steps_as_are_asked_for_are_made(run: Path) -> None:
     assert found.equal
 
 
+def test_no_step_behind_the_last_of_the_run_is_called_equal(run: Path) -> None:
+    found = verify(None, run, steps=100, checkpoint=6)
+    assert [(part.place, part.verdict) for part in found.parts] == [
+        ("from the beginning to step 9", "equal"),
+        ("from the checkpoint of step 6 to step 9", "equal"),
+    ]
+
+
 def test_a_run_that_was_moved_is_made_again(run: Path) -> None:
     run.rename("elsewhere")
     assert verify(None, "elsewhere", steps=3).equal

@@ -212,7 +212,9 @@ def _left_out(run: Path, parts: list[Part]) -> list[Part]:
 
 def _end(after: int, steps: int | None, saved: list[int], recorded: list[int]) -> int:
     if steps is not None:
-        return after + steps
+        # Behind the last step that is known there is nothing to compare, and nothing is claimed.
+        last = max((*saved, *recorded), default=0)
+        return min(after + steps, last) if last > after else after + steps
     checkpoints, metrics = ([step for step in known if step > after] for known in (saved, recorded))
     if checkpoints and checkpoints[0] - after <= REACH:
         return checkpoints[0]
