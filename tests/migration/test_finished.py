@@ -322,6 +322,26 @@ UNFINISHED: dict[str, tuple[Callable[[], str], str, str]] = {
         "do_bias_correction",
         "optim.do_bias_correction: AdamW takes no 'do_bias_correction'",
     ),
+    "a key of oneflow's, set by another name": (
+        lambda: (
+            "from libai.config import get_config\n\n"
+            "mine = get_config('common/optim.py').optim\nmine.update(dict(do_bias_correction=True))\n"
+        ),
+        "do_bias_correction",
+        "optim.do_bias_correction: AdamW takes no 'do_bias_correction'",
+    ),
+    "a key in a key": (
+        lambda: (
+            "import libai\nfrom configs.common.train import train as run\n\nrun.update({'amp': {'enable': True}})\n"
+        ),
+        "enable",
+        "train.amp.enable is not known; did you mean 'amp.enabled'?",
+    ),
+    "a key by its text": (
+        lambda: "import libai\nfrom configs.common.train import train\n\ntrain['train_itr'] = 5\n",
+        "train_itr",
+        "train.train_itr is not known; did you mean 'train_iter'?",
+    ),
     "ranks of oneflow's": (lambda: RANKS, "flow.env", "oneflow.env.get_rank has no counterpart"),
     "a moment that nobody calls": (
         lambda: HOOKED.format(more=""),
@@ -386,6 +406,23 @@ def test_there_are_programs_enough() -> None:
             5,
             "Trainer has no 'nothing'",
         ),
+        "import torch\nfrom treadle.config import LazyCall\n\no = LazyCall(torch.optim.Adam)(lr=1)\no.lrr = 2\n": (
+            5,
+            "Adam: got an unexpected keyword argument 'lrr'; did you mean 'lr'?",
+        ),
+        "import torch\nfrom treadle.config import LazyCall\n\no = LazyCall(torch.optim.Adam)(lr=1)\no['lrr'] = 2\n": (
+            5,
+            "Adam: got an unexpected keyword argument 'lrr'; did you mean 'lr'?",
+        ),
+        "import torch\nfrom treadle.config import LazyCall\n\no = LazyCall(torch.optim.Adam)()\no.update(lrr=2)\n": (
+            5,
+            "Adam: got an unexpected keyword argument 'lrr'; did you mean 'lr'?",
+        ),
+        "from treadle import Trainer\n\nclass A(Trainer):\n    def f(self):\n        self._accelerator.prepare()\n": (
+            5,
+            "trainer._accelerator has no 'prepare'; the trainer prepares its own model, optimizer and data; use "
+            "add_stream() for other data, and .to(trainer.device) for other modules",
+        ),
         "class A:\n    def __init__(self, a):\n        pass\n\nA()\n": (5, "A: missing a required argument: 'a'"),
         "from functools import partial\nimport torch\npartial(torch.nn.Linear, in_featurs=1)\n": (
             3,
@@ -409,6 +446,10 @@ def test_what_keeps_a_program_from_running_is_found(text: str, told: tuple[int, 
         "from treadle import Trainer\n\nclass A(Trainer):\n    def _mine(self):\n        return self.kept\n\n"
         "    def training_run_start(self):\n        self.kept = 3\n        self._mine()\n",
         "for place, item in enumerate([1]):\n    print([place for item in [item]], lambda x: x)\n",
+        "import torch\nfrom treadle.config import LazyCall\n\no = LazyCall(torch.optim.Adam)()\n"
+        "o.lr = 2\no._target_ = 'a'\n",
+        "from treadle import Trainer\n\nclass A(Trainer):\n    def f(self, loss):\n"
+        "        self._accelerator.backward(loss)\n",
         "with open('a') as file, open('b') as other:\n    print(file, other)\n",
     ],
 )

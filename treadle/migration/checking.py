@@ -63,7 +63,14 @@ class Later:
     called: Known
 
 
-Meaning = Known | Made | Own | Later | None
+@dataclass(frozen=True)
+class Described:
+    """An expression stands for a lazy call with its arguments, which can still be set."""
+
+    called: Known
+
+
+Meaning = Known | Made | Own | Later | Described | None
 
 
 def problems_in(text: str) -> list[tuple[int, str]]:
@@ -157,6 +164,8 @@ class _Checker:
         called = self._meaning(node.func, scope)
         if isinstance(called, Own):
             return Made(called)
+        if isinstance(called, Later):
+            return Described(called.called)
         if not isinstance(called, Known):
             return None
         if called.value is partial or getattr(called.value, "__name__", "") == LAZY:
@@ -202,6 +211,8 @@ class _Checker:
                 self._check_call(node, scope)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 self._check_attribute(node, scope)
+            elif isinstance(node, ast.Assign):
+                self._check_arguments_set(node, scope)
             for child in ast.iter_child_nodes(node):
                 self._visit_one(child, scope)
 
@@ -248,6 +259,8 @@ class _Checker:
             if base is not None and not is_open(base) and not self._has(base, node.attr):
                 self._tell(node, f"{_name(base)} has no {node.attr!r}{did_you_mean(node.attr, attributes_of(base))}")
             return
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "_accelerator":
+            self._check_accelerator(node, self._kind_of(self._meaning(node.value.value, scope)))
         meaning = self._meaning(node.value, scope)
         if isinstance(meaning, Known) and inspect.ismodule(meaning.value) and not _has_part(meaning.value, node.attr):
             near = did_you_mean(node.attr, dir(meaning.value))
@@ -255,6 +268,13 @@ class _Checker:
         kind = self._kind_of(meaning)
         if kind is not None and not is_open(kind) and not self._has(kind, node.attr):
             self._tell(node, f"{_name(kind)} has no {node.attr!r}{did_you_mean(node.attr, attributes_of(kind))}")
+
+    def _check_accelerator(self, node: ast.Attribute, owner: type | None) -> None:
+        """Look whether the stand-in for Accelerate's class, which has no other attributes, has this one."""
+        facade, instead = locate("treadle.accelerator.AcceleratorFacade"), locate("treadle.accelerator.INSTEAD")
+        if owner is not None and issubclass(owner, locate("treadle.Trainer")) and not hasattr(facade, node.attr):
+            hint = f"; {instead[node.attr]}" if node.attr in instead else did_you_mean(node.attr, dir(facade))
+            self._tell(node, f"trainer._accelerator has no {node.attr!r}{hint}")
 
     def _kind_of(self, meaning: Meaning) -> type | None:
         """Return the class of Treadle's whose attributes an object has, besides those that the program sets."""
@@ -304,6 +324,10 @@ class _Checker:
                 self._check_fit(node, method, bound=1, name=f"super().{func.attr}")
             return
         meaning = self._meaning(func.value, scope)
+        if isinstance(meaning, Described) and func.attr == "update":
+            self._check_fit(
+                ast.copy_location(ast.Call(func, [], node.keywords), node), meaning.called.value, partly=True
+            )
         if not isinstance(meaning, Made):
             return
         own = self._method(meaning.kind.node, func.attr) if isinstance(meaning.kind, Own) else None
@@ -327,6 +351,20 @@ class _Checker:
         wrong = "" if signature is None else misfit(signature, node, bound=bound, partly=partly)
         if wrong:
             self._tell(node, f"{name or _name(called)}: {wrong}")
+
+    def _check_arguments_set(self, node: ast.Assign, scope: _Scope) -> None:
+        """Look whether a lazy call takes what is set in it afterwards: `optim.lr = 1` or `optim["lr"] = 1`."""
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                key = target.attr
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                key = str(target.slice.value)
+            else:
+                continue
+            meaning = self._meaning(target.value, scope)
+            if isinstance(meaning, Described) and not key.startswith("_"):
+                given = ast.Call(target, [], [ast.keyword(key, node.value)])
+                self._check_fit(ast.copy_location(given, node), meaning.called.value, partly=True)
 
     def _check_class(self, node: ast.ClassDef) -> None:
         base = self._base_of(node)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -123,7 +124,7 @@ def _check_placed(source: Source) -> None:
 
 def _rename_keys(source: Source) -> None:
     """Give keys of `train` the names that they have here, and say which are not known."""
-    for node, path in _keys_set(source):
+    for node, path in _keys_set(source, "train"):
         if _known(path):
             continue
         new = DETECTRON_KEYS.get(path)
@@ -138,24 +139,64 @@ def _rename_keys(source: Source) -> None:
             source.note(node if hasattr(node, "lineno") else 0, f"train.{path} is not known{hint}")
 
 
-def _keys_set(source: Source) -> list[tuple[Any, str]]:
-    """Return what sets keys of `train`, one by one or as arguments of `dict` or `update`, with the path of the key."""
+def _keys_set(source: Source, section: str) -> list[tuple[Any, str]]:
+    """Return what sets keys of a packaged section, one by one or many at once, with the path of each key."""
+    names = _called(source, section)
     found: list[tuple[Any, str]] = []
     for node in source.find(ast.Assign, ast.AugAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         for target in targets:
-            path = ast.unparse(target) if isinstance(target, ast.Attribute | ast.Name) else ""
-            if path.startswith("train."):
-                found.append((target, path.removeprefix("train.")))
-            if path == "train" and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "dict":
-                found += [(keyword, str(keyword.arg)) for keyword in node.value.keywords if keyword.arg]
+            path = _path(target, names)
+            found += [(target, path)] if path else []
+            if path is not None and isinstance(node, ast.Assign):
+                found += _in_mapping(node.value, path)
     for node in source.find(ast.Call):
-        if ast.unparse(node.func) == "train.update":
-            inner = [one for one in node.args if isinstance(one, ast.Call) and ast.unparse(one.func) == "dict"]
-            found += [
-                (keyword, str(keyword.arg)) for call in (node, *inner) for keyword in call.keywords if keyword.arg
-            ]
+        path = _path(node.func.value, names) if isinstance(node.func, ast.Attribute) else None
+        if path is not None and node.func.attr == "update":
+            for given in (*node.args, ast.Call(ast.Name("dict"), [], node.keywords)):
+                found += _in_mapping(given, path)
     return found
+
+
+def _called(source: Source, section: str) -> set[str]:
+    """Return what a program calls a packaged section."""
+    names = {section}
+    for node in source.find(ast.ImportFrom):
+        if str(node.module).endswith(f"common.{section}"):
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == section}
+    for node in source.find(ast.Assign):
+        text = ast.unparse(node.value)
+        if "get_config(" in text and text.endswith(f").{section}"):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _path(node: Any, names: set[str]) -> str | None:
+    """Return the path of `train.amp` or `train["amp"]` below the section; None if it is of no section."""
+    if isinstance(node, ast.Name):
+        return "" if node.id in names else None
+    if isinstance(node, ast.Attribute):
+        key = node.attr
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        key = str(node.slice.value)
+    else:
+        return None
+    above = _path(node.value, names)
+    return None if above is None else f"{above}.{key}".lstrip(".")
+
+
+def _in_mapping(node: Any, above: str) -> Iterator[tuple[Any, str]]:
+    """Yield the keys of `dict(...)` or `{...}`, and of such in them."""
+    pairs: list[tuple[Any, str, Any]] = []
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
+        pairs = [(keyword, keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg]
+    elif isinstance(node, ast.Dict):
+        keyed = zip(node.keys, node.values, strict=True)
+        pairs = [(key, str(key.value), value) for key, value in keyed if isinstance(key, ast.Constant)]
+    for place, key, value in pairs:
+        path = f"{above}.{key}".lstrip(".")
+        yield place, path
+        yield from _in_mapping(value, path)
 
 
 def _check_optimizer(source: Source) -> None:
@@ -167,11 +208,9 @@ def _check_optimizer(source: Source) -> None:
         return
     target: Any = locate(str(_packaged("common/optim.py").optim["_target_"]))
     takes = list(inspect.signature(target).parameters)
-    for node in source.find(ast.Assign):
-        path = ast.unparse(node.targets[0])
-        key = path.removeprefix("optim.")
-        if path.startswith("optim.") and "." not in key and key not in takes:
-            source.note(node, f"{path}: {target.__name__} takes no {key!r}{did_you_mean(key, takes)}")
+    for node, key in _keys_set(source, "optim"):
+        if "." not in key and not key.startswith("_") and key not in takes:
+            source.note(node, f"optim.{key}: {target.__name__} takes no {key!r}{did_you_mean(key, takes)}")
 
 
 @cache
@@ -186,5 +225,5 @@ def _paths() -> tuple[str, ...]:
 
 def _known(path: str) -> bool:
     # What a lazy call takes is checked when the config is loaded.
-    free = ("evaluation.evaluator", "scheduler")
+    free = ("evaluation.evaluator", "scheduler", "amp.loss_scaling")
     return path in _paths() or any(path == name or path.startswith(f"{name}.") for name in free)
