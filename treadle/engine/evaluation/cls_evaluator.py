@@ -61,7 +61,7 @@ class ClsEvaluator(DatasetEvaluator):
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
 def scores_of(outputs: Any) -> Tensor:
