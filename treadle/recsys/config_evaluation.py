@@ -22,6 +22,25 @@ NEGATIVES = {
 EVAL_ARGS = {"split": {"RS": [0.8, 0.1, 0.1]}, "order": "RO", "group_by": "user", "mode": "full"}
 LEAVE_ONE_OUT = ("valid_and_test", "valid_only", "test_only")
 COLD_USERS = ("error", "drop", "keep")
+MEASURED = ("eval_args", "metrics", "topk", "valid_metric", "repeatable", "cold_users", "tail_ratio", "gauc_weight")
+"""Settings that decide what is measured, and how: scores compare only where these are the same."""
+JUDGED = (
+    "split_seed",
+    "threshold",
+    "val_interval",
+    "rm_dup_inter",
+    "filter_inter_by_user_or_item",
+    "user_inter_num_interval",
+    "item_inter_num_interval",
+    "kg_unlinked_items",
+    "benchmark_filename",
+)
+"""Settings that decide which rows are judged, and their labels."""
+
+
+def decided_by(name: str) -> str:
+    """Return, in words, what a setting of `MEASURED` or `JUDGED` decides."""
+    return "what is measured" if name in MEASURED else "which rows are judged"
 
 
 def settle_training(settings: dict[str, Any], model: Any, given: Mapping[str, Any]) -> None:

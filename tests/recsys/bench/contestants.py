@@ -50,3 +50,9 @@ class Opinionated(BPR):
         "cold_users": "keep",
         "repeatable": True,
     }
+
+
+class Choosy(BPR):
+    """Brings settings of which rows it wants to be tested on."""
+
+    default_settings = {"embedding_size": 8, "item_inter_num_interval": "[3,inf)", "split_seed": 7}

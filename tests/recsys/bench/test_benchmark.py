@@ -114,6 +114,26 @@ def test_another_protocol_needs_another_folder(tmp_path: Path) -> None:
         benchmark(tmp_path, ["Pop"], topk=[3], valid_metric="NDCG@3")
 
 
+def test_a_benchmark_of_before_a_shared_setting_existed_goes_on(tmp_path: Path) -> None:
+    benchmark(tmp_path, ["Pop"]).run()
+    path = tmp_path / "bench" / "protocol.json"
+    known = json.loads(path.read_text())
+    del known["tail_ratio"]
+    path.write_text(json.dumps(known))
+    told: list[str] = []
+    benchmark(tmp_path, ["Pop"]).run(told.append)
+    assert told == ["Pop, seed 2020: done before"]
+
+
+def test_the_fingerprint_of_labelled_rows_knows_their_labels(tmp_path: Path) -> None:
+    given = {"metrics": ["AUC"], "valid_metric": "AUC", "epochs": 1}
+    prints = []
+    for place, least in enumerate((3, 4)):
+        table = benchmark(tmp_path / str(place), ["FM"], threshold={"rating": least}, **given).run()
+        prints.append(table.lines[0].records[0].test_print)
+    assert prints[0] != prints[1]
+
+
 def test_other_settings_of_a_model_need_another_folder(tmp_path: Path) -> None:
     benchmark(tmp_path, ["BPR"]).run()
     with pytest.raises(ConfigError, match=r"BPR-2020 was begun with learning_rate=0.001, and now BPR has 0.1"):

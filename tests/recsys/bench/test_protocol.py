@@ -60,6 +60,15 @@ def test_settings_that_one_model_brings_are_not_those_of_the_others(tmp_path: Pa
     assert Protocol([f"{HERE}.Opinionated"], "tiny", config_dict=given).shared["topk"] == [3]
 
 
+def test_a_model_does_not_choose_the_rows_that_it_is_tested_on(tmp_path: Path) -> None:
+    made = protocol(tmp_path, [f"{HERE}.Choosy", "BPR"])
+    assert all(made.config(name)["item_inter_num_interval"] == "[0,inf)" for name in made.models)
+    assert all(made.config(name).seed_of_split == 2020 for name in made.models)
+    note = "item_inter_num_interval is '[0,inf)' for all models: Choosy alone would have '[3,inf)'."
+    assert note in made.notes
+    assert "item_inter_num_interval" not in protocol(tmp_path, ["BPR"]).shared
+
+
 def test_a_model_of_clicks_in_a_sequence_does_not_take_the_ranking_from_others(tmp_path: Path) -> None:
     given = {name: value for name, value in settings(tmp_path).items() if name not in ("metrics", "valid_metric")}
     made = Protocol(["DIN", "BPR"], "tiny", config_dict={**given, "topk": [10]})
@@ -110,8 +119,12 @@ def test_models_of_recboles_package_and_of_files_stand_beside_treadles_own(
         (["LightGCM"], {}, "there is no model 'LightGCM'; did you mean 'LightGCN'"),
         (["BPR"], {"EASE.reg_weight": 1.0}, "EASE.reg_weight=1.0: 'EASE' is not among the models"),
         (["BPR"], {"BPR.topk": [3]}, "BPR.topk: what is measured is the same for all models; give it without name"),
+        (["BPR"], {"BPR.tail_ratio": 0.5}, "BPR.tail_ratio: what is measured is the same for all models"),
+        (["BPR"], {"BPR.threshold": {"rating": 3}}, "BPR.threshold: which rows are judged is the same for all models"),
+        (["BPR"], {"BPR.split_seed": 3}, "BPR.split_seed: which rows are judged is the same for all models"),
+        (["BPR"], {"BPR.seed": 3}, "BPR.seed: the seed is the same for all models; give it without name"),
     ],
-    ids=["twice", "none", "unknown", "absent", "shared"],
+    ids=["twice", "none", "unknown", "absent", "shared", "tail", "labels", "split", "seed"],
 )
 def test_a_protocol_that_cannot_be_meant_is_refused(
     models: list[str], given: dict[str, object], message: str, tmp_path: Path

@@ -47,10 +47,11 @@ class Benchmark:
     def _check_protocol(self) -> None:
         known = read_json(self.folder / PROTOCOL_FILE)
         now = json.loads(json.dumps({"dataset": self.protocol.dataset, **self.protocol.shared}, default=str))
-        for name in now if known else ():
-            if known.get(name) != now[name]:
+        for name in now:
+            # A benchmark of an earlier version lacks names that came later.
+            if name in known and known[name] != now[name]:
                 raise ConfigError(
-                    f"{self.folder} holds a benchmark with {name}={known.get(name)!r}, and now it is {now[name]!r}: "
+                    f"{self.folder} holds a benchmark with {name}={known[name]!r}, and now it is {now[name]!r}: "
                     "the results could not stand in one table; use another folder"
                 )
 

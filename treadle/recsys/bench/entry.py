@@ -55,7 +55,8 @@ def _train(config: Config, folder: Path, record: Record) -> None:
     record.device = str(trainer.device)
     record.parameters = parameters_of(trainer.model)
     if test_data is not None:
-        record.test_rows, record.test_print = len(test_data.dataset), print_of_rows(test_data.dataset)
+        label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["test"] == "labeled" else None
+        record.test_rows, record.test_print = len(test_data.dataset), print_of_rows(test_data.dataset, label)
     write_group_panels(trainer, train_data, test_data, folder)
 
 

@@ -96,12 +96,18 @@ def parameters_of(model: torch.nn.Module) -> int:
     return sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
-def print_of_rows(dataset: Any) -> str:
-    """Return a fingerprint of the rows of a part, which knows users and items by their tokens, in any order."""
+def print_of_rows(dataset: Any, label: str | None = None) -> str:
+    """Return a fingerprint of the rows of a part, which knows users and items by their tokens, in any order.
+
+    Args:
+        dataset: The part.
+        label: The field of the labels, if it is they that models are tested by.
+    """
     names = [name for name in (dataset.uid_field, dataset.iid_field) if name is not None]
     if not names:
         rows = [repr(row) for row in zip(*(column.tolist() for column in dataset.tensors), strict=True)]
     else:
         columns = [dataset.id2token(name, dataset.inter_feat[name].cpu()).tolist() for name in names]
+        columns += [] if label is None else [dataset.inter_feat[label].tolist()]
         rows = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
     return hashlib.blake2b("\n".join(sorted(rows)).encode(), digest_size=6).hexdigest()

@@ -8,11 +8,12 @@ from typing import Any
 from treadle.errors import ConfigError
 from treadle.recsys.compat.names import ROOT
 from treadle.recsys.config import Config
+from treadle.recsys.config_evaluation import JUDGED, MEASURED, decided_by
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.model_registry import locate_model
 
-SHARED = ("eval_args", "metrics", "topk", "valid_metric", "repeatable", "cold_users")
-"""Settings that decide what is measured, and on what: the same for every model."""
+ONE_FOR_ALL = (*MEASURED, *JUDGED, "seed")
+"""Settings that no model has of its own: what is measured, on what, and the seeds of the trainings."""
 LABELLED = (ModelType.CONTEXT, ModelType.DECISIONTREE)
 Settings = dict[str, Any]
 
@@ -74,9 +75,10 @@ class Protocol:
             else:
                 raise ConfigError(f"{name}={value!r}: {model!r} is not among the models {self.models}")
         for model, settings in own.items():
-            wrong = next((name for name in settings if name in SHARED), None)
+            wrong = next((name for name in settings if name in ONE_FOR_ALL), None)
             if wrong is not None:
-                raise ConfigError(f"{model}.{wrong}: what is measured is the same for all models; give it without name")
+                what = "the seed" if wrong == "seed" else decided_by(wrong)
+                raise ConfigError(f"{model}.{wrong}: {what} is the same for all models; give it without name")
         return common, own
 
     def _settle(self) -> Settings:
@@ -86,9 +88,11 @@ class Protocol:
         others = ModelType.CONTEXT if kinds <= set(LABELLED) else ModelType.GENERAL
         own = self._defaults()
         shared = _common_to(own.values()) or self._for_anybody(own.values(), others, sequential=sequential)
-        self.notes = _differences(shared, own)
         # Whether all this goes together is judged as for a model of the kind that asks for most.
         settled = self._contest(ModelType.SEQUENTIAL if sequential else others, shared)
+        rows = [name for name in JUDGED if name not in ("split_seed", "kg_unlinked_items")]
+        shared |= {name: settled[name] for name in rows if any(one[name] != settled[name] for one in own.values())}
+        self.notes = _differences(shared, own)
         self.dataset = settled.dataset
         self.bigger = bool(settled["valid_metric_bigger"])
         unlinked = settled["kg_unlinked_items"] if "kg_unlinked_items" in self._common else "keep"
@@ -101,7 +105,7 @@ class Protocol:
         if sequential:
             parts = {**self._contest(ModelType.SEQUENTIAL).plain()["eval_args"], "mode": parts["mode"]}
         args = {name: _agreed([one["eval_args"][name] for one in own], value) for name, value in parts.items()}
-        return {name: _agreed([one[name] for one in own], base[name]) for name in SHARED} | {"eval_args": args}
+        return {name: _agreed([one[name] for one in own], base[name]) for name in MEASURED} | {"eval_args": args}
 
     def _contest(self, kind: ModelType, shared: Mapping[str, Any] | None = None) -> Config:
         """Return the settings that any model of a kind has: those of the data, the files and the command."""
@@ -136,7 +140,7 @@ class Protocol:
 
 def _common_to(own: Collection[Settings]) -> Settings | None:
     """Return what all models would be measured by alone; None if they differ, or there is none."""
-    wanted = [{name: one[name] for name in SHARED} for one in own]
+    wanted = [{name: one[name] for name in MEASURED} for one in own]
     return wanted[0] if wanted and all(one == wanted[0] for one in wanted) else None
 
 
