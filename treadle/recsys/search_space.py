@@ -3,12 +3,13 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.recsys.config_evaluation import JUDGED, MEASURED, decided_by
 from treadle.recsys.config_values import parse_literal
 
 KINDS = ("choice", "uniform", "quniform", "loguniform", "log", "int")
@@ -127,6 +128,31 @@ def space_of(given: Mapping[str, Any]) -> list[Dimension]:
     if not found:
         raise ConfigError("the search space is empty; name at least one setting")
     return found
+
+
+def check_comparable(space: Iterable[Dimension], *, split_seed: Any = None) -> None:
+    """Make sure that the scores of all trials compare: each is measured alike, on the same rows.
+
+    Args:
+        space: What may be tried; a setting with one choice is no other in any trial.
+        split_seed: The seed of the split, where it is not that of the training.
+
+    Raises:
+        ConfigError: A setting decides what is measured, or which rows are judged.
+    """
+    open_names = [one.name for one in space if one.kind != "choice" or len(one.values) > 1]
+    own_split = split_seed is not None or any(one.name == "split_seed" for one in space)
+    for name in open_names:
+        if name in (*MEASURED, *JUDGED):
+            raise ConfigError(
+                f"{name} cannot be searched over: it decides {decided_by(name)}, and the scores of its values do not "
+                "compare; give it one value, in the settings of the search"
+            )
+        if name == "seed" and not own_split:
+            raise ConfigError(
+                "seed cannot be searched over while it decides the split too: each trial would be judged on other "
+                "rows; set split_seed, such as split_seed=2020"
+            )
 
 
 def _is_plain(value: Any) -> bool:

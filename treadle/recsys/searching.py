@@ -15,18 +15,47 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, TreadleError
 from treadle.html_table import html_table
 from treadle.optional import importing
+from treadle.recsys.bench.measuring import print_of_rows
 from treadle.recsys.config import Config
 from treadle.recsys.config_defaults import SAMPLE, all_known_names, packaged
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.preparation import create_dataset
 from treadle.recsys.quick_start import build
-from treadle.recsys.search_space import Dimension
+from treadle.recsys.search_space import Dimension, check_comparable
+from treadle.recsys.trainers.model_file import storable
 from treadle.run_lock import RunLock
 from treadle.run_status import FINISHED, STOPPED
 
 JOURNAL = "journal.log"
 BEST = "best.json"
+SETTINGS = "settings"
+"""What the settings that all trials have are called among what the journal knows of the search."""
+ROWS = "rows"
+"""The same of the fingerprint of the rows that all trials are judged on."""
+FREE = (
+    "data_path",
+    "checkpoint_dir",
+    "run_dir",
+    "state",
+    "show_progress",
+    "use_gpu",
+    "gpu_id",
+    "worker",
+    "save_every",
+    "save_dataset",
+    "dataset_save_path",
+    "save_dataloaders",
+    "dataloaders_save_path",
+    "log_wandb",
+    "wandb_project",
+    "log_tensorboard",
+)
+"""Settings that may be others when a search goes on: where things lie, where it runs, what is told."""
 logger = logging.getLogger(__name__)
+
+
+class OtherRowsError(ConfigError):
+    """The trials of a search would be judged on different rows."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +151,7 @@ class Search:
         if clash:
             raise ConfigError(f"{clash[0]} cannot be searched over; give it to the search itself")
         config = self._config({})
+        check_comparable(self.space, split_seed=config["split_seed"])
         if not config["eval_step"] or int(config["eval_step"]) < 1:
             raise ConfigError(f"eval_step={config['eval_step']}: a search judges by validation, which needs at least 1")
         self._bigger = bool(config["valid_metric_bigger"])
@@ -153,6 +183,7 @@ class Search:
 
     def _run(self, trials: int, tell: Callable[[str], None]) -> SearchResult:
         study = self._study()
+        self._check_settings(study)
         self._take_up(study, tell)
         while (number := self._finished(study)) < trials:
             study.sampler = self._optuna.samplers.TPESampler(
@@ -192,6 +223,25 @@ class Search:
             pruner=pruner if self._prune else optuna.pruners.NopPruner(),
         )
 
+    def _check_settings(self, study: Any) -> None:
+        """Refuse to go on with a search whose trials were made with other settings: their scores do not compare."""
+        # Bounds may move; what Optuna takes for another kind of value may not.
+        searched = {one.name: list(one.values) if one.kind == "choice" else one.kind for one in self.space}
+        settings = storable(self._config({}).plain())
+        now = {name: value for name, value in settings.items() if name not in (*FREE, *searched)}
+        now = json.loads(json.dumps({"searched": searched, **now}, default=str))
+        known = study.user_attrs.get(SETTINGS)
+        if known is None:
+            study.set_user_attr(SETTINGS, now)
+            return
+        for name in now:
+            # What only one of two versions knows is no difference.
+            if name in known and known[name] != now[name]:
+                raise ConfigError(
+                    f"{self.folder} holds a search with {name}={known[name]!r}, and now it is {now[name]!r}: the "
+                    "scores of its trials could not be compared; use another folder"
+                )
+
     def _take_up(self, study: Any, tell: Callable[[str], None]) -> None:
         """Put what a kill cut short in front again: nobody else can be at it, for the folder is ours."""
         states = self._optuna.trial.TrialState
@@ -216,6 +266,8 @@ class Search:
         states = self._optuna.trial.TrialState
         try:
             score = self._train(trial, params)
+        except OtherRowsError:
+            raise  # with the rows that there were, the trial can still be made
         except self._optuna.TrialPruned:
             tell(f"trial {number} pruned: {_shown(params)}")
             study.tell(trial, state=states.PRUNED)
@@ -234,6 +286,7 @@ class Search:
         trainer, _, train_data, valid_data, _ = build(config, self._dataset(config))
         if valid_data is None:
             raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
+        self._check_rows(trial, valid_data.dataset, config)
 
         reported = 0
 
@@ -252,6 +305,19 @@ class Search:
         trial.set_user_attr("result", dict(result))
         trial.set_user_attr("model_file", trainer.saved_model_file)
         return float(score)
+
+    def _check_rows(self, trial: Any, valid: Dataset, config: Config) -> None:
+        """Refuse to judge a trial on other rows than those before it: the data, or how it is read, may be another."""
+        label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["valid"] == "labeled" else None
+        rows = print_of_rows(valid, label)
+        known = trial.study.user_attrs.get(ROWS)
+        if known is None:
+            trial.study.set_user_attr(ROWS, rows)
+        elif known != rows:
+            raise OtherRowsError(
+                f"{self.folder}: the trials before were judged on other rows of {self._dataset_name} than this one, "
+                "and their scores do not compare; use another folder, or search over nothing that changes the data"
+            )
 
     def _config(self, settings: Mapping[str, Any]) -> Config:
         return Config(self._model, self._dataset_name, self._files, {**self._given, **settings})

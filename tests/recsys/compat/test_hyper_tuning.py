@@ -101,6 +101,11 @@ def test_what_cannot_be_searched_is_refused() -> None:
         HyperTuning(counting(made))
     with pytest.raises(ConfigError, match="space= takes the choices of each setting"):
         HyperTuning(counting(made), space={"a": object()})
+    with pytest.raises(ConfigError, match="topk cannot be searched over: it decides what is measured"):
+        HyperTuning(counting(made), space={"topk": [[5], [10]]})
+    with pytest.raises(ConfigError, match="seed cannot be searched over while it decides the split too"):
+        HyperTuning(counting(made), space={"seed": [1, 2]})
+    assert HyperTuning(counting(made), space={"seed": [1, 2], "split_seed": [5]}).max_evals == 2
     with pytest.raises(ConfigError, match="proposes trials to hyperopt; here HyperTuning"):
         exhaustive_search([], None, None, 0)
 

@@ -16,6 +16,14 @@ from treadle.recsys.trainers import Trainer
 
 SPACE = {"learning_rate": ("log", 1e-3, 1e-1), "embedding_size": [4, 8]}
 
+SEQUENTIAL = {
+    "hidden_size": 8,
+    "embedding_size": 8,
+    "train_neg_sample_args": None,
+    "load_col": {"inter": ["user_id", "item_id", "timestamp"]},
+}
+"""Settings of a small sequential model."""
+
 
 def make(folder: Path, space: Any = None, **given: Any) -> Search:
     own = {key: given.pop(key) for key in ("prune", "startup_trials", "seed") if key in given}
@@ -167,9 +175,74 @@ def test_settings_of_ones_own_model_can_be_searched_over(tmp_path: Path) -> None
 
 
 def test_settings_of_data_can_be_searched_over(tmp_path: Path) -> None:
-    space = {"user_inter_num_interval": ("choice", ["[0,inf)", "[5,inf)"]), "train_batch_size": [32, 64]}
-    found = make(tmp_path, space).run(3)
+    space = {"MAX_ITEM_LIST_LENGTH": [3, 6], "train_batch_size": [32, 64]}
+    found = make(tmp_path, space, model="GRU4Rec", **SEQUENTIAL).run(3)
     assert {trial.state for trial in found.trials} == {"complete"}
+    assert {trial.params["MAX_ITEM_LIST_LENGTH"] for trial in found.trials} == {3, 6}
+
+
+def test_a_search_does_not_compare_scores_that_were_measured_differently(tmp_path: Path) -> None:
+    for name, choices, what in (
+        ("eval_args", [{"mode": "full"}, {"mode": "uni100"}], "what is measured"),
+        ("topk", [[5], [10]], "what is measured"),
+        ("repeatable", [True, False], "what is measured"),
+        ("user_inter_num_interval", ["[0,inf)", "[5,inf)"], "which rows are judged"),
+        ("split_seed", ("int", 1, 9), "which rows are judged"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} cannot be searched over: it decides {what}, .* one value"):
+            make(tmp_path, {name: choices if isinstance(choices, tuple) else ("choice", choices)})
+    assert make(tmp_path, {"repeatable": [True]}).space
+
+
+def test_a_seed_is_searched_over_only_where_the_split_has_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"seed cannot be searched over while it decides the split too: .*split_seed"):
+        make(tmp_path, {"seed": [1, 2]})
+    found = make(tmp_path, {"seed": [1, 2]}, split_seed=5, embedding_size=4, epochs=1).run(2)
+    assert {trial.state for trial in found.trials} == {"complete"}
+    assert make(tmp_path, {"seed": [1, 2], "split_seed": [5]}).space
+
+
+def test_a_search_goes_on_with_its_own_settings_alone(tmp_path: Path) -> None:
+    make(tmp_path, train_batch_size=32).run(1)
+    for given, message in (
+        ({"train_batch_size": 64}, r"holds a search with train_batch_size=32, and now it is 64: .* another folder"),
+        ({"repeatable": True, "train_batch_size": 32}, r"holds a search with repeatable=False, and now it is True"),
+        (
+            {"space": {"learning_rate": ("log", 1e-3, 1e-1)}, "train_batch_size": 32, "embedding_size": 8},
+            r"searched={'learning_rate': 'log', 'embedding_size': \[4, 8\]}, and now it is {'learning_rate': 'log'}",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make(tmp_path, **given).run(2)
+    found = make(tmp_path, train_batch_size=32, show_progress=True, state="WARNING", worker=0).run(2)
+    assert len(found.trials) == 2
+
+
+def test_a_search_judges_all_trials_on_the_same_rows(tmp_path: Path) -> None:
+    def search(number: int) -> Search:
+        return Search(
+            space_of({"learning_rate": [1e-3, 1e-2]}),
+            tmp_path / "search",
+            model="BPR",
+            dataset="toy",
+            config_dict=settings(tmp_path, epochs=1, embedding_size=4),
+            tables={"inter": {name: column[:number] for name, column in interactions().items()}},
+        )
+
+    before = search(200).run(1)
+    with pytest.raises(ConfigError, match=r"the trials before were judged on other rows of toy than this one, and"):
+        search(180).run(2)
+    after = search(200).run(2)
+    assert summary(after)[:1] == summary(before)
+    assert [trial.state for trial in after.trials] == ["complete"] * 2
+
+
+def test_other_values_of_a_searched_setting_need_another_folder(tmp_path: Path) -> None:
+    make(tmp_path).run(1)
+    with pytest.raises(ConfigError, match=r"'embedding_size': \[4, 8\].*\[4, 8, 16\].* another folder"):
+        make(tmp_path, {**SPACE, "embedding_size": [4, 8, 16]}).run(2)
+    wider = make(tmp_path, {**SPACE, "learning_rate": ("log", 1e-4, 1e-1)}).run(2)
+    assert len(wider.trials) == 2
 
 
 def test_lists_can_be_chosen_from(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from treadle.errors import ConfigError
 from treadle.optional import importing
-from treadle.recsys.search_space import Dimension, parse_dimension, read_space
+from treadle.recsys.search_space import Dimension, check_comparable, parse_dimension, read_space
 from treadle.recsys.trainers.results import dict2str
 
 ALGORITHMS = ("exhaustive", "random", "bayes")
@@ -71,6 +71,7 @@ class HyperTuning:
         self.objective_function = objective_function
         self.fixed_config_file_list, self.display_file = fixed_config_file_list, display_file
         self.space = _space(space, params_file, params_dict)
+        check_comparable(self.space)
         if algo not in ALGORITHMS:
             raise ConfigError(f"algo={algo!r} does not exist; there are {list(ALGORITHMS)}")
         self.algo, self.early_stop, self._seed = algo, int(early_stop), seed
