@@ -62,6 +62,8 @@ def create_dataset(config: Config, **tables: Any) -> Dataset:
         ConfigError: A setting cannot be meant for this data.
         DataError: The data cannot be used.
     """
+    if not isinstance(config, Config):
+        raise ConfigError(f"create_dataset takes settings, not {config!r:.40}: create_dataset(Config(model, dataset))")
     kind = dataset_class(config)
     sources = Sources(config, tables, kind.needed_tables)
     kept = config["save_dataset"] or config["dataset_save_path"] is not None
@@ -101,6 +103,11 @@ def data_preparation(config: Config, dataset: Dataset) -> Loaders:
         ConfigError: The settings do not fit the data.
         DataError: A part has no rows, or users of an evaluation have none to train on.
     """
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"data_preparation({type(config).__name__}, {type(dataset).__name__}): the settings come first, and the "
+            "data second: data_preparation(config, dataset)"
+        )
     parts = _parts(config, dataset)
     train = parts[0]
     assert train is not None, "there is always something to train on"

@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.recsys.trainer.runs import ITEMS, interactions, make
 from treadle.checkpoint import write_file
 from treadle.errors import CheckpointError, ConfigError, DataError
-from treadle.recsys import Interaction, ModelType, Trainer
+from treadle.recsys import Interaction, ModelType, Trainer, create_dataset, data_preparation
 from treadle.recsys.evaluation import groups_by_quantile
 from treadle.recsys.models.general_recommender import BPR
 
@@ -164,6 +164,32 @@ def test_a_trainer_that_is_given_its_arguments_in_the_wrong_order_says_so(tmp_pa
         Trainer(run.model, config)
     with pytest.raises(ConfigError, match=r"Trainer: BPR is a class; build the model first: BPR\(config, train_data"):
         Trainer(config, type(run.model))
+
+
+def test_arguments_in_the_wrong_place_are_told(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    config, train = run.trainer.config, run.train
+    for call, message in (
+        (
+            lambda: BPR(train.dataset, config),
+            r"BPR\(Dataset, Config\): a model takes a Config, and a data set",
+        ),
+        (lambda: BPR(config, train), r"BPR\(Config, TrainDataLoader\): .*: BPR\(config, train_data\.dataset\)"),
+        (lambda: BPR({"epochs": 1}, train.dataset), r"BPR\(dict, Dataset\): a model takes a Config"),
+        (lambda: create_dataset("toy"), r"create_dataset takes settings, not 'toy': create_dataset\(Config\("),
+        (
+            lambda: data_preparation(train.dataset, config),
+            r"data_preparation\(Dataset, Config\): the settings come first",
+        ),
+        (
+            lambda: Trainer({"epochs": 1}, run.model),
+            r"Trainer: settings are a Config, and this is a dict; write C",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            call()
+    with pytest.raises(DataError, match=r"a Dataset is no loader to evaluate on; pass one of those that data_prep"):
+        run.trainer.evaluate(run.test.dataset, load_best_model=False)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from treadle.errors import ConfigError
 from treadle.recsys.enums import FeatureSource, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FMFirstOrderLinear
@@ -26,6 +27,15 @@ MASKED = -10000.0
 
 VERBS = ("calculate_loss", "full_sort_predict", "start_epoch", "other_parameter", "load_other_parameter")
 """The methods of a recommender that users override, besides `forward` and `predict`."""
+
+
+def _check_arguments(model: nn.Module, config: Any, dataset: Any) -> None:
+    if type(config) is dict or hasattr(config, "field2type") or not hasattr(dataset, "num"):
+        name = type(model).__name__
+        raise ConfigError(
+            f"{name}({type(config).__name__}, {type(dataset).__name__}): a model takes a Config, and a data set behind "
+            f"it: {name}(config, train_data.dataset)"
+        )
 
 
 class AbstractRecommender(nn.Module):
@@ -123,6 +133,7 @@ class GeneralRecommender(AbstractRecommender):
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()
+        _check_arguments(self, config, dataset)
         self.USER_ID = str(config["USER_ID_FIELD"])
         self.ITEM_ID = str(config["ITEM_ID_FIELD"])
         self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
@@ -177,6 +188,7 @@ class SequentialRecommender(AbstractRecommender):
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()
+        _check_arguments(self, config, dataset)
         self.USER_ID = str(config["USER_ID_FIELD"])
         self.ITEM_ID = str(config["ITEM_ID_FIELD"])
         self.ITEM_SEQ = f"{self.ITEM_ID}{config['LIST_SUFFIX']}"
@@ -227,6 +239,7 @@ class KnowledgeRecommender(AbstractRecommender):
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()
+        _check_arguments(self, config, dataset)
         self.USER_ID = str(config["USER_ID_FIELD"])
         self.ITEM_ID = str(config["ITEM_ID_FIELD"])
         self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
@@ -264,6 +277,7 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
         super().__init__()
+        _check_arguments(self, config, dataset)
         self.USER_ID, self.ITEM_ID = str(config["USER_ID_FIELD"]), str(config["ITEM_ID_FIELD"])
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = int(config["embedding_size"])

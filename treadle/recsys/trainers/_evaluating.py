@@ -11,7 +11,8 @@ from torch import Tensor
 
 from treadle._saving import load_plain_state_dict
 from treadle.checkpoint.tracked import telling_misfit
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, DataError
+from treadle.recsys.dataset import Dataset
 from treadle.recsys.enums import EvaluatorType, ModelType
 from treadle.recsys.evaluation import EvaluationResult, Groups
 from treadle.recsys.evaluation.evaluator import Evaluator
@@ -129,6 +130,9 @@ class Evaluating(AbstractTrainer):
 
     def _prepare_evaluation(self, loader: Any, **options: Any) -> LoaderEvaluation:
         """Get ready to evaluate on a loader's data; what cannot be calculated is refused here."""
+        if isinstance(loader, Dataset):
+            got = type(loader).__name__
+            raise DataError(f"a {got} is no loader to evaluate on; pass one of those that data_preparation returns")
         dataset = getattr(loader, "dataset", None)
         if dataset is not None:
             loader.to(self.device)

@@ -33,7 +33,7 @@ class AbstractTrainer:
         device: Where this process trains.
 
     Raises:
-        ConfigError: The model comes first, or is a class.
+        ConfigError: The model comes first, or is a class; or the settings are a dict.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -85,6 +85,10 @@ def _check_order(trainer: str, config: Any, model: Any) -> None:
         raise ConfigError(
             f"{trainer}({type(config).__name__}, {type(model).__name__}): the settings come first, and the model "
             f"second: {trainer}(config, model)"
+        )
+    if type(config) is dict:
+        raise ConfigError(
+            f"{trainer}: settings are a Config, and this is a dict; write Config(model, dataset, config_dict=...)"
         )
     if isinstance(model, type):
         raise ConfigError(
