@@ -16,8 +16,10 @@ from treadle.errors import ConfigError, did_you_mean
 logger = logging.getLogger(__name__)
 NOTHING = ("none", "null", "~")
 LEAST = {"epochs": 0, "train_batch_size": 1, "eval_batch_size": 1, "MAX_ITEM_LIST_LENGTH": 1}
-PROGRAM_OPTIONS = frozenset({"config_files", "nproc", "ip", "port", "world_size", "group_offset"})
-"""What RecBole's program `run_recbole.py` reads of a command line for itself."""
+RESUME = "--resume="
+"""What the place of a run that a program goes on with begins with."""
+PROGRAM_OPTIONS = frozenset({"config_files", "nproc", "ip", "port", "world_size", "group_offset", "resume"})
+"""What RecBole's program `run_recbole.py` reads of a command line for itself, and what is no setting of a run."""
 OTHERS_PROGRAMS = frozenset(
     {"ipykernel_launcher.py", "ipykernel", "pytest", "py.test", "treadle", "cli", "doctest", "unittest"}
 )
@@ -172,17 +174,32 @@ def own_arguments(command: Sequence[str]) -> list[str]:
     >>> own_arguments(["train.py", "--epochs=5", "-v", "--model=BPR", "--nproc=2", "data"])
     ['--epochs=5', '--model=BPR']
     """
-    name, *arguments = command or [""]
-    parts = Path(name).parts
-    module = parts[-2] if parts[-1:] == ("__main__.py",) and len(parts) > 1 else None
-    if module in OTHERS_PROGRAMS or (parts[-1:] and parts[-1] in OTHERS_PROGRAMS):
+    if _is_others(command):
         return []
+    arguments = command[1:]
     settings = [text for text in arguments if _IS_SETTING.fullmatch(text)]
     taken = [text for text in settings if text[2:].partition("=")[0] not in PROGRAM_OPTIONS]
     left = [text for text in arguments if text not in settings]
     if left:
         logger.warning("%s on the command line are no settings, which are written --name=value; not used here", left)
     return taken
+
+
+def resumed_run(command: Sequence[str]) -> str | None:
+    """Return the run that a program is to go on with, by `--resume=FOLDER` among its arguments.
+
+    >>> resumed_run(["train.py", "--epochs=5", "--resume=saved/BPR"])
+    'saved/BPR'
+    """
+    given = [] if _is_others(command) else [text for text in command[1:] if text.startswith(RESUME)]
+    return given[-1][len(RESUME) :] if given else None
+
+
+def _is_others(command: Sequence[str]) -> bool:
+    """Return whether a command line is one of somebody else's program, which runs the code."""
+    parts = Path(command[0] if command else "").parts
+    module = parts[-2] if parts[-1:] == ("__main__.py",) and len(parts) > 1 else None
+    return module in OTHERS_PROGRAMS or bool(parts and parts[-1] in OTHERS_PROGRAMS)
 
 
 def parse_arguments(arguments: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from treadle._saving import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config
-from treadle.recsys.config_values import log_level, own_arguments
+from treadle.recsys.config_values import log_level, own_arguments, resumed_run
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.model_registry import get_model, registered_model
@@ -92,7 +92,8 @@ def run_recbole(
 ) -> dict[str, Any]:
     """Train a model and test it; what was found is printed, and returned.
 
-    Settings on the command line of the program, `--name=value`, go over files and dict, as in RecBole.
+    Settings on the command line of the program, `--name=value`, go over files and dict, as in RecBole; with
+    `--resume=FOLDER` it goes on with the run in that folder.
 
     Args:
         model: A model class, or its name.
@@ -107,6 +108,9 @@ def run_recbole(
     """
     config = Config(model, dataset, config_file_list, config_dict, argv=own_arguments(sys.argv))
     trainer, _, train_data, valid_data, test_data = build(config)
+    resumed = resumed_run(sys.argv)
+    if resumed is not None:
+        trainer.resume_checkpoint(resumed)
     result = fit_and_test(trainer, train_data, valid_data, test_data, saved=saved)
     if os.environ.get("RANK", "0") == "0":
         for name in ("best_valid_result", "test_result"):

@@ -1,6 +1,7 @@
 """The calls that most people begin with."""
 
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.recsys.trainer.runs import interactions, make, settings
 from treadle.checkpoint import read_file, write_file
 from treadle.cli.application import app
 from treadle.errors import CheckpointError, ConfigError, DataError, TreadleError
+from treadle.leaving import PreemptedExit
 from treadle.recsys import (
     Config,
     Recommender,
@@ -250,6 +252,35 @@ def test_settings_on_the_command_line_of_a_program_go_over_all_others(
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs=1", "--topk=[3]", "--valid_metric=NDCG@3", "--nproc=1"])
     assert call("BPR", "toy", config_dict=data) == expected
     assert set(expected["test_result"]) == {"recall@3", "ndcg@3", "mrr@3"}
+
+
+def test_a_program_goes_on_by_the_command_that_it_was_told_when_it_was_asked_to_leave(
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    plain = BPR.calculate_loss
+    leave_at = 0
+
+    def leaving(self: Any, interaction: Any) -> Any:
+        made.append(len(made))
+        if len(made) == leave_at:
+            signal.raise_signal(signal.SIGTERM)
+        return plain(self, interaction)
+
+    monkeypatch.setattr(BPR, "calculate_loss", leaving)
+    expected = run_recbole("BPR", "toy", config_dict=data)
+    steps, leave_at = len(made), 4
+    made.clear()
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(PreemptedExit, match="start the same command with --resume=") as left:
+        run_recbole("BPR", "toy", config_dict=data)
+    said = str(left.value).split("same command with ")[1].split(" to go on")[0]
+    monkeypatch.setattr(sys, "argv", ["train.py", said])
+    assert run_recbole("BPR", "toy", config_dict=data) == expected
+    assert len(made) == steps, "no step is made again"
+    monkeypatch.setattr(sys, "argv", ["train.py", "--resume=nowhere.pth"])
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint file nowhere\.pth"):
+        run_recbole("BPR", "toy", config_dict=data)
 
 
 # Files without a header ---------------------------------------------------------------------------------------

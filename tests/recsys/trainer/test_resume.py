@@ -357,8 +357,8 @@ def test_a_run_that_is_asked_to_leave_says_once_and_rightly_how_to_go_on(tmp_pat
         first.fit(verbose=True)
     folder = first.trainer.run_dir
     assert str(left.value) == (
-        f"saved step 4 in {folder}; start the same command with --resume {folder} to go on, or in a program call "
-        "resume_checkpoint with this folder before fit"
+        f"saved step 4 in {folder}; start the same command with --resume={folder} to go on, or in a loop of your "
+        "own call resume_checkpoint with this folder before fit"
     )
     assert capsys.readouterr().out.count("to go on") == 1
     # What it says leads on: to the end of a run that nobody asked to leave.

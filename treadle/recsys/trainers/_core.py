@@ -112,8 +112,8 @@ class RecsysCore(Trainer):
         if not options.resume:
             # The same command would begin a run of its own, in another folder.
             self.how_to_resume = (
-                f"start the same command with --resume {options.run_dir} to go on, or in a program call "
-                "resume_checkpoint with this folder before fit"
+                f"start the same command with --resume={options.run_dir} to go on, or in a loop of your "
+                "own call resume_checkpoint with this folder before fit"
             )
         # In a loop of the user's, the gradients of a process count by its rows: a short batch may not divide evenly.
         self.exchange.weigh = _weight_of_share
