@@ -98,6 +98,39 @@ def test_what_is_hidden_in_an_interpolation_is_found(run: Path, treadle: Treadle
     assert "'os.system' (hidden)" in said(done)
 
 
+PAIRS = {"_target_": "builtins.dict", "_args_": [[["_target_", "os.system"], ["command", "touch it-was-called"]]]}
+LATER = "\\${oc.create:'{_target_: os.system, command: touch it-was-called}'}"
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "name"),
+    [
+        ("treadle.engine.building.build_node", {"node": PAIRS}, "treadle.engine.building.build_node"),
+        ("treadle.engine.DefaultTrainer.build_model", {"cfg": PAIRS}, "treadle.engine.DefaultTrainer.build_model"),
+        ("treadle.engine.DefaultTrainer", {"cfg": {"train": {"output_dir": "x"}}}, "treadle.engine.DefaultTrainer"),
+        ("mine.parts.build", {"node": {"a": LATER}}, LATER[1:]),
+        ("mine.parts.build", {"node": [LATER]}, LATER[1:]),
+        ("mine.parts.build", {"node": {"_target_": "builtins.bytes", "_args_": [[36, 123]]}}, "builtins.bytes"),
+    ],
+)
+def test_what_would_call_more_than_can_be_seen_is_asked_about(
+    run: Path, treadle: Treadle, target: str, arguments: dict[str, Any], name: str
+) -> None:
+    with Path("mine/parts.py").open("a") as file:
+        file.write("\n\ndef build(node):\n    from treadle.config import instantiate\n\n    instantiate(node)\n")
+    spoil(run, target, **arguments)
+    done = treadle("eval", "runs/small", status=1)
+    assert f"{name!r} (model.dropout" in said(done)
+    assert nothing_ran()
+
+
+def test_a_lazy_call_out_of_pairs_is_not_made(run: Path, treadle: Treadle) -> None:
+    spoil(run, "torch.nn.Dropout", p=PAIRS)
+    done = treadle("eval", "runs/small", status=1)
+    assert "makes a lazy call of 'os.system' out of pairs; write it as a mapping with '_target_'" in said(done)
+    assert nothing_ran()
+
+
 def test_torch_treadle_and_the_code_of_the_working_folder_need_no_mark(run: Path, treadle: Treadle) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text[: text.rindex(COMMENT)])

@@ -31,7 +31,9 @@ HARMLESS = (
     "treadle.callback",
     "treadle.callbacks",
     "treadle.data",
-    "treadle.engine",
+    "treadle.engine.evaluation",
+    "treadle.engine.hooks",
+    "treadle.engine.metrics",
     "treadle.losses",
     "treadle.metrics",
     "treadle.optimizers",
@@ -39,9 +41,11 @@ HARMLESS = (
     "treadle.timm_schedule",
 )
 """Where the things are that call nothing but what they are given: layers, optimizers, schedules, data, evaluators."""
-FOLLOWING = ("treadle.engine.run_config", "treadle.engine.arguments")
-"""What is among them, and goes by names in the text that it is given."""
-PLAIN = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, range, slice})
+TRAINER = "trainer"
+"""Where a config names its trainer, which is given that config and no other."""
+PLAIN = frozenset({bool, int, float, complex, str, list, tuple, dict, set, frozenset, range, slice})
+"""What makes plain data of plain data; text of bytes would be text that nobody has seen."""
+INTERPOLATION = "${"
 _IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
 
 
@@ -62,13 +66,17 @@ class Allowed:
         self._elsewhere = None if run is None else _top_below(self._here, os.path.realpath(run))
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str):
-            return False
+        return isinstance(name, str) and self.permits(name, TRAINER)
+
+    def permits(self, name: str, where: str) -> bool:
+        """Whether what a config names at a place of it may be called there: a trainer only as that of the config."""
         if any(allow in (ANYTHING, name) for allow in self.names):
             return True
+        if INTERPOLATION in name:
+            return False
         if any(begins(name, allow) and stays_within(name, allow) for allow in self.names):
             return True
-        return self._is_known(name) and self._leads_to_known(name)
+        return self._is_known(name) and self._leads_to_known(name, where)
 
     def _is_known(self, name: str) -> bool:
         """Whether looking a name up runs nothing but torch, Treadle and the user's own code."""
@@ -80,7 +88,7 @@ class Allowed:
             return False  # a module that is called __main__ is a program, run when it is imported
         return parts[0] in ("torch", "treadle", "builtins") or self._is_own(_file_of(parts[0]))
 
-    def _leads_to_known(self, name: str) -> bool:
+    def _leads_to_known(self, name: str, where: str) -> bool:
         try:
             found = locate(name)
         except ConfigError:
@@ -90,10 +98,11 @@ class Allowed:
             return True
         if not isinstance(module, str):
             return False
-        full = f"{module}.{getattr(found, '__qualname__', '')}"
-        if any(begins(full, start) for start in FOLLOWING):
-            return False
         own = self._is_own(getattr(sys.modules.get(module), "__file__", None))
+        if isinstance(found, type) and issubclass(found, _trainer()):
+            # It builds what the config that it is given names, into the folder that this one names.
+            return where == TRAINER and (own or found is _trainer())
+        full = f"{module}.{getattr(found, '__qualname__', '')}"
         return own or any(begins(full, start) for start in HARMLESS)
 
     def has_file(self, file: str) -> bool:
@@ -109,8 +118,16 @@ class Allowed:
         return self._elsewhere is None or not _is_below(full, self._elsewhere)
 
 
+def _trainer() -> type:
+    from treadle.engine.default_trainer import DefaultTrainer
+
+    return DefaultTrainer
+
+
 def targets_of(config: Any) -> list[tuple[str, str]]:
     """Return where a config names something to be called, or looked up, and what; nothing is imported or called.
+
+    Text that will be resolved only when something is made of it may name anything, and is returned as it is.
 
     Raises:
         ConfigError: An interpolation refers to nothing.
@@ -121,13 +138,15 @@ def targets_of(config: Any) -> list[tuple[str, str]]:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the targets cannot be read: {str(error).splitlines()[0]}") from error
     found = list(_targets(plain(node), ""))
-    trainer = node.get("trainer") if hasattr(node, "get") else None
-    return [*found, ("trainer", trainer)] if isinstance(trainer, str) else found
+    trainer = node.get(TRAINER) if hasattr(node, "get") else None
+    return [*found, (TRAINER, trainer)] if isinstance(trainer, str) else found
 
 
 def _targets(value: Any, where: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, (list, tuple)):
         value = dict(enumerate(value))
+    if isinstance(value, (str, Path)) and INTERPOLATION in str(value):
+        yield where, str(value)
     if not isinstance(value, Mapping):
         return
     target = value.get(TARGET)

@@ -53,7 +53,7 @@ def ask_for_config(file: Path, allow: Sequence[str] | None, *, run: Path | None 
 
     allowed = Allowed(given, file.parent if run is None else run)
     named = [(where if where.isprintable() else repr(where), name) for where, name in targets_of(LazyConfig.load(file))]
-    unknown = [(where, name) for where, name in named if name not in allowed]
+    unknown = [(where, name) for where, name in named if not allowed.permits(name, where)]
     return [*given, *_agreed(file, unknown)] if unknown else given
 
 

@@ -89,11 +89,18 @@ def _made(call: DictConfig, target: Any, positional: Any, arguments: dict[str, A
     if later:
         return partial(target, *positional, **arguments)
     try:
-        return target(*positional, **arguments)
+        made = target(*positional, **arguments)
     except Exception as error:
         raise InstantiationError(
             f"{location(call)}: calling {title(target)} failed: {type(error).__name__}: {error}"
         ) from error
+    if target is dict and TARGET in made:
+        # Whoever looked through the config for what it calls, as the commands do, has not seen this one.
+        raise ConfigError(
+            f"{location(call)} makes a lazy call of {made[TARGET]!r} out of pairs; write it as a mapping with "
+            f"{TARGET!r}"
+        )
+    return made
 
 
 def _check_conversion(call: DictConfig, settings: dict[str, Any]) -> None:
