@@ -12,6 +12,8 @@ WALL_TIME = "wall_time"
 """As in `treadle.events.names`, which would load torch: a list of runs is there at once."""
 LONGEST = 2**20
 """Bytes of a line; what is longer was not written by a run."""
+ENDLESS = 64 * LONGEST
+"""Bytes after which the end of a line is looked for no longer: a file of holes may be larger than any disk."""
 BLOCK = 2**17
 """Bytes that are read at a time."""
 REMEMBERED = 256
@@ -66,21 +68,24 @@ class MetricLines:
             self.problem = f"{self._path.name} cannot be read: {error}"
 
     def _blocks(self, file: Any, unfinished: bool) -> Iterator[list[Row]]:
-        begun, too_long = b"", False
+        begun, too_long = b"", 0
         while block := file.read(BLOCK):
             *lines, rest = (begun + block).split(b"\n")
             taken = sum(map(len, lines)) + len(lines)
             if too_long and lines:
                 del lines[0]
                 self.skipped += 1
-                too_long = False
+                too_long = 0
             if taken:
                 self._advance(taken, (begun + block)[:taken])
             begun = rest
             if len(begun) > LONGEST:
                 # Its end is looked for, and nothing of it is kept.
                 self._advance(len(begun), begun)
-                begun, too_long = b"", True
+                too_long += len(begun)
+                begun = b""
+                if too_long > ENDLESS:
+                    raise UnreadableError(f"{self._path.name} has a line of more than {ENDLESS:,} bytes")
             rows = [row for row in map(self._row, lines) if row is not None]
             if rows:
                 yield rows

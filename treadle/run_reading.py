@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ UNFINISHED, UNREADABLE = "unfinished", "unreadable"
 MOST_VALUES = 20_000
 """Values of a config, aliases counted as often as they are used; no run has as many."""
 LARGEST_CONFIG, DEEPEST = 2**20, 100
+LONGEST_NUMBER = 300
+"""Characters of a number in a config: what is longer takes long to be read, and no page can hold it."""
 _POINTER = re.compile(r"[\w.+-]{1,200}")
 Found = TypeVar("Found")
 LONGEST_LOG = 20_000
@@ -247,6 +250,8 @@ def _config(run: Path) -> dict[str, Any]:
             """Merge nothing."""
 
     Plain.add_multi_constructor("!", _untagged)
+    for kind, construct in (("int", Plain.construct_yaml_int), ("float", Plain.construct_yaml_float)):
+        Plain.add_constructor(f"tag:yaml.org,2002:{kind}", partial(_number, construct))
     text = read_text(run / "config.yaml", most=LARGEST_CONFIG)
     if _depth(text) > DEEPEST:
         # The reader would take the square of it, in time.
@@ -282,6 +287,13 @@ def _require_few(content: Any) -> None:
             raise UnreadableError(f"config.yaml has more than {MOST_VALUES:,} values, or parts that hold themselves")
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         waiting += [(item, depth + 1) for item in inner]
+
+
+def _number(construct: Callable[[Any, Any], Any], loader: Any, node: Any) -> Any:
+    """Return the number that a node holds."""
+    if len(loader.construct_scalar(node)) > LONGEST_NUMBER:
+        raise UnreadableError(f"config.yaml has a number of more than {LONGEST_NUMBER} characters")
+    return construct(loader, node)
 
 
 def _untagged(loader: Any, suffix: str, node: Any) -> Any:

@@ -48,10 +48,26 @@ def line(**row: Any) -> bytes:
     return json.dumps(row).encode() + b"\n"
 
 
+def holes(name: str) -> Callable[[Path], None]:
+    def spoil(run: Path) -> None:
+        with (run / name).open("wb") as file:
+            file.truncate(2**42)
+
+    return spoil
+
+
 NESTED = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
     "NUL in last": (spoil_with("checkpoints/last", b"step\0"), "checkpoints/last names no checkpoint"),
     "a way out in last": (spoil_with("checkpoints/last", b"../../x"), "checkpoints/last names no checkpoint"),
+    "a file of holes": (holes("metrics.jsonl"), "metrics.jsonl has a line of more than 67,108,864 bytes"),
+    **{
+        f"a number that is too long, {number[:2]}..{number[-2:]}": (
+            spoil_with("config.yaml", f"train: {{a: {number}}}\n".encode()),
+            "config.yaml has a number of more than 300 characters",
+        )
+        for number in ("0x" + "F" * 20_000, "9" * 4_000, "1" + ":59" * 20_000, "1" + ":59" * 2_000 + ".5")
+    },
     "text as step": (
         spoil_with("metrics.jsonl", line(step="x", loss=1.0) + line(step=1, loss=2.0)),
         "metrics.jsonl has 1 line that is no metrics of a step",
