@@ -104,6 +104,17 @@ def test_a_folder_in_which_another_process_trains_is_refused_by_every_door(
     assert not is_occupied(run)
 
 
+def test_a_lock_that_somebody_removed_does_not_let_a_second_run_in(tmp_path: Path) -> None:
+    with held_by_another(tmp_path) as process:
+        (tmp_path / LOCK).unlink()
+        assert is_occupied(tmp_path)
+        with pytest.raises(CheckpointError, match=f"process {process} on .* trains in it"):
+            RunLock(tmp_path)
+        assert is_occupied(tmp_path)  # by a file that was made anew, too
+    assert not is_occupied(tmp_path)
+    RunLock(tmp_path).end("finished")
+
+
 class Another(TrainerCallback):
     """Starts another run in the folder of this one."""
 

@@ -32,6 +32,7 @@ from treadle.run_status import (
     made,
     may_live,
     recorded_status,
+    trains_without_lock,
     write_status,
 )
 
@@ -131,7 +132,7 @@ class RunLock:
                 error.strerror,
             )
             return None
-        if not _is_still(descriptor, self._run / LOCK):
+        if not _is_still(descriptor, self._run / LOCK) or trains_without_lock(before):
             return in_use(self._run)
         if before is not None and unfinished and before.host != platform.node():
             logger.warning(

@@ -89,12 +89,19 @@ def may_live(status: RunStatus) -> bool:
     return status.machine == machine() and began is not None and began == status.started
 
 
+def trains_without_lock(status: RunStatus | None) -> bool:
+    """Whether another process of this machine that said this still trains, though somebody removed its lock."""
+    if status is None or status.state != RUNNING or status.pid == os.getpid():
+        return False
+    return status.machine == machine() and may_live(status)
+
+
 def is_occupied(run: Path) -> bool:
     """Whether a process trains in the folder now."""
     try:
         descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return False
+        return trains_without_lock(recorded_status(run))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -105,7 +112,7 @@ def is_occupied(run: Path) -> bool:
         return status is not None and status.state == RUNNING and may_live(status)
     finally:
         os.close(descriptor)
-    return False
+    return trains_without_lock(recorded_status(run))
 
 
 @contextmanager
