@@ -18,6 +18,8 @@ URL = "mysql+pymysql://user:secretpw@db.example:3306/trials"
         (URL, "mysql+pymysql://user:***@db.example:3306/trials"),
         ("postgresql://:secretpw@host/x", "postgresql://:***@host/x"),
         ("postgresql://u:se@cret@host/x", "postgresql://u:***@host/x"),
+        ("postgresql://u:se/cret@host/x", "postgresql://u:***@host/x"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
         ("redis://host:6379/0", "redis://host:6379/0"),
         ("postgresql://u@host/x?password=secretpw&ssl=1", "postgresql://u@host/x?password=***&ssl=1"),
         ("sqlite:///trials.db", "sqlite:///trials.db"),

@@ -2,7 +2,7 @@
 
 import re
 
-_PASSWORD = re.compile(r"(?P<before>\b[a-zA-Z][\w+.-]*://[^\s/:@?#]*:)[^\s/]*(?=@)")
+_PASSWORD = re.compile(r"(?P<before>\b[a-zA-Z][\w+.-]*://[^\s/:@?#]*:)(?:[^\s/]*|(?!\d+/)[^\s@]*)(?=@)")
 _PARAMETER = re.compile(r"(?P<before>[?&](?:password|passwd|pwd|token|secret|api_key)=)[^\s&#]+", re.IGNORECASE)
 
 
@@ -11,6 +11,8 @@ def without_passwords(text: str) -> str:
 
     >>> without_passwords("mysql+pymysql://user:secret@host:3306/trials is not there")
     'mysql+pymysql://user:***@host:3306/trials is not there'
+    >>> without_passwords("postgresql://user:se/cret@host/trials")
+    'postgresql://user:***@host/trials'
     >>> without_passwords("http://host:8080/a@b")
     'http://host:8080/a@b'
     """

@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from treadle.checkpoint.claims import Budget, check_archive, check_tensors
+from treadle.checkpoint.claims import Budget, check_archive, check_sums, check_tensors
 from treadle.checkpoint.durable import replace_file
 from treadle.checkpoint.file import FORMAT, is_pickle, plain, read_file
 from treadle.checkpoint.pickled import bytes_claimed
@@ -62,11 +62,12 @@ def import_weights(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_claims(path: Path) -> None:
-    """Refuse a file that says it holds more than it can, before torch takes memory for it."""
+    """Refuse a file that says it holds more than it can, before torch takes memory for it, or that has changed."""
     size = path.stat().st_size
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             check_archive(archive, size)
+            check_sums(archive)
         return
     claimed = bytes_claimed(path)
     if claimed > size:

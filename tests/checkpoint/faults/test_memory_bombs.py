@@ -155,3 +155,26 @@ def test_a_file_of_torch_that_was_cut_or_changed_is_an_error_of_ours(tmp_path: P
             except CheckpointError as error:
                 refused += str(path) in str(error)
     assert refused > 100
+
+
+@pytest.mark.parametrize("reader", [import_torch, read_foreign, read_torch_file])
+def test_numbers_that_changed_in_a_file_of_torch_are_not_imported(
+    tmp_path: Path, reader: Callable[[Path], Any]
+) -> None:
+    path, weight = tmp_path / "weights.pt", torch.arange(1.0, 65.0)
+    torch.save({"weight": weight}, path)
+    content = path.read_bytes()
+    place = content.index(weight.numpy().tobytes())
+    path.write_bytes(content[: place + 7] + bytes([content[place + 7] ^ 1]) + content[place + 8 :])
+    with pytest.raises(CheckpointError, match=r"damaged.*Bad CRC-32"):
+        reader(path)
+
+
+def test_a_file_of_torch_without_checksums_is_imported(tmp_path: Path) -> None:
+    path, computes = tmp_path / "weights.pt", torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"weight": torch.arange(4.0)}, path)
+    finally:
+        torch.serialization.set_crc32_options(computes)
+    assert torch.equal(import_torch(path)["weight"], torch.arange(4.0))
