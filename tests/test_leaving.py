@@ -436,6 +436,46 @@ def test_an_evaluation_of_averaged_weights_is_not_broken_off_after_the_other_was
         assert resumed.run_history.get_metric_values(name) == whole.run_history.get_metric_values(name)
 
 
+class OwnEvaluation(Trainer):
+    """Evaluates by a loop of its own, over the data once or twice."""
+
+    passes, at, batches = 1, 0, 0
+
+    def _run_eval_epoch(self, valid_dl: Any, is_intermediate: bool = False) -> None:
+        self.model.eval()
+        for number in range(self.passes):
+            total = 0.0
+            for batch in valid_dl:
+                self.batches += 1
+                if self.batches == self.at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                total += float(self.calculate_eval_batch_loss(batch)["loss"].detach())
+            self.run_history.update_metric(f"own_{number}", total)
+
+
+@pytest.mark.parametrize(("passes", "at", "seen"), [(1, 7, 7), (2, 12, 12), (2, 17, 20)])
+def test_an_evaluation_of_ones_own_is_broken_off_until_it_has_recorded_something(
+    tmp_path: Path, passes: int, at: int, seen: int
+) -> None:
+    def run(name: str, at: int = 0) -> OwnEvaluation:
+        trainer = make_trainer(tmp_path / name, kind=OwnEvaluation)
+        trainer.passes, trainer.at = passes, at
+        trainers.append(trainer)
+        trainer.train(samples(), num_epochs=3, per_device_batch_size=8, eval_dataset=samples(40), resume="auto")
+        return trainer
+
+    trainers: list[OwnEvaluation] = []
+    whole = run("whole")
+    with pytest.raises(PreemptedExit, match="saved step"):
+        run("run", at)
+    assert trainers[-1].batches == seen  # each pass has five batches
+    assert_same_run(run("run"), whole)
+    assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
+    for number in range(passes):
+        values = whole.run_history.get_metric_values(f"own_{number}")
+        assert trainers[-1].run_history.get_metric_values(f"own_{number}") == values
+
+
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, PreemptedExit), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_at_the_end_of_a_run_is_not_swallowed(
     tmp_path: Path, number: int, expected: type[BaseException]

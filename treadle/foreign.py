@@ -8,6 +8,7 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import LossTracker
+from treadle.leaving import LeavableEvaluation, leaving_in
 from treadle.loss_items import IGNORED, criterion_of
 from treadle.precision import OwnForward
 from treadle.progress import Progress
@@ -243,7 +244,11 @@ class ForeignRun:
 
 
 def guard_evaluation(kind: type["Trainer"]) -> None:
-    """Have a `_run_eval_epoch` that a user wrote leave alone what is training's: its losses, modes and generators."""
+    """Have a `_run_eval_epoch` that a user wrote leave alone what is training's: its losses, modes and generators.
+
+    It can be broken off where it goes through the run's evaluation data, until it has recorded something, which would
+    be there twice when it is made again. On several processes nobody knows whether all of them have as many batches.
+    """
     own = vars(kind).get("_run_eval_epoch")
     if own is None:
         return
@@ -252,9 +257,25 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
-            with trainer.single_precision, trainer._looking(), own_forward(trainer):
+            with trainer.single_precision, trainer._looking(), own_forward(trainer), leaving_in(_own_leavable(trainer)):
                 return own(trainer, *args, **kwargs)
         finally:
             trainer._loss_tracker = tracker
 
     setattr(kind, "_run_eval_epoch", run_eval_epoch)  # noqa: B010 - mypy knows it as a method
+
+
+def _own_leavable(trainer: "Trainer") -> LeavableEvaluation | None:
+    """Return how an evaluation that a user wrote is broken off; None if it is not."""
+    if trainer._leavable is None or trainer.processes.distributed:
+        return None
+    before = _recorded(trainer)
+    return LeavableEvaluation(
+        lambda: trainer.is_asked_to_leave() and _recorded(trainer) == before, trainer.processes, None, 1
+    )
+
+
+def _recorded(trainer: "Trainer") -> dict[str, int]:
+    """Return how many values each metric has."""
+    history = trainer.run_history
+    return {name: len(history.get_metric_values(name)) for name in history.get_metric_names()}

@@ -25,6 +25,7 @@ from treadle.data.sequences import Repeated, every_nth, with_own_randomness
 from treadle.data.source_state import SourceState
 from treadle.data.waiting import Waiting
 from treadle.errors import DataError
+from treadle.leaving import after_evaluated_batch
 
 logger = logging.getLogger(__name__)
 
@@ -415,6 +416,9 @@ class Stream:
             for batch in other.rest():
                 self._samples_beside += size_of(batch)
                 yield batch
+                if self._evaluation:
+                    # In a loop of the user's: an evaluation of our own looks for itself.
+                    after_evaluated_batch()
             if not other.drawn and isinstance(other.source, Iterator):
                 raise DataError(
                     f"the {self.name} data is an iterator that has been read; pass what begins anew each time"

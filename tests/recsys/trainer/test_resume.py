@@ -16,9 +16,10 @@ from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, in
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, read_file
 from treadle.errors import CheckpointError, DataError
-from treadle.leaving import PreemptedExit
+from treadle.leaving import PreemptedExit, after_evaluated_batch
 from treadle.recsys import Trainer
-from treadle.recsys.trainers import model_file
+from treadle.recsys.evaluation import full_ranking, sampled_ranking
+from treadle.recsys.trainers import evaluating, model_file
 from treadle.recsys.trainers._core import RecsysCore
 from treadle.trainer import Trainer as CoreTrainer
 
@@ -409,3 +410,42 @@ def test_a_checkpoint_that_knows_of_a_best_model_is_written_after_its_file(
     run.fit()
     steps = len(run.train)
     assert there[:2] == [(0, False), (steps, True)]
+
+
+SAMPLED = {"eval_args": {"mode": "uni10"}}
+LABELLED = {"eval_args": {"mode": "labeled"}, "metrics": ["RMSE"], "valid_metric": "RMSE", "LABEL_FIELD": "rating"}
+
+
+@pytest.mark.parametrize("given", [{}, SAMPLED, LABELLED], ids=["full", "sampled", "labelled"])
+def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    evaluated: list[int] = []
+    at = 0
+
+    def batch_evaluated() -> None:
+        evaluated.append(1)
+        if len(evaluated) == at:
+            signal.raise_signal(signal.SIGTERM)
+        after_evaluated_batch()
+
+    for module in (full_ranking, sampled_ranking, evaluating):
+        monkeypatch.setattr(module, "after_evaluated_batch", batch_evaluated)
+    monkeypatch.setattr(full_ranking, "users_at_once", lambda *_: 5)
+    monkeypatch.setattr(sampled_ranking, "users_at_once", lambda *_: 5)
+    make_run = partial(make, tmp_path, eval_batch_size=12, **given)
+    whole_run = make_run(run_dir=str(tmp_path / "whole"))
+    whole_run.fit()
+    each = len(evaluated) // 3
+    assert each > 2
+
+    evaluated.clear()
+    at = each + 2
+    with pytest.raises(PreemptedExit, match="saved step"):
+        make_run(run_dir=str(tmp_path / "cut")).fit()
+    assert len(evaluated) == at
+    resumed = make_run(run_dir=str(tmp_path / "cut"))
+    resumed.fit()
+    assert len(evaluated) == at + 2 * each
+    assert_same_training(resumed.trainer, whole_run.trainer)
+    assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
+from treadle.leaving import after_evaluated_batch
 from treadle.parallel import Processes
 from treadle.recsys.evaluation.breakdown import RankedBlock
 from treadle.recsys.evaluation.groups import Groups
@@ -96,6 +97,7 @@ class FullRanking:
         with true_fp32(self.device):
             for start, stop in self._chunks():
                 state.add(self._ranked(scorer, start, stop))
+                after_evaluated_batch()
         return state
 
     def _chunks(self) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
+from treadle.leaving import after_evaluated_batch
 from treadle.parallel import Processes
 from treadle.recsys.evaluation.breakdown import RankedBlock
 from treadle.recsys.evaluation.full_ranking import check_plan, first_items
@@ -119,6 +120,7 @@ class SampledRanking:
                 if self.plan.of_kind("labelled"):
                     users = self.users[self._candidates.rows[stretch]]
                     rows.update(scores, self._labels[stretch], users)
+                after_evaluated_batch()
         return state, rows
 
     def _most_users(self) -> int:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from torch.optim import Optimizer
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError, LossError
+from treadle.leaving import leaving_in
 from treadle.phase import LossVerb, Phase, held_by
+from treadle.progress import AFTER_EPOCH
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
@@ -320,6 +323,21 @@ class RecsysCore(Trainer):
         """Have the epoch evaluated, judged and saved."""
         if self._epoch_end is not None:
             self._epoch_end(self.progress.epoch)
+        self.progress.evaluation = 0
+
+    @property
+    def is_evaluated_late(self) -> bool:
+        """Whether the run was saved inside the evaluation of this epoch, which is all that is left of it."""
+        return self.progress.evaluation == AFTER_EPOCH
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let the evaluation of an epoch be broken off when the run is asked to leave, and be made when it goes on.
+
+        On several processes it is not: nobody knows how many batches a method of the user's evaluates on each.
+        """
+        with self._evaluating(AFTER_EPOCH), leaving_in(None if self.processes.distributed else self._leavable):
+            yield
 
     # Loops of the user's ------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError, DataError
+from treadle.leaving import after_evaluated_batch
 from treadle.parallel import Processes
 from treadle.recsys.config import Config
 from treadle.recsys.dataset import Dataset
@@ -228,6 +229,7 @@ class LoaderEvaluation:
                 scores = self._scores.model.predict(interaction)
             owners = interaction[users] if users is not None and users in interaction else None
             rows.update(scores, interaction[label], owners)
+            after_evaluated_batch()
         rows.reduce(processes)
         return rows.result()
 

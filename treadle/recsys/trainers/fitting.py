@@ -81,8 +81,9 @@ class Fitting:
     def epoch_end(self, epoch: int) -> None:
         """Report the loss of an epoch; evaluate if it is time, judge, save, and stop if it is no use to go on."""
         assert self.core is not None
-        self._report_loss(epoch, self.core.losses, self.core.seconds)
-        self._trainer._after_epoch(epoch, saved=self._saved)
+        if not self.core.is_evaluated_late:
+            self._report_loss(epoch, self.core.losses, self.core.seconds)
+            self._trainer._after_epoch(epoch, saved=self._saved)
         if not self.evaluates:
             self._save_without_evaluation(epoch)
             if self._callback_fn is not None:
@@ -134,7 +135,8 @@ class Fitting:
         assert core is not None
         began = time.perf_counter()
         check = trainer._valid_epoch
-        found = check(self._valid_data, **accepted(check, show_progress=self._show_progress))
+        with core.evaluating():
+            found = check(self._valid_data, **accepted(check, show_progress=self._show_progress))
         score, result = checked_validation(found, f"{type(trainer).__name__}._valid_epoch")
         seconds = time.perf_counter() - began
         judgement = early_stopping(
