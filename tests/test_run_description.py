@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
 from tests.interrupting import CutAt, CutError, make_trainer, samples
 from treadle.errors import CheckpointError
@@ -22,6 +22,24 @@ def model(activation: Callable[[], nn.Module] = nn.ReLU, rate: float = 0.1) -> n
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(2, 4), activation(), nn.Dropout(rate), nn.Linear(4, 1))
+
+
+def partly_frozen() -> nn.Module:
+    made = model()
+    made[0].requires_grad_(False)  # type: ignore[operator]
+    return made
+
+
+class Scaled(nn.Module):
+    """A model that calculates with a number of its own."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.inside = model()
+        self.scale = scale
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.inside(inputs) * self.scale
 
 
 class Rows(Dataset[Any]):
@@ -49,8 +67,9 @@ def lines_of_a_resume(
     def start(options: dict[str, Any], *callbacks: Any) -> Any:
         options = {"build": model, "data": samples(), "eval_data": samples(8), **options}
         data, evaluated = options.pop("data"), options.pop("eval_data")
+        training = {name: options.pop(name) for name in ("gradient_clip_value", "collate_fn") if name in options}
         trainer = make_trainer(run, *callbacks, **options)
-        trainer.train(data, 2, save_every=2, resume="auto", eval_dataset=evaluated)
+        trainer.train(data, 2, save_every=2, resume="auto", eval_dataset=evaluated, **training)
         return trainer
 
     with pytest.raises(CutError):
@@ -121,6 +140,26 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
             "the module '2' was Dropout(p=0.1, inplace=False) and is Dropout(p=0.5, inplace=False) now; the run goes "
             "on with the new one"
         ],
+    ),
+    "an attribute of a model of one's own": (
+        {"build": Scaled},
+        {"build": partial(Scaled, 3.0)},
+        ["scale: 1.0 when the run was saved, 3.0 now; it goes on with that"],
+    ),
+    "which weights learn": (
+        {},
+        {"build": partly_frozen},
+        ["weights that learn: 4 (16d71f8d) when the run was saved, 2 (fbb8cbe6) now; it goes on with that"],
+    ),
+    "the bound of gradients": (
+        {},
+        {"gradient_clip_value": 0.5},
+        ["gradient_clip_value: None when the run was saved, 0.5 now; it goes on with that"],
+    ),
+    "how samples are joined": (
+        {},
+        {"collate_fn": default_collate},
+        ["collate_fn: None when the run was saved, default_collate now; it goes on with that"],
     ),
     "the seed": (
         {"seed": 1},

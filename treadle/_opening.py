@@ -24,7 +24,7 @@ from treadle.metrics_file import MetricsFile
 from treadle.parallel.peers import Peers
 from treadle.provenance import files_named, origin
 from treadle.resplitting import Split, batch_identity
-from treadle.run_description import describe_run, told_changes
+from treadle.run_description import describe_loss, describe_run, told_changes
 from treadle.run_folder import RunFolder
 from treadle.schedules.extending import SCHEDULED, fit_schedule
 
@@ -175,7 +175,13 @@ class Opening(SetUp):
         }
         data = {name: getattr(stream, "dataset", dataset) for name, (stream, dataset) in given.items()}
         verbs = [verb for verb in (getattr(type(self), "calculate_train_batch_loss", None),) if verb is not None]
-        return describe_run(self.model, self.loss_func, seed=self.seed, data=data, verbs=verbs)
+        settings = {
+            "gradient_clip_value": self.settings.clip_value,
+            "clip_norm": self.settings.clip_norm,
+            # What a partial binds is often an object that shows itself by its place in memory.
+            "collate_fn": describe_loss(getattr(self.collate_fn, "func", self.collate_fn)),
+        }
+        return describe_run(self.model, self.loss_func, seed=self.seed, data=data, verbs=verbs, settings=settings)
 
     def _is_scheduled(self) -> bool:
         """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""

@@ -22,7 +22,13 @@ MOST_ITEMS = 100_000
 
 
 def describe_run(
-    model: nn.Module, loss: Any, *, seed: int | None, data: Mapping[str, Any], verbs: Iterable[Callable[..., Any]] = ()
+    model: nn.Module,
+    loss: Any,
+    *,
+    seed: int | None,
+    data: Mapping[str, Any],
+    verbs: Iterable[Callable[..., Any]] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return, as plain data, what a run is made of.
 
@@ -32,6 +38,7 @@ def describe_run(
         seed: The seed that the trainer was given.
         data: Data sets by what they are for.
         verbs: Methods that may be the user's, such as the one that calculates the loss.
+        settings: What else decides what comes out, by name.
     """
     own = {verb.__qualname__: code_of(verb) for verb in verbs if not _is_ours(verb)}
     return {
@@ -40,6 +47,7 @@ def describe_run(
         "seed": seed,
         "data": {name: rows_of(dataset) for name, dataset in data.items()},
         "code": {**own, **_forwards(model)},
+        "settings": {**(settings or {}), "weights that learn": _learning(model), **_attributes(model)},
     }
 
 
@@ -77,6 +85,21 @@ def describe_modules(model: nn.Module) -> dict[str, str]:
     """
     leaves = [(name, module) for name, module in model.named_modules() if next(module.children(), None) is None]
     return {name.replace("_orig_mod.", "").replace("_orig_mod", ""): _shown(module) for name, module in leaves}
+
+
+def _attributes(model: nn.Module) -> dict[str, Any]:
+    """Return the plain attributes of every module that is not torch's: what its author calculates with."""
+    found = {}
+    for name, module in model.named_modules():
+        if type(module).__module__.partition(".")[0] != "torch":
+            given = {key: value for key, value in sorted(vars(module).items()) if _is_setting(key, value)}
+            found |= {f"{name}.{key}".removeprefix("."): value for key, value in given.items()}
+    return found
+
+
+def _learning(model: nn.Module) -> str:
+    learning = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return f"{len(learning)} ({zlib.crc32(' '.join(sorted(learning)).encode()):08x})"
 
 
 def _shown(module: nn.Module) -> str:
@@ -208,6 +231,10 @@ def told_changes(saved: Mapping[str, Any], present: Mapping[str, Any], *, same_p
             "the checkpoint, so that the new seed has no effect"
         )
     lines += _changed_modules(_mapping(saved, "modules"), present["modules"])
+    for name, value in _mapping(saved, "settings").items():
+        if name in present["settings"] and not _is_same(present["settings"][name], value):
+            now = present["settings"][name]
+            lines.append(f"{name}: {value} when the run was saved, {now} now; it goes on with that")
     for name, rows in _mapping(saved, "data").items():
         if rows is not None and present["data"].get(name) not in (None, rows):
             lines.append(f"the rows of the {name} data are not those of when the run was saved; it goes on with these")
@@ -218,6 +245,11 @@ def told_changes(saved: Mapping[str, Any], present: Mapping[str, Any], *, same_p
             f"the code of {', '.join(sorted(changed))} is not that of when the run was saved; it goes on with this"
         )
     return lines
+
+
+def _is_same(present: Any, saved: Any) -> bool:
+    # nan is no other value than nan.
+    return bool(present == saved) or repr(present) == repr(saved)
 
 
 def _mapping(saved: Mapping[str, Any], name: str) -> dict[str, Any]:

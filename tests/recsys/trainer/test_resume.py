@@ -433,7 +433,7 @@ def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_i
         monkeypatch.setattr(module, "after_evaluated_batch", batch_evaluated)
     monkeypatch.setattr(full_ranking, "users_at_once", lambda *_: 5)
     monkeypatch.setattr(sampled_ranking, "users_at_once", lambda *_: 5)
-    make_run = partial(make, tmp_path, eval_batch_size=12, **given)
+    make_run = partial(make, tmp_path, eval_batch_size=8, **given)
     whole_run = make_run(run_dir=str(tmp_path / "whole"))
     whole_run.fit()
     each = len(evaluated) // 3
