@@ -31,6 +31,8 @@ class Running(Opening):
 
     how_to_resume = "start the same command to go on"
     """What a run that was asked to leave says after where it is saved."""
+    leaves_by_itself = True
+    """Whether `train` leaves where a signal came at its end; a door that has more to do then leaves after that."""
 
     @property
     def is_cut_short(self) -> bool:
@@ -310,6 +312,17 @@ class Running(Opening):
             message = f"saved step {self.progress.step} in {self.run_dir}; {self.how_to_resume}"
             self.print(message)
             self.this_run.stop.leave(number, message)
+
+    def leave_after_end(self) -> None:
+        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            PreemptedExit: It was SIGTERM or SIGUSR1.
+        """
+        self.this_run.stop.leave_after_end(
+            f"the run in {self.run_dir} had come to its end, at step {self.progress.step}"
+        )
 
     def _roll_back(self, request: RollBack) -> None:
         """Go back to the last checkpoint before the bad step, whose data will be skipped.

@@ -141,9 +141,8 @@ class Trainer(Attempting):
         signals = self.this_run.stop.heeding_signals(can_save=self.run_dir is not None)
         with alone, self.storage, signals, exactly, self.single_precision, self._saving_memory():
             result = self._run()
-        self.this_run.stop.leave_after_end(
-            f"the run in {self.run_dir} had come to its end, at step {self.progress.step}"
-        )
+        if self.leaves_by_itself:
+            self.leave_after_end()
         return result
 
     def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:

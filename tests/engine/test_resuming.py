@@ -23,6 +23,7 @@ from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
 from treadle.leaving import PreemptedExit
 from treadle.precision import LossScaling
+from treadle.run_status import read_status
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -498,3 +499,13 @@ def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_i
     for own, other in zip(weights(resumed), weights(whole), strict=True):
         assert torch.equal(own, other)
     assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
+
+
+def test_a_run_asked_to_leave_at_its_end_is_over_and_leaves(tmp_path: Path) -> None:
+    trainer = DefaultTrainer(config(tmp_path))
+    trainer.register_hooks([hooks.CallbackHook(after_train=lambda _: os.kill(os.getpid(), signal.SIGTERM))])
+    with pytest.raises(PreemptedExit, match="had come to its end"):
+        trainer.train()
+    status = read_status(tmp_path)
+    assert status is not None
+    assert status.state == "finished"

@@ -112,6 +112,8 @@ class EngineCore(Splitting):
         "ignored, which treadle.loss_items.items_in(loss_func, targets) gives"
     )
 
+    leaves_by_itself = False
+
     def __init__(self, face: "TrainerBase", plan: StepPlan, options: CoreOptions) -> None:
         self.plan, self.options = plan, options
         self.fetch_began = self.data_time = 0.0

@@ -21,6 +21,7 @@ from treadle.recsys import Trainer
 from treadle.recsys.evaluation import full_ranking, sampled_ranking
 from treadle.recsys.trainers import evaluating, model_file
 from treadle.recsys.trainers._core import RecsysCore
+from treadle.run_status import read_status
 from treadle.trainer import Trainer as CoreTrainer
 
 EVERY_STEP = {"save_every": "1 step"}
@@ -449,3 +450,20 @@ def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_i
     assert len(evaluated) == at + 2 * each
     assert_same_training(resumed.trainer, whole_run.trainer)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
+
+
+class AskedAtTheEnd(TrainerCallback):
+    """Has the process asked to leave when the run is over."""
+
+    def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_run_asked_to_leave_at_its_end_keeps_its_model_and_leaves(tmp_path: Path) -> None:
+    run = make(tmp_path, "BPR", AskedAtTheEnd(), run_dir=str(tmp_path / "run"))
+    with pytest.raises(PreemptedExit, match="had come to its end"):
+        run.trainer.fit(run.train, verbose=False)  # without data for validation the last model is kept at the end
+    assert Path(run.trainer.saved_model_file).is_file()
+    status = read_status(tmp_path / "run")
+    assert status is not None
+    assert status.state == "finished"

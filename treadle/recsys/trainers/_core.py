@@ -75,6 +75,7 @@ class RecsysCore(Trainer):
         seconds: How long its training took.
     """
 
+    leaves_by_itself = False
     LOG_EVERY = "1 epoch"
     """How often metrics are logged."""
     ITEMS_REMEDY = (
