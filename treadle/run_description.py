@@ -89,7 +89,7 @@ def describe_modules(model: nn.Module) -> dict[str, str]:
 
 def _attributes(model: nn.Module) -> dict[str, Any]:
     """Return the plain attributes of every module that is not torch's: what its author calculates with."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, module in model.named_modules():
         if type(module).__module__.partition(".")[0] != "torch":
             given = {key: value for key, value in sorted(vars(module).items()) if _is_setting(key, value)}

@@ -50,6 +50,7 @@ def test_a_layer_of_torch_that_is_given_an_open_value_says_what_to_write(name: s
         lambda size: [None][size],
         list,
         lambda size: nn.Parameter(torch.empty(size * 2)),
+        nas.value_of,
     ],
 )
 def test_the_value_cannot_be_read_before_a_model_has_it(use: Any) -> None:

@@ -372,8 +372,15 @@ def to_float(operand: Any) -> Expression:
 
 
 def value_of(value: Any) -> Any:
-    """Return the value in force of an expression, and anything else as it is."""
-    return value.value() if isinstance(value, Expression) else value
+    """Return the value in force of an expression, and anything else as it is.
+
+    Raises:
+        ConfigError: It is asked for where a model is being built, which would keep the value of the defaults.
+    """
+    if not isinstance(value, Expression):
+        return value
+    value._require_forward()
+    return value.value()
 
 
 def expressions_in(value: Any) -> list[Expression]:
