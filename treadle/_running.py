@@ -263,11 +263,11 @@ class Running(Opening):
     def _evaluate_run(self, when: int) -> None:
         """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
         length = getattr(self._eval_dataloader, "length", None)
-        with self._evaluating(when, length), local_updates() if when == AFTER_STEP else nullcontext():
+        with self._in_evaluation(when, length), local_updates() if when == AFTER_STEP else nullcontext():
             self._run_eval_epoch(self._eval_dataloader, **({"is_intermediate": True} if when == AFTER_STEP else {}))
 
     @contextmanager
-    def _evaluating(self, when: int, length: int | None = None) -> Iterator[None]:
+    def _in_evaluation(self, when: int, length: int | None = None) -> Iterator[None]:
         """Let the evaluation in the block be broken off when the run is asked to leave, and be made when it goes on."""
         self.progress.evaluation = when
         self.parallel.share_buffers(self.model)

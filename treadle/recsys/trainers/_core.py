@@ -337,7 +337,7 @@ class RecsysCore(Trainer):
 
         On several processes it is not: nobody knows how many batches a method of the user's evaluates on each.
         """
-        with self._evaluating(AFTER_EPOCH), leaving_in(None if self.processes.distributed else self._leavable):
+        with self._in_evaluation(AFTER_EPOCH), leaving_in(None if self.processes.distributed else self._leavable):
             yield
 
     # Loops of the user's ------------------------------------------------------------------------------------
