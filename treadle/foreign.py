@@ -271,7 +271,7 @@ def _own_leavable(trainer: "Trainer") -> LeavableEvaluation | None:
         return None
     before = _recorded(trainer)
     return LeavableEvaluation(
-        lambda: trainer.is_asked_to_leave() and _recorded(trainer) == before, trainer.processes, None, 1
+        lambda: trainer.this_run.stop.is_asked_to_leave() and _recorded(trainer) == before, trainer.processes, None, 1
     )
 
 
