@@ -41,6 +41,16 @@ class Sticky(IterableDataset[Any]):
         self.start = int(state["place"])
 
 
+class Spread(Sticky):
+    """The same, each sample by one of the workers."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        worker = torch.utils.data.get_worker_info()
+        for sample in super().__iter__():
+            if worker is None or sample["x"] % worker.num_workers == worker.id:
+                yield sample
+
+
 class Ready(Sticky):
     """The same in batches."""
 
@@ -97,6 +107,7 @@ WITH_WORKERS: dict[str, Callable[[], Any]] = {
     "a stream": lambda: stateful(streamed(), num_workers=1, persistent_workers=True),
     "a stream that is shuffled": lambda: stateful(streamed(buffer=4), num_workers=1),
     "an iterable whose state sticks": lambda: stateful(Sticky(), num_workers=1, persistent_workers=True),
+    "the same by two workers": lambda: stateful(Spread(), num_workers=2, persistent_workers=True),
     "an iterable that counts its epochs": lambda: stateful(CountsEpochs(), num_workers=1, persistent_workers=True),
 }
 
@@ -141,6 +152,32 @@ def test_every_epoch_after_a_resume_is_whole_with_workers_that_keep_the_place(na
         stream.close()
         assert before + list(three_epochs(other)) == whole
         other.close()
+
+
+class Told(Sticky):
+    """Writes down what it is told, and what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.calls.append(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        self.calls.append("place")
+        return super().state_dict()
+
+
+def test_a_source_knows_its_epoch_before_it_is_asked_for_its_place() -> None:
+    """Torchdata's loader starts workers when it is asked, and these begin to read."""
+    data = Told()
+    stream = stream_of(DataLoader(data, batch_size=3))
+    stream.begin(1)
+    data.calls.clear()
+    stream.begin(2)
+    stream.has_next()
+    assert data.calls[:2] == [2, "place"]
 
 
 @pytest.mark.parametrize("name", list(SOURCES))

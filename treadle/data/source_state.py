@@ -35,6 +35,9 @@ class SourceState:
     def __init__(self, source: Any, holder: Any) -> None:
         self.source, self._holder = source, holder
         self._in_workers = getattr(source, "num_workers", 0) > 0
+        # Workers that are started for every pass copy the data set that is here, where no state was ever loaded.
+        of_torchdata = self._in_workers and hasattr(source, "next_iter_state")
+        self._begins_anew = of_torchdata and not source.persistent_workers
         # What may stick: of a loader only its data set, and only where it is in this process.
         kept = source.dataset if isinstance(source, DataLoader) else holder
         self._keeper: Any = kept if hasattr(kept, "state_dict") and not self._in_workers else None
@@ -133,6 +136,10 @@ class SourceState:
         if not self._loaded:
             return self._open()
         self._loaded = False
+        if self._begins_anew:
+            self.source.next_iter_state = self.source._iterator = None
+            self.source._initial_iter_for_state_dict = False
+            return self._open()
         generators = RandomState()
         before = generators.state_dict()
         cut_at, self._cut_at = self._cut_at, _UNKNOWN
@@ -143,7 +150,7 @@ class SourceState:
         if place is _UNKNOWN:
             # Torchdata's loader may have been saved knowing that its data is at the end, and ends once more.
             batches, place = self._first()
-        if place is _UNKNOWN or is_same(place, self._after_entering):
+        if place is _UNKNOWN or _sticks(place, self._after_entering):
             self._go_to_beginning()
         elif cut_at is _UNKNOWN:
             return batches
@@ -158,10 +165,14 @@ class SourceState:
         return self._open()
 
     def _first(self) -> tuple[Iterator[Batch], Any]:
-        """Open the source; return its batches, and where it stands behind the first of them, if there is one."""
+        """Open the source; return its batches, and where each worker stands behind its first, if there is one."""
         batches = self._open()
-        first = next(batches, _UNKNOWN)
-        return (batches, _UNKNOWN) if first is _UNKNOWN else (chain([first], batches), self._place())
+        first: list[Batch] = []
+        places: dict[Any, Any] = {}
+        while len(first) < self._workers and (batch := next(batches, _UNKNOWN)) is not _UNKNOWN:
+            first.append(batch)
+            self._note_place(places)
+        return chain(first, batches), places or _UNKNOWN
 
     @property
     def is_read_out(self) -> bool:
@@ -182,10 +193,17 @@ class SourceState:
         return batches
 
     def _noting_first(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            if self._after_entering is _UNKNOWN:
-                self._after_entering = self._place()
+        places: dict[Any, Any] = {}
+        self._after_entering = places
+        for number, batch in enumerate(batches):
+            if number < self._workers:
+                self._note_place(places)
             yield batch
+
+    @property
+    def _workers(self) -> int:
+        """How many of them keep a place of their own."""
+        return self.source.num_workers if self._in_workers else 1
 
     def _place(self) -> Any:
         """Return where the data set stands, whoever has it."""
@@ -194,6 +212,14 @@ class SourceState:
         state = self._holder.state_dict()
         # Of torchdata's loader: the rest counts what the loader gave, which is no part of the data set's place.
         return state.get("_snapshot", state).get("_worker_snapshots", state)
+
+    def _note_place(self, places: dict[Any, Any]) -> None:
+        """Put the place behind the batch that was given last into `places`, by the worker that it came from."""
+        place, worker = self._place(), None
+        if self._in_workers and "_snapshot" in (state := self._holder.state_dict()):
+            worker = f"worker_{state['_snapshot']['_last_yielded_worker_id']}"
+            place = place[worker]
+        places.setdefault(worker, place)
 
     def _remember_beginning(self) -> None:
         if self._fresh is _UNKNOWN and self._keeper is not None:
@@ -208,6 +234,13 @@ class SourceState:
 
 
 _UNKNOWN = object()
+
+
+def _sticks(places: dict[Any, Any], after_entering: Any) -> bool:
+    """Whether any worker stands where it stood behind the first batch after its state was loaded."""
+    if after_entering is _UNKNOWN:
+        return False
+    return any(is_same(place, after_entering[worker]) for worker, place in places.items() if worker in after_entering)
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -200,6 +200,11 @@ class Stream:
         self._end = None if self.sampler is None else self.length
         self._source_state = None
         self._read_out = False
+        if self.sampler is None:
+            # Before anybody asks for the place: that may start workers, which read at once.
+            numbered = self.source if hasattr(self.source, "set_epoch") else self.dataset
+            if hasattr(numbered, "set_epoch"):
+                numbered.set_epoch(epoch)
 
     def begin_again(self) -> None:
         """Begin another pass over the epoch, in an order of its own where it is shuffled."""
@@ -267,9 +272,6 @@ class Stream:
 
     def _open_sequence(self) -> Iterator[Batch]:
         """Begin a source that can only be read from its start, and go forward to the place in it."""
-        numbered = self.source if hasattr(self.source, "set_epoch") else self.dataset
-        if hasattr(numbered, "set_epoch"):
-            numbered.set_epoch(self.epoch)
         batches: Iterator[Batch]
         seed = fold_seed(self._seed, 2, self.epoch, *([self._passed] if self._passed else []))
         if self._stateful is not None:
