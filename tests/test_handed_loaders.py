@@ -131,6 +131,22 @@ class OwnEvaluation(Trainer):
         self.run_history.update_metric("eval_loss_epoch", loss)
 
 
+@pytest.mark.parametrize("with_kind", [False, True])
+def test_an_evaluation_of_ones_own_is_given_the_arguments_that_it_takes(with_kind: bool) -> None:
+    class Short(OwnEvaluation):
+        def _run_eval_epoch(self, valid_dl: Any) -> None:  # type: ignore[override]
+            super()._run_eval_epoch(valid_dl)
+
+    class OfTheContract(OwnEvaluation):
+        def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True) -> None:  # type: ignore[override]
+            super()._run_eval_epoch(valid_dl, is_training)
+
+    own = make_trainer(None, kind=OfTheContract if with_kind else Short)
+    own.train(samples(8), num_epochs=1, per_device_batch_size=4, eval_dataset=samples(10), eval_every="1 steps")
+    own.evaluate(samples(7))
+    assert own.sizes == (10, 10, 7)
+
+
 def test_an_evaluation_of_ones_own_sees_all_the_data_in_every_epoch() -> None:
     own = make_trainer(None, kind=OwnEvaluation)
     expected = make_trainer(None)

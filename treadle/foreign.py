@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
@@ -253,12 +254,16 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     if own is None:
         return
 
+    taken = signature(own).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+
     @wraps(own)
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
             with trainer.single_precision, trainer._looking(), own_forward(trainer), leaving_in(_own_leavable(trainer)):
-                return own(trainer, *args, **kwargs)
+                # The contract's has no `is_intermediate`.
+                return own(trainer, *args, **{key: kwargs[key] for key in kwargs if takes_all or key in taken})
         finally:
             trainer._loss_tracker = tracker
 
