@@ -167,6 +167,7 @@ def test_a_model_that_draws_says_that_its_numbers_are_others(tmp_path: Path, cap
     with caplog.at_level(logging.WARNING):
         checkpoint("KGCN", made.state_dict()).load_into(made)
     assert "KGCN draws the neighbours of entities when it is built, so metrics are near RecBole's" in caplog.text
+    assert "not equal; Config('recbole:KGCN', ...) takes the weights as they are" in caplog.text
 
 
 def test_settings_of_the_model_that_are_others_here_come_with_the_file(tmp_path: Path, config_class: Any) -> None:

@@ -56,7 +56,8 @@ def fitted(model: nn.Module, state: Mapping[str, Tensor], *, name: str | None, w
     if native in NOT_TAKEN:
         raise CheckpointError(f"{where} does not fit {native}: {NOT_TAKEN[native]}{bridge(name or native)}")
     if native in DRAWING:
-        logger.warning("%s: %s draws %s, so metrics are near RecBole's, not equal", where, native, DRAWING[native])
+        text = "%s: %s draws %s, so metrics are near RecBole's, not equal%s"
+        logger.warning(text, where, native, DRAWING[native], bridge(name or native))
     if native is not None and native in _CHANGES:
         weights = _CHANGES[native](model, weights, where)
     if isinstance(model, FieldEmbeddings):
