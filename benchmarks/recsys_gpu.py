@@ -34,6 +34,7 @@ from benchmarks.recsys_sections import (
 )
 from benchmarks.results import write_section
 from treadle import Trainer
+from treadle.execution import GraphExecution
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 from treadle.recsys.models.graph import Graph
 
@@ -174,7 +175,7 @@ def time_epochs(name: str, findings: Findings, parsed: argparse.Namespace) -> No
     total = perf_counter() - began
     skipped = 3 if len(watch.seconds) > 6 else 1  # recording, compiling
     timed, whole = watch.seconds[skipped:], watch.whole[skipped:]
-    graphs = trainer._core._graphs
+    graphs = trainer._core.this_run.execution
     findings.data |= {
         "epochs": len(watch.seconds),
         "steps": len(train),
@@ -183,7 +184,7 @@ def time_epochs(name: str, findings: Findings, parsed: argparse.Namespace) -> No
         "all": [round(value, 4) for value in watch.seconds],
         "fit_s": round(total, 2),
         "scores": scores,
-        "recorded": None if graphs is None else graphs.reason or "recorded",
+        "recorded": graphs.reason or "recorded" if isinstance(graphs, GraphExecution) else None,
         "bar": BARS[name],
         "value": statistics.mean(whole) if whole else statistics.median(timed),
         "settings": {key: trainer.config[key] for key in ("precision", "execution", "message_precision", "seed")},

@@ -89,7 +89,7 @@ def test_on_cuda_too_dropout_has_the_bits_of_a_model_that_keeps_everything(execu
 
 def test_a_recorded_step_computes_its_blocks_again() -> None:
     class Recorded(Trainer):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             self.recorder = TapeRecorder()
             return self.recorder
 

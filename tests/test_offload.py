@@ -362,7 +362,7 @@ def test_recorded_steps_are_refused() -> None:
 
 def test_steps_that_would_be_recorded_by_themselves_are_not_and_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     class Recorded(Trainer):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return TapeRecorder()
 
     train(True, kind=Recorded, execution="auto")

@@ -25,10 +25,7 @@ class Attempting(Updating):
         before = None if self.microbatch == "fixed" else BeforeAttempt(self.model, self._loss_tracker)
         try:
             parts = window if before is None else self._splits.cut(window)
-            if self._graphs is None:
-                self.update(phase, parts)
-            else:
-                self._graphs.update(phase, parts)
+            self.this_run.execution.update(phase, parts)
         except torch.OutOfMemoryError:
             if before is None or not self._may_cut_finer(window):
                 raise

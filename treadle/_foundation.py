@@ -1,10 +1,10 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from treadle.data import Stream
 from treadle.errors import ConfigError
 from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
 from treadle.events.names import PEAK_MEMORY_MIB
-from treadle.execution import Compile, CompiledVerbs, GraphExecution, check_execution
+from treadle.execution import Compile, CompiledVerbs, Execution, check_execution
 from treadle.falling_back import fell_back
 from treadle.gradients import REDUCTIONS, WindowScale
 from treadle.handed_loader import HandedLoader
@@ -42,6 +42,9 @@ from treadle.run_config import TrainerRunConfig
 from treadle.run_folder import RunFolder
 from treadle.run_place import place_of
 from treadle.settings import RunSettings
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
 
 ON_NONFINITE = ("raise", "skip", "rollback")
 MICROBATCH = ("fixed", "auto")
@@ -76,7 +79,8 @@ class Foundation:
         max_rollbacks: How often a run may roll back before it gives up.
         deterministic: Whether torch must give the same bits each time, and fail where it cannot.
         execution: How a step is carried out: "eager" line by line, "compile" with `torch.compile`, "graph" recorded
-            on the CUDA device and replayed, "auto" recorded where it can be and line by line elsewhere.
+            on the CUDA device and replayed, "auto" recorded where it can be and line by line elsewhere; or what
+            makes an `Execution` of one's own for a trainer.
         compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
         microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
         activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
@@ -120,7 +124,7 @@ class Foundation:
         max_rollbacks: int = 3,
         deterministic: bool = False,
         microbatch: str = "fixed",
-        execution: str = "eager",
+        execution: str | Callable[["Trainer"], Execution] = "eager",
         compile: bool | str | Compile = False,
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
@@ -181,7 +185,6 @@ class Foundation:
         self.run_config: TrainerRunConfig | None = None
         self.streams: dict[str, Stream] = {}
         self.recording = self.in_own_loop = self.in_own_run = False
-        self.recorded_callbacks: frozenset[Any] = frozenset()
         self.track_gradient_norm = False
         self.gradient_norm: Tensor | None = None
         self.update_applied: Tensor | None = None
@@ -192,7 +195,7 @@ class Foundation:
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
         self._data_seed = 0
-        self.this_run = Run(self.processes)
+        self.this_run = Run(self)  # type: ignore[arg-type]
         # The update under way.
         self._scale = WindowScale(self.loss_reduction)
         self._phase: Phase | None = None
@@ -208,8 +211,6 @@ class Foundation:
         self._offloaded: list[OffloadedState] = []
         self._splits = MicroBatchSplits()
         self._verbs: CompiledVerbs | None = None
-        self._graphs: GraphExecution | None = None
-        self._modes: tuple[list[tuple[int, bool]], list[int]] = ([], [])
         self._loss_module: LossModule | None = None
         self._wrapped: DistributedDataParallel | None = None
         self._learning: list[int] = []
@@ -249,7 +250,7 @@ class Foundation:
     @property
     def replays(self) -> bool:
         """Whether updates may be replayed from a recording, so that their verbs are not called."""
-        return self._graphs is not None and self._graphs.reason is None
+        return self.this_run.execution.replays
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""

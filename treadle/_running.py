@@ -226,8 +226,7 @@ class Running(Opening):
         finally:
             self.this_run.stop.looping = False
             with ExitStack() as last_first:
-                if self._graphs is not None:
-                    last_first.callback(self._graphs.close)
+                last_first.callback(self.this_run.execution.close)
                 last_first.callback(self._close_run, waits=waits)
                 last_first.callback(self._close_streams)
 

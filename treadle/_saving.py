@@ -274,8 +274,7 @@ class Saving(Foundation):
         for optimizer in self.optimizers().values() if self.progress.step else ():
             # It made its steps before the run was saved; a schedule that now moves first would complain.
             optimizer._opt_called = True  # type: ignore[attr-defined]
-        if self._graphs is not None:
-            self._graphs.forget()
+        self.this_run.execution.forget()
 
     def _prepare_model(self) -> None:
         raise NotImplementedError

@@ -18,11 +18,12 @@ from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.loaders import loader_arguments, needs_no_workers, refuse_idle_collate
 from treadle.data.seeds import draw_seed, seed_generators
 from treadle.errors import ConfigError, DataError
-from treadle.execution import CompiledVerbs, CudaGraphs, GraphExecution, Recorder, prefer_fused
+from treadle.execution import CompiledVerbs, CudaGraphs, Execution, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
 from treadle.gradients import WindowScale
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
+from treadle.losses import name_of
 from treadle.lr_scaling import scale_rates
 from treadle.memory import forget_peak, keep_host_memory
 from treadle.micro_batches import MicroBatchSplits
@@ -44,7 +45,7 @@ class SetUp(Evaluation):
         self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None, reset_history: bool
     ) -> None:
         self.progress = self.storage.progress = self._loss_tracker.progress = Progress()
-        self.this_run = Run(self.processes)
+        self.this_run = Run(self)  # type: ignore[arg-type]
         self._phase = None
         self.update_applied = None
         if reset_history:
@@ -74,7 +75,7 @@ class SetUp(Evaluation):
         self._gate = self._create_gate()
         self._loss_tracker.skip_nonfinite = self._gate is not None
         self._track_run()
-        self._choose_execution()
+        self.this_run.execution = self.create_execution()
         self._scale = WindowScale(
             self.loss_reduction,
             ranks=self.parallel.data_size,
@@ -94,16 +95,17 @@ class SetUp(Evaluation):
         if scaling.rule != "none":
             self.print(scaling.describe(batch))
 
-    def _choose_execution(self) -> None:
-        """Prepare what compiles and what records the steps of this run."""
+    def create_execution(self) -> Execution:
+        """Return what carries out the updates of this run."""
+        own: Any = self
         if self.compile is not None and (self._verbs is None or self._verbs.model is not self.model):
             self._verbs = CompiledVerbs(self.compile, self.model)
-        self._graphs, self.recorded_callbacks = None, frozenset()
-        recorder = self._create_recorder() if self.execution in ("graph", "auto") else None
-        if recorder is not None:
-            self._graphs = GraphExecution(self, recorder, required=self.execution == "graph")  # type: ignore[arg-type]
+        if callable(self.execution):
+            return self.execution(own)
+        recorder = self.create_recorder() if self.execution in ("graph", "auto") else None
+        return Execution(own) if recorder is None else GraphExecution(own, recorder, required=self.execution == "graph")
 
-    def _create_recorder(self) -> Recorder | None:
+    def create_recorder(self) -> Recorder | None:
         """Return what records steps on this device; None if nothing can."""
         return CudaGraphs(self.device) if self.device.type == "cuda" else None
 
@@ -340,7 +342,7 @@ class SetUp(Evaluation):
             loss_scaling=asdict(self.precision.loss_scaling) if self.precision.initial == "fp16" else None,
             activation_checkpointing=list(self.activation_checkpointing.patterns) or None,
             offload_optimizer=self.offload_optimizer,
-            execution=self.execution,
+            execution=self.execution if isinstance(self.execution, str) else name_of(self.execution),
             compile=None if self.compile is None else self.compile.describe(),
             eval_every=None if settings is None or self.eval_dataset is None else str(settings.eval_every),
             log_every="" if settings is None else str(settings.log_every),

@@ -139,7 +139,7 @@ class Updating(Running):
 
     def _look_at_means(self) -> MeansSeen | None:
         """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
-        if self._is_compiled() and (self.progress.step > 0 or self._graphs is not None):
+        if self._is_compiled() and (self.progress.step > 0 or self.this_run.execution.replays):
             return None
         return MeansSeen()
 

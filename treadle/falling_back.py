@@ -35,8 +35,7 @@ def fell_back(trainer: "Foundation", bad_loss: str | None) -> bool:
     step = trainer.progress.step
     trainer.print(precision.fall_back(step, reason))
     trainer.run_history.update_metric("fp16_until_step", step)
-    if trainer._graphs is not None:
-        trainer._graphs.forget()
+    trainer.this_run.execution.forget()
     return True
 
 

@@ -30,7 +30,7 @@ PART_BYTES = 64 * 2**20
 """About how many bytes of weights are updated at once; their state on the device is a few times that."""
 
 
-def check_offload(offload: Any, optimizers: Iterable[Optimizer], execution: str) -> None:
+def check_offload(offload: Any, optimizers: Iterable[Optimizer], execution: Any) -> None:
     """Refuse to offload what cannot be offloaded.
 
     Raises:

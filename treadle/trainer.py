@@ -14,7 +14,6 @@ from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
 from treadle.direct_step import check_closures
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
-from treadle.execution import GraphExecution
 from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
 from treadle.handed_loader import training_on
 from treadle.lr_scaling import LRScaling
@@ -255,8 +254,8 @@ class Trainer(Attempting):
         """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
         self.in_own_loop = False
         self.this_run.due.begin_epoch()
-        if self._graphs is not None and self._loop_is_foreign():
-            self._graphs.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
+        if self._loop_is_foreign():
+            self.this_run.execution.begin_custom_loop()
         scaled_steps = ScaledSteps(self.precision, self._optimizers)
         with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
             data = self._train_dataloader if train_dl is None else train_dl
@@ -358,8 +357,7 @@ class Trainer(Attempting):
         self._look_for_sparse()
         if self._wrapped is not None and self._learning != self._learning_now():
             self._wrap()
-        if self._graphs is not None:
-            self._forget_stale_graphs(self._graphs)
+        self.this_run.execution.begin_epoch(self._learning_now())
         if resumed:
             self._restore()
             for stream in self.streams.values():
@@ -371,13 +369,6 @@ class Trainer(Attempting):
     def _clipping_is_asked_for(self) -> bool:
         bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
         return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
-
-    def _forget_stale_graphs(self, graphs: GraphExecution) -> None:
-        """Record anew what was recorded for other modes of modules, or for other weights that learn."""
-        modes = [(id(module), module.training) for module in self.model.modules()]
-        if self._modes != (modes, self._learning_now()):
-            graphs.forget()
-            self._modes = (modes, self._learning_now())
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the phases of an epoch, in order; override it to alternate losses, data or optimizers.
@@ -413,7 +404,7 @@ class Trainer(Attempting):
             if phase.reuse:
                 window = stream.last_window()
             else:
-                window = stream.window(phase.accumulation) if self._graphs is None else self._graphs.draw(phase)
+                window = self.this_run.execution.draw(phase)
             if not window:
                 return
             yield window

@@ -18,7 +18,7 @@ class Recorded(Trainer):
         self.recorder = TapeRecorder()
         self.execution = "graph" if required else "auto"
 
-    def _create_recorder(self) -> TapeRecorder:
+    def create_recorder(self) -> TapeRecorder:
         return self.recorder
 
 

@@ -128,7 +128,7 @@ class Greedy(Recorded):
 
 def test_data_in_memory_is_cut_finer_where_memory_runs_out_in_the_first_step() -> None:
     class Eager(Greedy):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     ends = []

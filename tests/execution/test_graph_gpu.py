@@ -15,7 +15,7 @@ from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import Batch
 from treadle.errors import CaptureError
-from treadle.execution import Compile
+from treadle.execution import Compile, GraphExecution
 from treadle.execution.device_graph import CudaGraphs
 from treadle.phase import Phase, alternate
 
@@ -103,8 +103,8 @@ def assert_same(one: Trainer, other: Trainer) -> None:
 
 
 def recordings(trainer: Trainer) -> int:
-    assert trainer._graphs is not None
-    return trainer._graphs.count
+    assert isinstance(trainer.this_run.execution, GraphExecution)
+    return trainer.this_run.execution.count
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -171,7 +171,7 @@ def test_the_average_of_the_weights_is_part_of_the_recording(tmp_path: Path) -> 
         average = ModelEmaCallback(decay=0.5, save_path=tmp_path / "ema.pt", evaluate_during_training=False)
         trainer = train(execution, "cnn", callbacks=(average,))
         averages.append(average.ema_model)
-    assert trainer.recorded_callbacks
+    assert trainer.this_run.execution.recorded_callbacks
     for mine, theirs in zip(averages[0].state_dict().values(), averages[1].state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -335,8 +335,8 @@ def test_auto_goes_step_by_step_and_says_so(fault: type[Trainer], capsys: pytest
 @pytest.mark.parametrize("optimizer", ["adamw foreach", "nadam"])
 def test_a_run_that_goes_step_by_step_after_all_is_resumed_in_the_same_bits(optimizer: str, tmp_path: Path) -> None:
     whole = train("auto", "mlp", optimizer, kind=Reading)
-    assert whole._graphs is not None
-    assert whole._graphs.reason is not None
+    assert isinstance(whole.this_run.execution, GraphExecution)
+    assert whole.this_run.execution.reason is not None
     for cut in (2, 19):
         folder = tmp_path / str(cut)
         train("auto", "mlp", optimizer, kind=Reading, run_dir=folder, save_every="1 step", max_steps=cut)

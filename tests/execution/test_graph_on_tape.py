@@ -75,7 +75,7 @@ def test_the_average_of_the_weights_moves_inside_of_the_recording(tmp_path: Path
     )
     recorded, _ = train(Recorded, callbacks=(averages,))
     train(Trainer, callbacks=(expected,))
-    assert recorded.recorded_callbacks == {averages}
+    assert recorded.this_run.execution.recorded_callbacks == {averages}
     for mine, theirs in zip(averages.ema_model.parameters(), expected.ema_model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -88,7 +88,7 @@ def test_what_a_verb_puts_is_put_again_by_every_replay() -> None:
             return output
 
     class EagerlyPutting(Putting):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     recorded, _ = train(Putting)
@@ -241,7 +241,7 @@ def test_auto_says_why_it_goes_step_by_step_and_loses_nothing(
     fault: type[Recorded], capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Eager(fault):  # type: ignore[misc,valid-type]
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     random.seed(0)
@@ -275,7 +275,7 @@ class CountingOnTheDevice(Recorded):
 
 def test_tensors_that_a_step_changes_in_place_do_not_see_the_steps_that_were_only_tried() -> None:
     class Eager(CountingOnTheDevice):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     recorded, _ = train(CountingOnTheDevice, per_device_batch_size=16)
@@ -317,7 +317,7 @@ def test_a_rollback_records_anew(tmp_path: Any) -> None:
             return output
 
     class EagerlyPoisoned(Poisoned):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     ends = []

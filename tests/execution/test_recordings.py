@@ -12,6 +12,7 @@ from tests.execution.taped import Recorded, data, model, same_state, train
 from treadle import Trainer
 from treadle.callbacks import TrainerCallback
 from treadle.errors import CaptureError
+from treadle.execution import GraphExecution
 from treadle.execution.recordings import BUDGET
 from treadle.phase import Phase, alternate
 
@@ -101,7 +102,7 @@ def test_a_fault_in_a_shape_that_comes_later_is_found_before_its_replays_count()
 
 def test_recordings_are_given_back_when_a_run_is_over() -> None:
     recorded, _ = train(Recorded)
-    graphs = recorded._graphs
+    graphs = recorded.this_run.execution
     assert graphs.count == 1
     assert graphs._recordings.count == len(graphs._latest) == 0
     assert recorded.recorder.released
@@ -116,8 +117,8 @@ def test_an_optimizer_that_cannot_count_on_this_device_is_followed_step_by_step(
         return trainer
 
     automatic = end_of(Recorded, required=False)
-    assert automatic._graphs is not None
-    assert automatic._graphs.reason is not None
+    assert isinstance(automatic.this_run.execution, GraphExecution)
+    assert automatic.this_run.execution.reason is not None
     assert_same_weights(automatic, end_of(Trainer))
 
 
@@ -132,12 +133,12 @@ class LookingAtTheNorm(Recorded):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_step_that_fails_after_its_gradient_leaves_none_behind(precision: str) -> None:
     class Eager(LookingAtTheNorm):
-        def _create_recorder(self) -> Any:
+        def create_recorder(self) -> Any:
             return None
 
     options = {"precision": precision, "required": False}
     automatic, _ = train(LookingAtTheNorm, trainer=options, clip_norm=0.1)
-    assert "wait for the device" in automatic._graphs.reason
+    assert "wait for the device" in automatic.this_run.execution.reason
     eager, _ = train(Eager, trainer=options, clip_norm=0.1)
     same_state(automatic, eager)
 
@@ -172,7 +173,7 @@ class Adversarial(Recorded):
 
 
 class EagerlyAdversarial(Adversarial):
-    def _create_recorder(self) -> Any:
+    def create_recorder(self) -> Any:
         return None
 
 

@@ -123,7 +123,7 @@ def recorded(kind: Any, **options: Any) -> tuple[Any, TapeRecorder]:
     trainer = make(kind, small(dropout=0.0), num_epochs=6, arc_optimizer=fused_adam, **options)
     recorder = TapeRecorder()
     trainer.core.execution = "graph"
-    trainer.core._create_recorder = lambda: recorder
+    trainer.core.create_recorder = lambda: recorder
     return trainer, recorder
 
 

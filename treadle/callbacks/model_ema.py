@@ -83,7 +83,9 @@ class ModelEmaCallback(WatchesMetric):
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Move the average, unless the update that was replayed did so."""
-        if self not in trainer.recorded_callbacks and self._cadence.due_after_step(trainer.progress.step):
+        if self not in trainer.this_run.execution.recorded_callbacks and self._cadence.due_after_step(
+            trainer.progress.step
+        ):
             self.recorded_update(trainer)
 
     def is_recordable(self, trainer: "Trainer") -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from treadle.callback import TrainerCallback
 from treadle.doctor.examining import run_until_trained, shorten
+from treadle.execution import Execution
 from treadle.trainer import Trainer
 
 WARM_UP, COUNTED = 20, 60
@@ -57,17 +58,17 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None, argument
     Raises:
         CaptureError: Its steps cannot be recorded.
     """
-    clock, choose = Clock(), Trainer._choose_execution
+    clock, create = Clock(), Trainer.create_execution
 
     def train(trainer: Trainer, variables: dict[str, Any]) -> None:
         shorten(trainer, WARM_UP + COUNTED)
         trainer.callback_handler.add_callback(clock)
         trainer._run()
 
-    def choose_another(trainer: Trainer) -> None:
+    def create_another(trainer: Trainer) -> Execution:
         trainer.execution = execution or trainer.execution
-        choose(trainer)
+        return create(trainer)
 
-    with patch.object(Trainer, "_choose_execution", choose_another):
+    with patch.object(Trainer, "create_execution", create_another):
         run_until_trained(program, train, arguments)
     return clock.milliseconds

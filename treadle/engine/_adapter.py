@@ -23,6 +23,7 @@ from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.events.names import DATA_TIME
+from treadle.execution import GraphExecution
 from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.leaving import LeavableEvaluation
@@ -260,7 +261,7 @@ class EngineCore(Splitting):
     @property
     def _may_record(self) -> bool:
         """Whether a step may be a replay, in which a number of the host's would stand still."""
-        return self._graphs is not None and not self.processes.distributed
+        return isinstance(self.this_run.execution, GraphExecution) and not self.processes.distributed
 
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, by the core's step or by the user's."""

@@ -1,5 +1,6 @@
 """How a step is carried out: line by line, compiled, or recorded once and replayed."""
 
+from treadle.execution.base import Execution
 from treadle.execution.compiling import Compile, CompiledVerbs
 from treadle.execution.device_graph import CudaGraphs, Recorder
 from treadle.execution.fused import prefer_fused
@@ -11,6 +12,7 @@ __all__ = [
     "Compile",
     "CompiledVerbs",
     "CudaGraphs",
+    "Execution",
     "GraphExecution",
     "Recorder",
     "check_execution",

@@ -12,6 +12,7 @@ from treadle.data.batches import mover
 from treadle.errors import CaptureError
 from treadle.events.pending import PendingRows
 from treadle.execution.agreement import Snapshot, require_agreement, tensors_in
+from treadle.execution.base import Execution
 from treadle.execution.captured_step import CapturedStep, Rates, Recorded, arguments_of, rounded_rates
 from treadle.execution.device_graph import Recorder
 from treadle.execution.explaining import explain
@@ -37,7 +38,7 @@ ON_THE_HOST = frozenset({"progress", "history", "losses", "random", "poisoned", 
 """What is tracked and no step changes."""
 
 
-class GraphExecution:
+class GraphExecution(Execution):
     """Records the whole update of a window once for each shape, and replays it from then on.
 
     The first windows of a shape are trained on step by step. Before its recording counts, two steps and two replays
@@ -52,6 +53,8 @@ class GraphExecution:
         reason: Why nothing is recorded any more; None while it is.
     """
 
+    # Which modules train and which weights learn in what is recorded.
+    _modes: tuple[list[tuple[int, bool]], list[int]] = ([], [])
     # Whether steps can be recorded as far as is known without trying.
     _tries = False
     # Whether small batches stay on the host, for recorded steps to take them from there.
@@ -59,6 +62,8 @@ class GraphExecution:
     _told = False
 
     def __init__(self, trainer: "Trainer", recorder: Recorder, *, required: bool) -> None:
+        self.reason: str | None = None
+        self.recorded_callbacks: frozenset[Any] = frozenset()
         self._trainer = trainer
         self._recorder = recorder
         self._required = required
@@ -68,7 +73,22 @@ class GraphExecution:
         self._moving = MovingTensors()
         self._changing: dict[str, Tensor] = {}
         self._latest: dict[str, CapturedStep] = {}
-        self.reason: str | None = None
+
+    @property
+    def replays(self) -> bool:  # type: ignore[override]
+        """Whether updates may be replayed from a recording, so that their verbs are not called."""
+        return self.reason is None
+
+    def begin_epoch(self, learning: list[int]) -> None:
+        """Record anew what was recorded for other modes of modules, or for other weights that learn."""
+        modes = [(id(module), module.training) for module in self._trainer.model.modules()]
+        if self._modes != (modes, learning):
+            self.forget()
+            self._modes = (modes, learning)
+
+    def begin_custom_loop(self) -> None:
+        """Record nothing of an epoch that the user wrote."""
+        self.give_up("the loop of an epoch is your own, and may do anything; leave it to the trainer")
 
     def forget(self) -> None:
         """Drop every recording: something that they hold on to was put anew."""
@@ -109,7 +129,7 @@ class GraphExecution:
 
     def _update_as_usual(self, phase: "Phase", window: list[Any]) -> None:
         """Make the update of `window` step by step, with the numbers that a recording of it would have."""
-        self._trainer.recorded_callbacks = frozenset()
+        self.recorded_callbacks = frozenset()
         # What could not be recorded goes on with rounded rates; see `_prepare`.
         rounds = self._tries and self._moves(phase)
         with rounded_rates(phase.optimizer) if rounds else nullcontext():
@@ -379,7 +399,7 @@ class GraphExecution:
         trainer, recorded = self._trainer, step.recorded
         trainer._phase, trainer._updated = phase, True
         trainer._window_samples = recorded.samples
-        trainer.recorded_callbacks = step.callbacks
+        self.recorded_callbacks = step.callbacks
         numbers = [] if step.rows is None else step.rows.claim()
         if len(numbers) == len(recorded.losses) == 1:
             # The most common case; what is below is a microsecond more.

@@ -1,5 +1,7 @@
 """Which ways of carrying out a step there are, and which a device allows."""
 
+from typing import Any
+
 import torch
 
 from treadle.errors import ConfigError, did_you_mean
@@ -8,12 +10,14 @@ from treadle.execution.compiling import RECORDING_MODES, Compile
 EXECUTIONS = ("eager", "compile", "graph", "auto")
 
 
-def check_execution(execution: str, device: torch.device, compile: Compile | None = None) -> None:
+def check_execution(execution: Any, device: torch.device, compile: Compile | None = None) -> None:
     """Refuse a way of execution that does not exist, or not on `device`, or not with this compilation.
 
     Raises:
         ConfigError: It does not.
     """
+    if callable(execution):
+        return
     if execution not in EXECUTIONS:
         near = did_you_mean(str(execution), EXECUTIONS) or f"; use one of {EXECUTIONS}"
         raise ConfigError(f"execution={execution!r} is unknown{near}")

@@ -27,7 +27,7 @@ VIEWS = ("view", "expand", "detach", "squeeze", "select.int", "slice.Tensor", "s
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
     made = TapeRecorder()
-    monkeypatch.setattr(RecsysCore, "_create_recorder", lambda core: made)
+    monkeypatch.setattr(RecsysCore, "create_recorder", lambda core: made)
     return made
 
 
@@ -44,11 +44,11 @@ def test_replayed_steps_of_a_recommender_give_the_bits_of_ordinary_ones(
     eager = make(tmp_path / "eager", model, **SHUFFLED[case])
     eager.fit()
     made, steps = TapeRecorder(), noted_steps(monkeypatch)
-    monkeypatch.setattr(RecsysCore, "_create_recorder", lambda core: made)
+    monkeypatch.setattr(RecsysCore, "create_recorder", lambda core: made)
     recorded = make(tmp_path / "recorded", model, **SHUFFLED[case])
     recorded.fit()
     assert_same_bits(learnt(eager), learnt(recorded))
-    assert recorded.trainer._core._graphs.reason is None
+    assert recorded.trainer._core.this_run.execution.reason is None
     assert steps
     assert all(isinstance(step.inputs, GatheredInputs) for step in steps)
     assert made.replays > 2 * made.captures

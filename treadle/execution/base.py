@@ -1,0 +1,50 @@
+"""How the updates of a run are carried out; by default line by line."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.phase import Phase
+    from treadle.trainer import Trainer
+
+
+class Execution:
+    """Draws the windows of a run and makes an update of each; this one makes them eagerly, line by line.
+
+    Another way of carrying updates out is a subclass, given to a trainer as `execution=`: it is called with the trainer
+    when a run begins.
+
+    Args:
+        trainer: Whose updates they are.
+
+    Attributes:
+        reason: Why nothing is recorded any more, where something was; None otherwise.
+        recorded_callbacks: The callbacks whose work of the last update was a part of what was replayed.
+        update: Makes the update of a window of a phase; see `Trainer.update`.
+    """
+
+    replays = False
+    """Whether updates may be replayed from a recording, so that their verbs are not called."""
+    update: Callable[["Phase", list[Any]], None]
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self.reason: str | None = None
+        self.recorded_callbacks: frozenset[Any] = frozenset()
+        # The verb itself: nothing of ours lies between the loop and it.
+        self.update = trainer.update
+
+    def draw(self, phase: "Phase") -> list[Any]:
+        """Draw the next window of a phase."""
+        return phase.stream.window(phase.accumulation)
+
+    def begin_epoch(self, learning: list[int]) -> None:
+        """Take note of which weights learn in the epoch that begins."""
+
+    def begin_custom_loop(self) -> None:
+        """Take note that the epoch that begins is a loop of the user's."""
+
+    def forget(self) -> None:
+        """Drop whatever holds on to tensors that were put anew."""
+
+    def close(self) -> None:
+        """Give back what the run took."""
