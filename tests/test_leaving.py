@@ -180,7 +180,7 @@ def test_a_second_interrupt_does_not_wait_for_a_checkpoint_but_the_next_start_do
     threading.Timer(0.1, disk.may_end.set).start()
     again = train(tmp_path / "run")
     assert disk.ended.is_set()
-    assert again._started_at == 3
+    assert again.this_run.state.began_at == 3
     assert_same_run(again, whole)
 
 
@@ -267,7 +267,7 @@ def test_a_run_that_could_not_save_itself_does_not_say_it_did(
     class FullDisk(TrainerCallback):
         def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 3:
-                trainer._saver.wait()
+                trainer.this_run.checkpointer.wait()
                 monkeypatch.setattr(CheckpointStore, "_write_part", self._fail)
 
         def _fail(self, *arguments: Any) -> None:
@@ -510,7 +510,7 @@ def test_a_run_whose_end_could_not_be_saved_is_not_called_finished(
     class FullDisk(TrainerCallback):
         def on_train_step_start(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 7:
-                trainer._saver.wait()
+                trainer.this_run.checkpointer.wait()
                 monkeypatch.setattr(CheckpointStore, "_write_part", fail)
 
     trainer = make_trainer(tmp_path, FullDisk, checkpoints=Policy(on_error="warn"))

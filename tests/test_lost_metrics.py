@@ -84,7 +84,7 @@ class Remove(TrainerCallback):
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
         if trainer.progress.step == 4:
             if self.path.is_dir():
-                trainer._saver.wait()
+                trainer.this_run.checkpointer.wait()
                 shutil.rmtree(self.path)
             else:
                 self.path.unlink()

@@ -10,6 +10,7 @@ import torch
 from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_steps, make_trainer, samples
 from treadle import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.errors import UnknownMetricError
 from treadle.trainer import Trainer
 
@@ -96,7 +97,7 @@ def test_the_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
             super().eval_epoch_end()
             evaluated.append({name: value.clone() for name, value in self.model.state_dict().items()})
 
-    trainer = make_trainer(tmp_path, kind=Remembering, checkpoints=Policy(best="score"))
+    trainer = make_trainer(tmp_path, kind=keeping_by(Remembering), checkpoints=Policy(best="score"))
     trainer.scores = [3.0, 1.0, 2.0, 4.0, 5.0, 6.0]
     trainer.train(samples(), 4, samples(8), eval_every="2 steps", save_every="4 epochs")
     assert pointer(tmp_path, "best") == 4
@@ -130,18 +131,31 @@ def test_the_checkpoint_at_the_end_says_that_the_run_is_finished(tmp_path: Path)
     assert [store.manifest(step)["finished"] for step in store.steps()] == [False, True]
 
 
+def keeping_by(checkpointer: type[RunCheckpointer]) -> type[Trainer]:
+    """Return a trainer whose runs are kept by another checkpointer."""
+
+    class Keeping(Trainer):
+        def create_checkpointer(self, folder: Path) -> RunCheckpointer:
+            return checkpointer(self, self.this_run.state, folder)
+
+    return Keeping
+
+
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_checkpoint_has_the_state_of_its_step(tmp_path: Path, asynchronous: bool) -> None:
     seen: dict[int, Any] = {}
 
-    class Remembering(Trainer):
-        def _save(self, **kwargs: Any) -> None:
-            super()._save(**kwargs)
+    class Remembering(RunCheckpointer):
+        def save(self, **kwargs: Any) -> None:
+            super().save(**kwargs)
+            trainer = self._trainer
             seen.setdefault(
-                self.progress.step, {name: value.clone() for name, value in self.model.state_dict().items()}
+                trainer.progress.step, {name: value.clone() for name, value in trainer.model.state_dict().items()}
             )
 
-    trainer = make_trainer(tmp_path, kind=Remembering, checkpoints=Policy(keep_last=None, asynchronous=asynchronous))
+    trainer = make_trainer(
+        tmp_path, kind=keeping_by(Remembering), checkpoints=Policy(keep_last=None, asynchronous=asynchronous)
+    )
     trainer.train(samples(), 3, save_every=1)
     assert checkpoint_steps(tmp_path) == list(range(1, 10))
     for step in range(1, 10):
@@ -167,8 +181,8 @@ class AwaitWriting(TrainerCallback):
     """Lets each step begin when nothing is being written any more."""
 
     def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
-        if trainer._saver._thread is not None:
-            trainer._saver._thread.join()
+        if trainer.this_run.checkpointer._saver._thread is not None:
+            trainer.this_run.checkpointer._saver._thread.join()
 
 
 def test_a_run_told_to_warn_goes_on_without_a_checkpoint_and_says_so(
@@ -187,14 +201,14 @@ def test_a_failure_that_shows_late_does_not_cost_the_save_after_it(
 ) -> None:
     saving = threading.Event()
 
-    class Late(Trainer):
-        def _save(self, **kwargs: Any) -> None:
-            if self.progress.step == 6:
+    class Late(RunCheckpointer):
+        def save(self, **kwargs: Any) -> None:
+            if self._trainer.progress.step == 6:
                 saving.set()
-            super()._save(**kwargs)
+            super().save(**kwargs)
 
     fail_once(monkeypatch, step=3, until=saving)
-    make_trainer(tmp_path, kind=Late, checkpoints=Policy(on_error="warn")).train(samples(), 3)
+    make_trainer(tmp_path, kind=keeping_by(Late), checkpoints=Policy(on_error="warn")).train(samples(), 3)
     assert checkpoint_steps(tmp_path) == [6, 9]
 
 

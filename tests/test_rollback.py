@@ -166,7 +166,7 @@ def test_before_the_first_save_the_run_goes_back_to_its_beginning(tmp_path: Path
 def test_without_a_whole_checkpoint_before_it_there_is_nowhere_to_go_back_to(tmp_path: Path) -> None:
     class Damages(TrainerCallback):
         def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
-            trainer._saver.wait()
+            trainer.this_run.checkpointer.wait()
             for file in (tmp_path / "checkpoints").glob("*/rank_0.json"):
                 file.write_text("{}")
 
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(tmp_path: Path) -> 
         def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 3 and not self.done:
                 self.done = True
-                trainer._saver.wait()
+                trainer.this_run.checkpointer.wait()
                 (tmp_path / "checkpoints" / "step_00000003" / "rank_0.json").write_text("{}")
 
     rolled = train(tmp_path, spoilt(4), Damages, save_every=1)

@@ -10,9 +10,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 from tests.interrupting import CutError, assert_same_run, checkpoint_steps, contents, make_trainer, samples
 from treadle import StopTrainingError, TrainerCallback
 from treadle import TrainerPlaceholderValues as Placeholder
-from treadle._opening import is_longer
 from treadle.callbacks import EarlyStoppingCallback
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint.checkpointer import is_longer
 from treadle.errors import CheckpointError
 
 

@@ -44,7 +44,7 @@ class Attempting(Updating):
         # There is no gradient to tell of; that of the step before is not this one's.
         self.gradient_norm = None
         self._window_samples = sum(map(size_of, window))
-        if phase.scheduler is not None and self._scheduled_by_step:
+        if phase.scheduler is not None and self.scheduled_by_step:
             self.scheduler_step()
 
     def _may_cut_finer(self, window: list[Batch]) -> bool:

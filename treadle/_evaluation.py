@@ -323,7 +323,7 @@ class Evaluation(Saving):
         return Stream(
             source,
             device=self.device,
-            seed=self._data_seed,
+            seed=self.data_seed,
             rank=self.parallel.data_rank,
             size=self.parallel.data_size,
             evaluation=evaluation,

@@ -39,7 +39,6 @@ from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
 from treadle.run import Run
 from treadle.run_config import TrainerRunConfig
-from treadle.run_folder import RunFolder
 from treadle.run_place import place_of
 from treadle.settings import RunSettings
 
@@ -170,7 +169,7 @@ class Foundation:
         self._loss_tracker = LossTracker(self.progress)
         self._metrics = EvaluationMetrics(metrics)
         self._means = MeansOverItems(self.ITEMS_REMEDY)
-        self._tracked = Tracked()
+        self.tracked = Tracked()
         self._prepare_for_first_run()
         self.fire("on_init_end")
         self._check_plan()
@@ -189,12 +188,11 @@ class Foundation:
         self.gradient_norm: Tensor | None = None
         self.update_applied: Tensor | None = None
         self._settings: RunSettings | None = None
-        self._folder: RunFolder | None = None
         self._train_dataloader = self._eval_dataloader = None
         self.prepares_data = False
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
-        self._data_seed = 0
+        self.data_seed = 0
         self.this_run = Run(self)  # type: ignore[arg-type]
         # The update under way.
         self._scale = WindowScale(self.loss_reduction)
@@ -202,7 +200,7 @@ class Foundation:
         self._window_samples = 0
         self._stage_items: Tensor | None = None
         self._clips = self._updated = False
-        self._scheduled_by_step = True
+        self.scheduled_by_step = True
         self._rate_factor = 1.0
         # What carries updates out, or leaves them out.
         self._optimizers: list[Optimizer] = []
@@ -244,7 +242,7 @@ class Foundation:
 
     def track(self, **objects: Any) -> Self:
         """Save each object with every checkpoint of this trainer, under its keyword."""
-        self._tracked.add(**objects)
+        self.tracked.add(**objects)
         return self
 
     @property
@@ -255,8 +253,7 @@ class Foundation:
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
         self._accelerator.print(*args, **kwargs)
-        if self._folder is not None and self.processes.is_main:
-            self._folder.log(" ".join(map(str, args)))
+        self.this_run.checkpointer.log(" ".join(map(str, args)))
 
     def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
         """Return the rows of `tensor` from every process, in rank order; see `Processes.gather`."""

@@ -8,24 +8,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle._foundation import Foundation
-from treadle.checkpoint import CheckpointStore, write_file
+from treadle.checkpoint import write_file
 from treadle.checkpoint.importing import import_weights, weights_in
-from treadle.checkpoint.kinds import STATE, read_checkpoint, read_training_state
+from treadle.checkpoint.kinds import read_checkpoint, read_training_state
+from treadle.checkpoint.run_state import RunState, state_file
 from treadle.checkpoint.suffixes import format_of
 from treadle.checkpoint.tracked import telling_misfit
-from treadle.data import fold_seed
-from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
-from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
 from treadle.optimizer_state import OptimizerState
 from treadle.parallel import copying
-from treadle.resplitting import Split, joined_losses, split_anew
-
-LOCAL = ("random", "losses")
-"""What differs between the ranks of a run, beside their places in the data."""
-
-MAIN_ONLY = ("metrics_file",)
-"""What only the first rank has, and a run in another folder may lack."""
 
 COMPILED_PREFIX = "_orig_mod."
 
@@ -62,7 +53,7 @@ class Saving(Foundation):
         self.parallel.share_buffers(self.model)
         state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
         if save_optimizer and self.optimizer is not None:
-            states = {name: self._optimizer_state(one) for name, one in self.optimizers().items()}
+            states = {name: self.optimizer_state(one) for name, one in self.optimizers().items()}
             state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
         if save_scheduler and self.scheduler is not None:
             state["scheduler_state_dict"] = self.scheduler.state_dict()
@@ -127,9 +118,9 @@ class Saving(Foundation):
             )
         for name, optimizer in present.items():
             with telling_misfit(f"the state of {name!r} in {path}"):
-                self._optimizer_state(optimizer).load_whole(states[name])
+                self.optimizer_state(optimizer).load_whole(states[name])
 
-    def _optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
+    def optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
         """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
         if not self.parallel.spreads:
             return OptimizerState(optimizer, self.model)
@@ -150,8 +141,8 @@ class Saving(Foundation):
                 "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
             )
         self.parallel.share_buffers(self.model)
-        state = {"run": self._state(), "kwargs": checkpoint_kwargs or {}}
-        write_file(Path(output_dir) / _state_file(self.processes.rank), state)
+        state = {"run": self.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
+        write_file(Path(output_dir) / state_file(self.processes.rank), state)
         self.processes.barrier()
 
     def load_training_state(self, input_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -161,132 +152,16 @@ class Saving(Foundation):
             CheckpointError: The folder holds no training state, or that of another trainer.
         """
         with telling_misfit(f"the training state in {input_dir}"):
-            self._load_state(*self._read_training_state(input_dir))
-        return dict(read_training_state(input_dir, _state_file(self.processes.rank))["kwargs"])
+            self.this_run.state.load(*self.this_run.state.read(input_dir))
+        return dict(read_training_state(input_dir, state_file(self.processes.rank))["kwargs"])
 
-    def _read_training_state(self, folder: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        with telling_misfit(f"the training state in {folder}"):
-            own = read_training_state(folder, _state_file(self.processes.rank))
-            shared = own if self.processes.is_main else read_training_state(folder, _state_file(0))
-            # The lines of metrics are in the folder of the run that saved this, which is left alone.
-            shared["run"]["tracked"].pop("metrics_file", None)
-            return shared["run"], own["run"]
-
-    def _state(self) -> dict[str, Any]:
-        """Return the state of the run; what all ranks have in common is only in the first one's."""
-        tracked = self._tracked.state_dict(None if self.processes.is_main else self._is_written)
-        return {**self._split_facts(), "tracked": tracked}
-
-    def _split_facts(self) -> dict[str, Any]:
-        """Return what another run must know of how this one shares out its batches and its weights."""
-        now = self._split()
-        facts = {"sharded": self.parallel.spreads, "data": now.data, "batch_size": now.batch_size}
-        return {"processes": now.processes, **facts, "copies": self.parallel.loss_copies}
-
-    def _split(self) -> Split:
-        """Return how this run shares out its batches."""
-        size = None if self.run_config is None else self.run_config.train_per_device_batch_size
-        return Split(self.processes.size, self.parallel.data_size, size)
-
-    def _is_written(self, name: str) -> bool:
-        """Whether a rank other than the first has something to write of what is tracked under `name`."""
-        spread = name in ("model", "callbacks", *self.optimizers())
-        return self._is_local(name) or (self.parallel.spreads and spread)
-
-    def _read_shared(self, store: CheckpointStore, step: int) -> dict[str, Any]:
-        """Return what processes have in common in the checkpoint at `step`; of spread weights what is needed here."""
-        shared: dict[str, Any] = store.read_lazily(step) if self.parallel.spreads else store.read(step, rank=0)
-        return shared
-
-    def _read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
-        """Return the state of this process in the checkpoint at `step`, of which `shared` is the first one's.
-
-        Where batches were shared out otherwise, that is the sums of losses of all processes.
-        """
-        now = self._split()
-        then = Split.of_state(shared, now)
-        if then == now:
-            own: dict[str, Any] = shared if self.processes.is_main else store.read(step)
-            return own
-        if then.processes != now.processes or then.data != now.data:
-            self.print(
-                f"the run had {then.processes} processes and has {now.processes} now: it goes on with the next "
-                "samples, but not bit for bit"
-            )
-        return {"losses": [self._losses_of(store, step, rank, shared) for rank in range(then.processes)]}
-
-    @staticmethod
-    def _losses_of(store: CheckpointStore, step: int, rank: int, shared: dict[str, Any]) -> dict[str, Any]:
-        state = shared if rank == 0 else store.read(step, rank=rank)
-        losses: dict[str, Any] = state["tracked"]["losses"]
-        return losses
-
-    def _load_state(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
-        """Bring everything tracked back: from the first rank's state, and from `own` what is this rank's alone."""
-        now = self._split()
-        then = Split.of_state(shared, now)
-        if then != now:
-            self._load_state_of(then, now, shared, own, partly=partly)
-            return
-        self._load_all(shared, own, partly=partly)
-
-    def _load_state_of(
-        self, then: Split, now: Split, shared: dict[str, Any], own: dict[str, Any], *, partly: bool
-    ) -> None:
-        """Go on with the state of a run that shared out its batches otherwise; `own` knows the sums of all ranks.
-
-        Raises:
-            CheckpointError: The state is that of one rank alone, or its place lies inside a batch of now.
-        """
-        if then.batch_size is None and now.batch_size is not None:
-            raise CheckpointError(
-                "the training state was saved before train() had begun, or of a loader that does not say its batch "
-                "size; there is nothing in it to go on from with batches of "
-                f"{now.batch_size} samples"
-            )
-        if "losses" not in own and then.processes == now.processes:
-            raise CheckpointError(
-                f"the training state is of batches of {then.batch_size} samples and this trainer has "
-                f"{'no data yet' if now.batch_size is None else now.batch_size}; pass it to train(resume_from=...), "
-                "with the batch size that it was saved with"
-            )
-        if "losses" not in own:
-            raise CheckpointError(
-                f"the training state was written by {shared['processes']} processes and this run has "
-                f"{self.processes.size}; start as many"
-            )
-        state = split_anew(shared, then, now)
-        sums = joined_losses(own["losses"], int(shared.get("copies", 1)), mine=self.parallel.keeps_losses)
-        tracked = {**state["tracked"], "losses": sums}
-        self._load_all(state, {**state, "tracked": tracked}, partly=partly)
-        if self.parallel.data_rank:
-            # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
-            seed_generators(fold_seed(self._data_seed, self.parallel.data_rank, self.progress.step))
-            if draws_in_cudnn(self.model, self.device):
-                hold_dropout(self.device)
-
-    def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
-        common = {name: value for name, value in shared["tracked"].items() if not self._is_local(name)}
-        mine = {name: value for name, value in own["tracked"].items() if self._is_local(name)}
-        state = {**common, **mine}
-        surplus = [name for name in state if name not in self._tracked.names()] if partly else []
-        self._tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
-        for optimizer in self.optimizers().values() if self.progress.step else ():
-            # It made its steps before the run was saved; a schedule that now moves first would complain.
-            optimizer._opt_called = True  # type: ignore[attr-defined]
-        self.this_run.execution.forget()
+    def create_state(self) -> RunState:
+        """Return what says what the state of a run is, and brings it back."""
+        own: Any = self
+        return RunState(own)
 
     def _prepare_model(self) -> None:
         raise NotImplementedError
-
-    @staticmethod
-    def _is_local(name: str) -> bool:
-        """Whether what is tracked under `name` differs between ranks."""
-        return name in LOCAL or name.startswith("stream_")
-
-
-def _state_file(rank: int) -> str:
-    return STATE if rank == 0 else f"rank_{rank}.safetensors"
 
 
 class ModelState:

@@ -69,7 +69,7 @@ class SetUp(Evaluation):
         self._resolve_config()
         self._scale_rates()
         self.scheduler = self._make_scheduler()
-        self._scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
+        self.scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self.this_run.due = self.create_due()
         self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
         self._gate = self._create_gate()
@@ -144,7 +144,7 @@ class SetUp(Evaluation):
             # Ranks that work on the same samples draw the same numbers.
             own = fold_seed(self.seed, self.parallel.data_rank)
             seed_generators(own)
-        self._data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
+        self.data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
         if draws_in_cudnn(self.model, self.device):
             hold_dropout(self.device)
 
@@ -403,13 +403,13 @@ class SetUp(Evaluation):
         """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
         self.track(model=ModelState(self.model))
         for name, optimizer in self.optimizers().items():
-            self.track(**{name: self._optimizer_state(optimizer)})
-        self._tracked.remove("scheduler")
+            self.track(**{name: self.optimizer_state(optimizer)})
+        self.tracked.remove("scheduler")
         if self.scheduler is not None:
             self.track(scheduler=self.scheduler)
         for name, stream in self.streams.items():
             self.track(**{f"stream_{name}": stream})
-        self._tracked.remove("stream_evaluation")
+        self.tracked.remove("stream_evaluation")
         if self._eval_dataloader is not None:
             self.track(stream_evaluation=self._eval_dataloader)
         self.track(
@@ -422,7 +422,7 @@ class SetUp(Evaluation):
             poisoned=self._poisoned,
             micro_batches=self._splits,
         )
-        self._tracked.remove("gate")
+        self.tracked.remove("gate")
         if self._gate is not None:
             self.track(gate=self._gate)
 

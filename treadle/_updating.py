@@ -179,7 +179,7 @@ class Updating(Running):
             self._clip_gradients()
         self._updated = True
         self.optimizer_step()
-        if phase.scheduler is not None and self._scheduled_by_step and not self.recording:
+        if phase.scheduler is not None and self.scheduled_by_step and not self.recording:
             self.scheduler_step()
         self.optimizer_zero_grad()
         self.exchange.note(None)
@@ -304,7 +304,7 @@ class Updating(Running):
 
     def scheduler_step(self) -> None:
         """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
-        scheduler = self.scheduler if self._phase is None or not self._scheduled_by_step else self._phase.scheduler
+        scheduler = self.scheduler if self._phase is None or not self.scheduled_by_step else self._phase.scheduler
         metric = self.settings.metric_of(scheduler, evaluates=self._eval_dataloader is not None)
         if metric is None:
             scheduler.step()

@@ -203,8 +203,8 @@ class ForeignRun:
         trainer = self._trainer
         over: str | None = None
         if not self._begun:
-            self._begun, self._resumed = True, trainer._restored is not None
-            trainer._restore()
+            self._begun, self._resumed = True, trainer.this_run.state.restored is not None
+            trainer.this_run.state.restore()
             over = self._wish = trainer.this_run.stop.over
         over = over or (trainer._limit_reached() if self._resumed else None)
         if over is not None:

@@ -53,7 +53,7 @@ class HandedLoader:
 def _take_the_place(trainer: Any, before: Stream, after: Stream) -> None:
     """Have a stream drawn from, and saved, in place of another."""
     after.known_by = before.known_by
-    for name in trainer._tracked.names_of(before):
+    for name in trainer.tracked.names_of(before):
         trainer.track(**{name: after})
     for name, stream in trainer.streams.items():
         if stream is before:
@@ -69,5 +69,5 @@ def training_on(trainer: "Trainer", train_dl: Any) -> Iterator[None]:
     given = trainer._train_dataloader
     yield
     # A run that ends in the middle of the epoch is saved where it is in this data.
-    if given is not own and trainer._train_dataloader is given and not trainer._cut:
+    if given is not own and trainer._train_dataloader is given and not trainer.this_run.epoch_is_cut:
         trainer._train_dataloader = own

@@ -116,7 +116,7 @@ def find_learning_rate(
         handler.on_stop = trainer.callback_handler.on_stop
         trainer.callback_handler = handler
         trainer.run_history, trainer.run_dir = InMemoryRunHistory(), None
-        trainer._loss_tracker, trainer._tracked = LossTracker(), Tracked()
+        trainer._loss_tracker, trainer.tracked = LossTracker(), Tracked()
         trainer.train(train_dataset, max_steps=steps, log_every=1, eval_every=None, **train_arguments)
     return LearningRateSweep(rates[: len(sweep.losses)], sweep.losses, sweep.smoothed)
 
@@ -172,7 +172,7 @@ class _Sweep(TrainerCallback):
 def _everything_put_back(trainer: "Trainer") -> Iterator[None]:
     """Leave the trainer, and what belongs to it, as it was found."""
     attributes = dict(vars(trainer))
-    tracked = trainer._tracked
+    tracked = trainer.tracked
     states = deepcopy(tracked.state_dict())
     weights = _copies(trainer)
     modes = [(module, module.training) for module in trainer.model.modules()]

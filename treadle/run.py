@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.execution import Execution
 from treadle.loop import Due, Stop
 
@@ -19,12 +20,18 @@ class Run:
         stop: Whether the run is to end.
         due: What is due after which step and epoch.
         execution: How updates are carried out.
+        state: What the run is made of where it stands.
+        checkpointer: What keeps it, and brings it back.
+        epoch_is_cut: Whether the limit of steps ended the epoch under way before its data did.
     """
 
     def __init__(self, trainer: "Trainer") -> None:
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         self.execution = Execution(trainer)
+        self.state = trainer.create_state()
+        self.checkpointer = NoCheckpointer()
+        self.epoch_is_cut = False
 
     def wake(self) -> None:
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""

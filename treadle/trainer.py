@@ -165,7 +165,7 @@ class Trainer(Attempting):
         """Open the run that is set up, run it, and close it however it ends."""
         with self._closing_run(), failing_together(self.processes, self.run_dir):
             self._open_run()
-            self._restore(partly=True)
+            self.this_run.state.restore(partly=True)
             if type(self)._run_training is Trainer._run_training:
                 self._run_training()
             else:
@@ -178,7 +178,7 @@ class Trainer(Attempting):
         self.in_own_run = True
         self.training_run_start()
         with self.callback_handler.session("on_training_run_start", self):
-            self._restore()
+            self.this_run.state.restore()
             stop = self.this_run.stop
             stop.reason = self._run_epochs() if stop.over is None else self._stay_stopped(stop.over)
             self._finish_run_or_say_why()
@@ -205,7 +205,7 @@ class Trainer(Attempting):
                 try:
                     self._run_epoch()
                 except RollBack as request:
-                    self._roll_back(request)
+                    self.this_run.checkpointer.roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
             stop.end_loop(reason)
@@ -270,20 +270,20 @@ class Trainer(Attempting):
 
     def _count_epoch(self, *, in_history: bool = True) -> None:
         """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
-        if not self._cut:
+        if not self.this_run.epoch_is_cut:
             self.progress.finish_epoch()
             if in_history:
                 self.run_history._increment_epoch()
 
     def _after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save and leave, if it is time."""
-        if not self._cut:
+        if not self.this_run.epoch_is_cut:
             self._save_after_epoch(step_before, evaluated)
         self._leave_if_asked()
 
     def _schedule_epoch(self, evaluated: bool) -> None:
         """Move a schedule by epochs on."""
-        if self.scheduler is not None and not self._scheduled_by_step and not self._cut:
+        if self.scheduler is not None and not self.scheduled_by_step and not self.this_run.epoch_is_cut:
             self._step_by_epoch(evaluated or self._eval_dataloader is None)
 
     def _step_by_epoch(self, reported: bool) -> None:
@@ -295,9 +295,9 @@ class Trainer(Attempting):
     def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
         due = self.this_run.due.saves_after(self.progress.epoch, (step_before, self.progress.step))
-        best = self._improved(evaluated=evaluated)
+        best = self.this_run.checkpointer.improved(evaluated=evaluated)
         if due or best:
-            self._save(best=best)
+            self.this_run.checkpointer.save(best=best)
 
     def _loop_is_foreign(self) -> bool:
         return type(self)._run_train_epoch is not Trainer._run_train_epoch
@@ -310,7 +310,8 @@ class Trainer(Attempting):
             if self.progress.evaluation == AFTER_STEP:
                 # The run was saved inside the evaluation after its last step.
                 self._evaluate_run(AFTER_STEP)
-                self._save(best=self._improved(evaluated=True))
+                keeper = self.this_run.checkpointer
+                keeper.save(best=keeper.improved(evaluated=True))
             done = self.progress.visit
             for visit, phase in enumerate(self.phases(self.progress.epoch)):
                 if visit < done:
@@ -336,10 +337,10 @@ class Trainer(Attempting):
 
     def _note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
-        stream = self._train_dataloader
-        self._cut = self.progress.step >= self.this_run.due.last_step and stream is not None and stream.has_next()
-        if self._cut:
-            self._save(finished=True)
+        run, stream = self.this_run, self._train_dataloader
+        run.epoch_is_cut = self.progress.step >= run.due.last_step and stream is not None and stream.has_next()
+        if run.epoch_is_cut:
+            run.checkpointer.save(finished=True)
 
     def _begin_streams(self) -> None:
         if not self.progress.mid_epoch:
@@ -348,7 +349,7 @@ class Trainer(Attempting):
                 stream.begin(self.progress.epoch)
 
     def _begin_epoch(self) -> None:
-        self._cut = False
+        self.this_run.epoch_is_cut = False
         resumed = self.progress.mid_epoch
         self._begin_streams()
         with self.this_run.stop.together():
@@ -359,7 +360,7 @@ class Trainer(Attempting):
             self._wrap()
         self.this_run.execution.begin_epoch(self._learning_now())
         if resumed:
-            self._restore()
+            self.this_run.state.restore()
             for stream in self.streams.values():
                 stream.replaying = True
         self._note_start()
@@ -423,15 +424,15 @@ class Trainer(Attempting):
     def _do_what_is_due(self, step: int) -> None:
         """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
         due = self.this_run.due.after_step(step)
-        self._check_saver()
+        self.this_run.checkpointer.check()
         best = False
         if due.log:
             self._log()
         if due.evaluate:
             self._evaluate_run(AFTER_STEP)
-            best = self._improved(evaluated=True)
+            best = self.this_run.checkpointer.improved(evaluated=True)
         if best or due.save:
-            self._save(best=best)
+            self.this_run.checkpointer.save(best=best)
         if due.leave:
             self._leave_if_asked()
         if due.agree:
@@ -482,5 +483,5 @@ class Trainer(Attempting):
             epochs=self.progress.epoch,
             steps=self.progress.step,
             run_dir=self.run_dir,
-            unsaved=self._unsaved,
+            unsaved=self.this_run.checkpointer.unsaved,
         )

@@ -225,7 +225,7 @@ def test_a_run_stops_at_the_step_after_a_failed_write(tmp_path: Path, monkeypatc
         def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 1:
                 Failing(monkeypatch).start()
-            thread = trainer._saver._thread
+            thread = trainer.this_run.checkpointer._saver._thread
             if thread is not None:
                 thread.join()
 

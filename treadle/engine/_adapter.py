@@ -5,19 +5,18 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from treadle.checkpoint import CheckpointStore, Policy
-from treadle.config.saving import plain
+from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream, size_of
+from treadle.engine._checkpointing import EngineCheckpointer, EngineState
 from treadle.engine._hook_events import HookEvents
-from treadle.engine._splitting import Splitting
 from treadle.engine._stages import OutputsAtEnd, numbers_of
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
@@ -36,7 +35,7 @@ from treadle.parallel.stage_loss import StageLoss
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling
-from treadle.run_folder import RunFolder
+from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
     from treadle.engine.trainer_base import TrainerBase
@@ -94,7 +93,7 @@ class CoreOptions:
     parallel: Plan | Strategy | str = "auto"
 
 
-class EngineCore(Splitting):
+class EngineCore(Trainer):
     """Runs the loop for a face: asks it for the step, and tells its hooks of the events.
 
     Args:
@@ -120,10 +119,9 @@ class EngineCore(Splitting):
         self.fetch_began = self.data_time = 0.0
         self._face: TrainerBase = weakref.proxy(face)
         self._carried: dict[str, Any] | None = None
-        self._start_iteration = self._checked = 0
+        self._start_iteration = self.checked_to = 0
         self.on_first_data: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None] | None = None
         self._get_batch = plan.get_batch
-        self._names: list[str] = []
         self._outputs: list[tuple[Any, dict[str, Any]]] = []
         policy = Policy(keep_last=options.max_to_keep, asynchronous=options.asynchronous)
         super().__init__(
@@ -168,9 +166,18 @@ class EngineCore(Splitting):
 
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""
-        self._tracked.remove("metrics_file")
-        facts = {**self._split_facts(), "odd_samples": self._odd_samples}
-        return {**facts, "tracked": self._tracked.state_dict()}
+        self.tracked.remove("metrics_file")
+        state = self.this_run.state
+        assert isinstance(state, EngineState)
+        return {**state.facts(), "tracked": self.tracked.state_dict()}
+
+    @property
+    def consumed_samples(self) -> int:
+        """How many samples all processes together were trained on, in all starts of the run."""
+        state = self.this_run.state
+        return self.progress.samples * self.parallel.data_size + (
+            state.odd_samples if isinstance(state, EngineState) else 0
+        )
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Log what the core says."""
@@ -182,7 +189,7 @@ class EngineCore(Splitting):
         super()._set_up_run(*args, **kwargs)
         self.progress.step = self._start_iteration
         # What was not looked at when the run was saved is looked at now.
-        self._checked = self._start_iteration - self._start_iteration % self.options.check_period
+        self.checked_to = self._start_iteration - self._start_iteration % self.options.check_period
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
         self.batches = self._draw_one_by_one()
@@ -190,10 +197,6 @@ class EngineCore(Splitting):
     def create_due(self) -> Due:
         """Return when the run ends; when it logs, evaluates and saves is a matter of hooks in this door."""
         return Due(last=self.settings.max_steps, agree=AGREEMENT_STEPS if self.processes.distributed else 0)
-
-    def _is_scheduled(self) -> bool:
-        # Here it is a hook that moves them, if there is one.
-        return True
 
     def _check_plan(self) -> None:
         check_trainer(self, EngineCore)
@@ -220,29 +223,13 @@ class EngineCore(Splitting):
             return super()._data_parallel(module)
         return DistributedDataParallel(module, bucket_cap_mb=self.options.bucket_megabytes)
 
-    def _open_run(self) -> None:
-        super()._open_run()
-        if self._carried is not None:
-            self._restored = (self._carried, self._carried)
+    def create_state(self) -> EngineState:
+        """Return the state of a run that counts the samples of all processes, and may be carried over in memory."""
+        return EngineState(self, self._carried)
 
-    def _open_files(self, store: CheckpointStore, *, fresh: bool) -> None:
-        super()._open_files(store, fresh=fresh and self._carried is None)
-
-    def _write_config(self, folder: RunFolder) -> None:
-        """Have the face write its config, which says more than the core knows: the run in the folder is this one."""
-        self._face._save_config()
-
-    def _sources(self) -> list[Any]:
-        """Return what names the files that the run reads: a config names most of them."""
-        config = getattr(self._face, "cfg", None)
-        named: Any = None
-        # What cannot be written down, such as a class of a notebook, is refused where the config is saved.
-        with suppress(ConfigError):
-            named = None if config is None else plain(config)
-        return [*super()._sources(), named]
-
-    def _step_to_resume(self, store: CheckpointStore) -> int | None:
-        return None if self._carried is not None else super()._step_to_resume(store)
+    def create_checkpointer(self, folder: Path) -> EngineCheckpointer:
+        """Return what keeps the run as the hooks of this door want it."""
+        return EngineCheckpointer(self, self.this_run.state, folder, self._face, carried=self._carried is not None)
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the one phase of this door: iterations without end; a user's own step draws its data itself."""
@@ -368,7 +355,7 @@ class EngineCore(Splitting):
         self._means.check()
         self._loss_tracker.take()
         self._put_state_of_updates()
-        first, self._checked = self._checked, self.progress.step
+        first, self.checked_to = self.checked_to, self.progress.step
         # In fp16 the norm of a gradient that overflowed is infinite, and the update was left out.
         names = ("total_loss",) if self.precision.scaler is not None else ("total_loss", "grad_norm")
         rows = ((name, place, value) for name in names for place, value in self._recorded(name))
@@ -396,10 +383,6 @@ class EngineCore(Splitting):
             raise RollBack(iteration + 1, value)
         raise NonFiniteError(f"{name} is {value} at iteration {iteration}; {REMEDY}")
 
-    def _roll_back(self, request: RollBack) -> None:
-        super()._roll_back(request)
-        self._checked = self.progress.step
-
     # Saving -------------------------------------------------------------------------------------------------
 
     def save_as(self, name: str | None, *, best: bool = False) -> None:
@@ -408,25 +391,10 @@ class EngineCore(Splitting):
         Raises:
             CheckpointError: There is no folder to save into.
         """
-        if self._saver is None:
+        keeper = self.this_run.checkpointer
+        if not isinstance(keeper, EngineCheckpointer):
             raise CheckpointError("checkpointer.save: this trainer has no output_dir to save into")
-        self._names = [] if name is None else [name]
-        if self._saved_at != (self.progress.step, self.progress.epoch) or best:
-            self._save(best=best)
-        elif name is not None:
-            self._point(name)
-        self._names = []
-
-    def _point(self, name: str) -> None:
-        assert self._saver is not None
-        self._saver.wait()
-        if self.processes.is_main:
-            self._saver.store.point(name, self.progress.step)
-        # Every process finds the checkpoint and its name from here on.
-        self.processes.barrier()
-
-    def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
-        return {**super()._facts(best=best, finished=finished), "names": list(self._names)}
+        keeper.save_as(name, best=best)
 
     def leavable_evaluation(self) -> LeavableEvaluation | None:
         """Return how an evaluation of a hook is broken off when the run is asked to leave; None if it cannot be."""
@@ -436,18 +404,13 @@ class EngineCore(Splitting):
 
     def mark_complete(self) -> None:
         """Note that the checkpoint of the last iteration is the end of the run: nothing is left to do."""
-        if self._saver is None or self._saved_at is None or self._saved_at[0] != self.progress.step:
-            return
-        self._point(COMPLETE)
+        keeper = self.this_run.checkpointer
+        if isinstance(keeper, EngineCheckpointer) and keeper.saved_at and keeper.saved_at[0] == self.progress.step:
+            keeper.point(COMPLETE)
 
     def _note_cut(self) -> None:
         """Note that data is left, as always, and save nothing: that is for hooks."""
-        self._cut = True
+        self.this_run.epoch_is_cut = True
 
     def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
         """Record no loss of an epoch: this door counts iterations."""
-
-    def _finish_run(self, *, stopped: bool) -> None:
-        """Leave the last checkpoint to the hooks, which come after this; `_close_run` waits for it."""
-        if not stopped:
-            self._check_weights()

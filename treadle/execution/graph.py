@@ -137,7 +137,7 @@ class GraphExecution(Execution):
 
     def _moves(self, phase: "Phase") -> bool:
         """Whether a schedule moves the learning rates of a phase at every step."""
-        return phase.scheduler is not None and self._trainer._scheduled_by_step
+        return phase.scheduler is not None and self._trainer.scheduled_by_step
 
     def draw(self, phase: "Phase") -> list[Any]:
         """Draw the next window of a phase; from data on the device only the places of its batches."""
@@ -383,7 +383,7 @@ class GraphExecution(Execution):
     def _tensors(self) -> dict[str, Tensor]:
         """Return every tensor that a step may change, by name, each once."""
         trainer = self._trainer
-        changing = trainer._tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
+        changing = trainer.tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
         found = {**self._changing, **dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
         found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
         # A sparse tensor is a constant, such as the edges of a graph.
@@ -411,7 +411,7 @@ class GraphExecution(Execution):
             trainer.gradient_norm = recorded.norm.clone()
         if recorded.puts:
             trainer.storage.repeat(recorded.puts)
-        if phase.scheduler is not None and trainer._scheduled_by_step:
+        if phase.scheduler is not None and trainer.scheduled_by_step:
             trainer.scheduler_step()
 
 

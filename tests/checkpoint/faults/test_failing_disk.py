@@ -49,8 +49,8 @@ class Events(TrainerCallback):
         self._actions = {int(name.removeprefix("after_")): action for name, action in actions.items()}
 
     def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
-        if trainer._saver._thread is not None:
-            trainer._saver._thread.join()
+        if trainer.this_run.checkpointer._saver._thread is not None:
+            trainer.this_run.checkpointer._saver._thread.join()
         self._actions.pop(trainer.progress.step, lambda: None)()
 
 
@@ -247,9 +247,11 @@ def test_lines_of_metrics_wait_for_a_full_disk_and_none_is_lost_or_torn(tmp_path
     class FillUp(TrainerCallback):
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 4:
-                trainer._metrics_file._file = HalfFullFile(trainer._metrics_file._file, room=100)
+                trainer.this_run.checkpointer._metrics_file._file = HalfFullFile(
+                    trainer.this_run.checkpointer._metrics_file._file, room=100
+                )
             if trainer.progress.step == 8:
-                trainer._metrics_file._file.room = 100_000
+                trainer.this_run.checkpointer._metrics_file._file.room = 100_000
 
     trainer = wide_trainer(tmp_path / "run", FillUp, checkpoints=Policy(on_error="warn"))
     trainer.train(samples(), 3, log_every=1)
@@ -262,7 +264,9 @@ def test_metrics_that_cannot_be_written_stop_a_run_at_its_next_checkpoint(tmp_pa
     class FillUp(TrainerCallback):
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 4:
-                trainer._metrics_file._file = HalfFullFile(trainer._metrics_file._file, room=10)
+                trainer.this_run.checkpointer._metrics_file._file = HalfFullFile(
+                    trainer.this_run.checkpointer._metrics_file._file, room=10
+                )
 
     trainer = wide_trainer(tmp_path / "run", FillUp)
     with pytest.raises(CheckpointError, match=r"cannot write the metrics of the run to .*metrics\.jsonl: .*No space"):

@@ -15,14 +15,14 @@ from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, read_file
+from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.errors import CheckpointError, DataError
 from treadle.leaving import PreemptedExit, after_evaluated_batch
 from treadle.recsys import Trainer
 from treadle.recsys.evaluation import full_ranking, sampled_ranking
 from treadle.recsys.trainers import evaluating, model_file
-from treadle.recsys.trainers._core import RecsysCore
+from treadle.recsys.trainers._run_keeping import RecommenderCheckpointer
 from treadle.run_status import read_status
-from treadle.trainer import Trainer as CoreTrainer
 
 EVERY_STEP = {"save_every": "1 step"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -291,7 +291,7 @@ def test_checkpoints_from_before_there_were_fingerprints_are_gone_on_from(
     folder = str(tmp_path / "run")
     with monkeypatch.context() as before:
         before.setattr(Trainer, "_fingerprints", lambda self: {})
-        before.setattr(RecsysCore, "_facts", CoreTrainer._facts)
+        before.setattr(RecommenderCheckpointer, "facts", RunCheckpointer.facts)
         run = make(tmp_path, run_dir=folder, epochs=1)
         run.fit()
     from_folder = make(tmp_path, run_dir=folder, epochs=2)

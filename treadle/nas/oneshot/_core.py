@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from treadle.activation_checkpointing import ActivationCheckpointing
+from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.data import Batch, Stream
 from treadle.data.loaders import is_map_style
 from treadle.errors import CheckpointError
@@ -300,7 +302,7 @@ class SearchCore(Trainer):
     def _track_run(self) -> None:
         super()._track_run()
         self._bounded.clear()
-        self.search.seed = self._data_seed
+        self.search.seed = self.data_seed
         self.track(search=self.search)
 
     def train_epoch_end(self) -> None:
@@ -325,9 +327,9 @@ class SearchCore(Trainer):
         """Return what the candidates of each row weigh, on the host; the weights of a row sum to one."""
         return {}
 
-    def _write_config(self, folder: RunFolder) -> None:
-        super()._write_config(folder)
-        self.write_search(folder)
+    def create_checkpointer(self, folder: Path) -> "SearchCheckpointer":
+        """Return what keeps the run, and what it searches."""
+        return SearchCheckpointer(self, self.this_run.state, folder)
 
     def write_search(self, folder: RunFolder, architecture: Architecture | None = None) -> None:
         """Write into the folder of the run what is searched, by whom, and what was found, once it was."""
@@ -344,6 +346,17 @@ class SearchCore(Trainer):
                 for step, value in zip(series.steps, series.values, strict=True):
                     records.setdefault(step, {})[name] = value
         return collected(self.trainer_name, rows, sorted(records.items()))
+
+
+class SearchCheckpointer(RunCheckpointer):
+    """Keeps a search: what is searched stands in its folder."""
+
+    _trainer: SearchCore
+
+    def write_config(self) -> None:
+        """Write what the run was asked to do, and what it searches."""
+        super().write_config()
+        self._trainer.write_search(self.folder)
 
 
 def is_ready(data: Any) -> bool:

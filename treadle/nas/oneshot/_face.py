@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.utils.data import Subset
 
+from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.data import fold_seed
 from treadle.data.loaders import DefaultSize, chosen_size, loader_arguments
 from treadle.errors import ConfigError, TreadleError, did_you_mean
@@ -206,9 +207,9 @@ class OneShotTrainer(BaseOneShotTrainer):
 
     def _keep_found(self) -> None:
         """Put what was found into the folder of the run."""
-        folder = self.core._folder
-        if folder is not None and self.core.processes.is_main and self._has_found():
-            self.core.write_search(folder, self.export())
+        keeper = self.core.this_run.checkpointer
+        if isinstance(keeper, RunCheckpointer) and self.core.processes.is_main and self._has_found():
+            self.core.write_search(keeper.folder, self.export())
 
     def _draw_found(self) -> None:
         """Put what was found, and how it came about, onto the page of the run."""

@@ -56,7 +56,7 @@ class SposCore(SearchCore):
 
     def _track_run(self) -> None:
         super()._track_run()
-        self.evolution.seed = self._data_seed
+        self.evolution.seed = self.data_seed
         self.evolution.judged.clear()
         self.track(evolution=self.evolution)
         self._kept: list[Batch] | None = None

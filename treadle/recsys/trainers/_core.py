@@ -1,6 +1,5 @@
 """The core trainer behind the trainers of this door: verbs only, the loop is the core's."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint import Policy
+from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError, LossError
 from treadle.leaving import leaving_in
@@ -20,10 +20,10 @@ from treadle.phase import LossVerb, Phase, held_by
 from treadle.progress import AFTER_EPOCH
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
+from treadle.recsys.trainers._run_keeping import ModelFileState, RecommenderCheckpointer
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
 from treadle.recsys.trainers.clipping import clip_limit, clips_unusually
 from treadle.recsys.trainers.epoch_losses import EpochLosses
-from treadle.recsys.trainers.model_file import check_tokens, storable
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
@@ -145,16 +145,12 @@ class RecsysCore(Trainer):
             resume_from=self.options.resume_from,
         )
 
-    def _sources(self) -> list[Any]:
-        """Return what names the files that the run reads: the settings name the folder of the data."""
-        return [*super()._sources(), self._face.config["data_path"]]
-
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print if the caller of `fit` wants it; the folder of the run gets it anyway."""
         if self.options.verbose:
             super().print(*args, **kwargs)
-        elif self._folder is not None and self.processes.is_main:
-            self._folder.log(" ".join(map(str, args)))
+        else:
+            self.this_run.checkpointer.log(" ".join(map(str, args)))
 
     # Setting up ---------------------------------------------------------------------------------------------
 
@@ -190,32 +186,18 @@ class RecsysCore(Trainer):
             limit=self.max_batches_per_epoch,
         )
 
-    def _read_training_state(self, folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the state of the run that is in the file of a model."""
-        return self._face._run_state_in_file(Path(folder))
+    def create_state(self) -> RunState:
+        """Return the state of the run, which may be read from the file of a model."""
+        return ModelFileState(self, self._face)
 
-    def _described(self) -> dict[str, Any]:
-        """Return what is trained and how, with all settings: enough to start the same run again."""
-        config = self._face.config
-        return {**super()._described(), "dataset": config.dataset, "settings": storable(config.plain())}
+    def create_checkpointer(self, folder: Path) -> RecommenderCheckpointer:
+        """Return what keeps the run, and knows of its users and items."""
+        return RecommenderCheckpointer(self, self.this_run.state, folder, self._face)
 
-    def file_writer(self) -> threading.Thread | None:
-        """Return the thread that writes the best model: a checkpoint knows of its score, so the file comes first."""
-        return self._face._files.writer()
-
-    def _facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
-        return {**super()._facts(best=best, finished=finished), "fingerprints": self._face._fingerprints()}
-
-    def _take_checkpoint(self, store: CheckpointStore, step: int) -> None:
-        check_tokens(store.manifest(step), getattr(self._data, "dataset", None), self.run_dir)
-        super()._take_checkpoint(store, step)
-
-    def _identity(self) -> dict[str, Any]:
-        identity = super()._identity()
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            # What a model without weights has is as large as its data makes it, and not there before it is fitted.
-            identity["model"] = {"class": identity["model"]["class"]}
-        return identity
+    @property
+    def train_data(self) -> Any:
+        """The data that the run was given to train on."""
+        return self._data
 
     # One epoch ----------------------------------------------------------------------------------------------
 
@@ -418,7 +400,7 @@ class RecsysCore(Trainer):
 
     def finished_state(self) -> dict[str, Any]:
         """Return the state of the run as it is once the epoch under way is counted, for the file of a model."""
-        tracked = self._tracked.state_dict(lambda name: name != "metrics_file")
+        tracked = self.tracked.state_dict(lambda name: name != "metrics_file")
         progress = type(self.progress)(**self.progress.state_dict())
         progress.finish_epoch()
         tracked["progress"] = progress.state_dict()
@@ -427,7 +409,7 @@ class RecsysCore(Trainer):
 
     def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of a state is this process's own."""
-        return {name: value for name, value in state["tracked"].items() if self._is_local(name)}
+        return {name: value for name, value in state["tracked"].items() if self.this_run.state.is_local(name)}
 
 
 def _weight_of_share(core: RecsysCore) -> float:

@@ -1,12 +1,14 @@
 """The core trainer behind the trainers of trees: an update is a round."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from treadle.data import Batch, Stream
 from treadle.phase import Phase
 from treadle.recsys.trainers._core import RecsysCore
+from treadle.recsys.trainers._run_keeping import RecommenderCheckpointer
 
 if TYPE_CHECKING:
     from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
@@ -26,7 +28,7 @@ class TreeCore(RecsysCore):
         # Not divided among processes: each counts every round.
         self.streams = {BOOSTING: Stream(rounds, device=self.device, limit=self.max_batches_per_epoch, name=BOOSTING)}
         self._train_dataloader = self.streams[BOOSTING]
-        self._data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
+        self.data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
         self._eval_dataloader = None
 
     def phases(self, epoch: int) -> Iterator[Phase]:
@@ -58,25 +60,42 @@ class TreeCore(RecsysCore):
     def _after_update(self) -> None:
         super()._after_update()
         if self.options.save_every is None and self._time_to_save():
-            self._save()
+            self.this_run.checkpointer.save()
 
     def train_epoch_end(self) -> None:
         """Give the model its trees."""
         self._face._finish_boosting()
 
-    def _report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
-        super()._report_changes(tracked, manifest)
-        if not self._face.rounds.is_exact:
-            self.print(
+    def create_checkpointer(self, folder: Path) -> "TreeCheckpointer":
+        """Return what keeps the run, and knows of its parameters."""
+        return TreeCheckpointer(self, self.this_run.state, folder, self._face)
+
+    @property
+    def rounds(self) -> Any:
+        """The rounds of the boosting run."""
+        return self._face.rounds
+
+
+class TreeCheckpointer(RecommenderCheckpointer):
+    """Keeps a run of trees, which goes on with the same rows and parameters alone."""
+
+    _core: TreeCore
+
+    def report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Say what is no longer as it was, and where the library itself cannot go on exactly."""
+        super().report_changes(tracked, manifest)
+        if not self._core.rounds.is_exact:
+            self._core.print(
                 "resumed, but not bit for bit: with these parameters the library draws random numbers, which begin "
                 "anew; set restart_rounds, such as 50, to have later runs resumed exactly"
             )
 
-    def _identity(self) -> dict[str, Any]:
-        boosting = self._face.rounds.boosting
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a run to go on: the rows and the parameters, too."""
+        boosting = self._core.rounds.boosting
         return {
-            **super()._identity(),
-            "data": self._data_sums,
+            **super().identity(),
+            "data": self._core.data_sums,
             "boosting": {**{name: str(value) for name, value in boosting.params.items()}, "rounds": boosting.rounds},
         }
 

@@ -1,0 +1,585 @@
+"""Keeping a run in its folder: what lies in it already, its checkpoints, its end."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.checkpoint.manifest import require_facts
+from treadle.checkpoint.run_state import RunState
+from treadle.checkpoint.saver import Saver
+from treadle.checkpoint.store import CheckpointStore
+from treadle.checkpoint.tracked import telling_misfit
+from treadle.errors import CheckpointError, NonFiniteError
+from treadle.fingerprint import (
+    changes,
+    environment,
+    fingerprint_data,
+    fingerprint_model,
+    fingerprint_optimizer,
+    plain_values,
+)
+from treadle.metrics_file import MetricsFile
+from treadle.nonfinite import RollBack
+from treadle.parallel.peers import Peers
+from treadle.provenance import files_named, origin
+from treadle.resplitting import Split, batch_identity
+from treadle.result import find_best
+from treadle.run_description import describe_loss, describe_run, told_changes
+from treadle.run_folder import RunFolder
+from treadle.run_lock import held_here
+from treadle.schedules.extending import SCHEDULED, fit_schedule
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+PATIENCE_AFTER_FAILURE = 10.0
+"""Seconds that the last checkpoint of a run that failed waits for the parts of other ranks."""
+
+
+class NoCheckpointer:
+    """Keeps nothing of a run: what a run without a folder has.
+
+    Attributes:
+        unsaved: Why the end of the run is not saved, though it should be; empty if it is, or if nothing is kept.
+        saves: Whether the run is kept anywhere.
+    """
+
+    saves = False
+
+    def __init__(self) -> None:
+        self.unsaved = ""
+        self._afterwards: list[Callable[[], object]] = []
+
+    def open(self) -> None:
+        """Open the folder of the run, and find out whether to go on from a checkpoint in it."""
+
+    def begin(self, *, first: bool, fresh: bool) -> None:
+        """Take note that the run moves on from where it is.
+
+        Args:
+            first: Whether this start of the run has not moved before.
+            fresh: Whether the run begins here.
+        """
+
+    def log(self, line: str) -> None:
+        """Write a line into the log of the run."""
+
+    def save(self, *, best: bool = False, finished: bool = False) -> None:
+        """Save the run as it is now: after an update, or between two epochs."""
+
+    def improved(self, *, evaluated: bool) -> bool:
+        """Whether there is a new value of the metric that checkpoints are judged by, and it is the best so far."""
+        return False
+
+    def check(self) -> None:
+        """Act on a checkpoint that could not be written in the background."""
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+
+    def forget_place(self) -> None:
+        """Save again where the run is, even if it was saved here: something of this place is to be made anew."""
+
+    def finish(self) -> None:
+        """Save the end of the run and wait until it is on disk."""
+
+    def roll_back(self, request: RollBack) -> None:
+        """Go back to the last checkpoint before the bad step, whose data will be skipped."""
+        raise AssertionError("a run that rolls back has a folder")
+
+    def abandon(self, *, waits: bool) -> None:
+        """Hold nobody up: the run failed."""
+
+    def afterwards(self, action: Callable[[], object]) -> None:
+        """Have `action` called once the files of this run are complete and closed, however the run ends."""
+        self._afterwards.append(action)
+
+    def close(self, *, waits: bool) -> None:
+        """Close the files of the run; a checkpoint being written is completed, here or when the process ends."""
+        actions, self._afterwards = self._afterwards, []
+        for action in actions:
+            action()
+
+
+class RunCheckpointer(NoCheckpointer):
+    """Keeps a run in a folder.
+
+    A door that describes its runs in another way, or keeps more, gives its trainer a subclass by `create_checkpointer`.
+
+    Args:
+        trainer: Whose run it is.
+        state: What is saved of it.
+        folder: The folder of the run.
+
+    Attributes:
+        folder: The same.
+        saved_at: The step and the epoch of the last checkpoint; None if there is none, or it failed.
+    """
+
+    saves = True
+
+    def __init__(self, trainer: "Trainer", state: RunState, folder: Path) -> None:
+        super().__init__()
+        self._trainer, self._state = trainer, state
+        self.folder = RunFolder(folder)
+        self.saved_at: tuple[int, int] | None = None
+        self._saved_finished = False
+        self._save_failure = ""
+        self._judged = 0
+        self._made_of: dict[str, Any] = {}
+        self._metrics_file: MetricsFile | None = None
+        processes = trainer.processes
+        self.store = CheckpointStore(
+            self.folder.checkpoints,
+            trainer.checkpoint_policy,
+            rank=processes.rank,
+            size=processes.size,
+            may_live=Peers(processes).may_live if processes.distributed else None,
+        )
+        attempt = str(processes.share(f"{os.getpid()}_{time.time_ns()}"))
+        self._saver = Saver(self.store, attempt, trainer.this_run.wake)
+
+    # Opening ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        self._made_of = self.made_of()
+        step = self.step_to_resume()
+        if step is not None:
+            with telling_misfit(f"the checkpoint {self.store.path(step)}"):
+                self.take(step)
+        if self._trainer.processes.is_main:
+            self.open_files(fresh=step is None)
+
+    def open_files(self, *, fresh: bool) -> None:
+        """Open the files that lie beside the checkpoints; those of a run that begins are empty."""
+        trainer = self._trainer
+        self.store.clear_leftovers()
+        metrics = MetricsFile(self.folder.path / "metrics.jsonl", trainer.progress, trainer.print)
+        if fresh:
+            metrics.truncate()
+        trainer.track(metrics_file=metrics)
+        trainer.storage.on_flush = metrics.put
+        self._metrics_file = metrics
+        self.write_config()
+
+    def write_config(self) -> None:
+        """Write what the run was asked to do into its folder."""
+        config = self._trainer.run_config
+        assert config is not None
+        self.folder.write_config({**config.to_dict(), **self.described()})
+
+    def step_to_resume(self) -> int | None:
+        """Return the step to go on from, the same on every rank; None starts afresh.
+
+        Raises:
+            CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
+        """
+        processes, resume = self._trainer.processes, self._trainer.settings.resume
+        steps = processes.share(self.store.steps())
+        if resume is None and any(steps):
+            raise CheckpointError(
+                f"{self._trainer.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
+                "it, or another run_dir"
+            )
+        if resume is None or not steps:
+            return None
+        step: int | None = processes.share(self.store.newest_good() if processes.is_main else None)
+        if step is None:
+            raise CheckpointError(
+                f"every checkpoint in {self.store.folder} is damaged (steps {steps}); restore one, or use another "
+                "run_dir"
+            )
+        return step
+
+    def take(self, step: int) -> None:
+        """Read the checkpoint at `step`, having checked that it is of this run."""
+        trainer, store, state = self._trainer, self.store, self._state
+        manifest = store.manifest(step)
+        require_facts(store.path(step), manifest)
+        saved = manifest["identity"]
+        found = changes({**saved, "batch": batch_identity(saved["batch"])}, self.identity())
+        if found:
+            listed = "; ".join(found)
+            raise CheckpointError(
+                f"the run in {trainer.run_dir} is another one: {listed}. Start afresh in another run_dir"
+            )
+        shared = state.read_shared(store, step)
+        _require_place(store.path(step), manifest, {**shared["tracked"]["progress"], "ranks": shared["processes"]})
+        _require_batch(store.path(step), batch_identity(saved["batch"]), Split.of_state(shared, state.split()))
+        own = state.read_own(store, step, shared)
+        self._fit_schedule(shared["tracked"], manifest)
+        self.report_changes(shared["tracked"], manifest)
+        if trainer.processes.is_main:
+            store.discard_after(step)
+        trainer.processes.barrier()
+        state.restored = (shared, own)
+        self.saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
+        if not is_longer(self._planned(), manifest["planned"]):
+            trainer.this_run.stop.over = manifest.get("stopped")
+        trainer.print(f"going on from step {step} of {trainer.run_dir}")
+
+    def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
+        trainer = self._trainer
+        assert trainer.run_config is not None
+        unit = "steps" if trainer.scheduled_by_step else "epochs"
+        fitted = fit_schedule(
+            trainer.scheduler,
+            tracked.get("scheduler"),
+            saved_steps=manifest["planned"]["steps"],
+            steps=trainer.run_config.max_num_train_steps,
+            extend=trainer.settings.extend,
+            taken=int(tracked["progress"]["step" if trainer.scheduled_by_step else "epoch"]),
+            limit=manifest["planned"][unit],
+        )
+        if fitted is not trainer.scheduler:
+            trainer.scheduler = fitted
+            trainer.track(scheduler=fitted)
+
+    def report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Say what is no longer as it was, where the run can go on all the same."""
+        trainer = self._trainer
+        then, now = manifest["environment"], environment()
+        changed = changes(then, now)
+        if changed:
+            trainer.print("resumed, but not bit for bit: " + "; ".join(changed))
+        described = manifest.get("made of")
+        if isinstance(described, dict):
+            same = then.get("python") == now["python"]
+            for line in told_changes(described, self._made_of, same_python=same):
+                trainer.print(line)
+        moving = SCHEDULED if self.is_scheduled() else ()
+        for name, optimizer in trainer.optimizers().items():
+            for change in trainer.optimizer_state(optimizer).changed_arguments(tracked[name], moving):
+                trainer.print(f"{name}: {change}; the checkpoint's value is used")
+
+    # Describing ---------------------------------------------------------------------------------------------
+
+    def made_of(self) -> dict[str, Any]:
+        """Return what else the run is made of, to be told of if it changes; looked at once, before anything moves."""
+        trainer = self._trainer
+        given = {
+            "training": (trainer._train_dataloader, trainer.train_dataset),
+            "evaluation": (trainer._eval_dataloader, trainer.eval_dataset),
+        }
+        data = {name: getattr(stream, "dataset", dataset) for name, (stream, dataset) in given.items()}
+        verbs = [verb for verb in (getattr(type(trainer), "calculate_train_batch_loss", None),) if verb is not None]
+        settings = {
+            "gradient_clip_value": trainer.settings.clip_value,
+            "clip_norm": trainer.settings.clip_norm,
+            # What a partial binds is often an object that shows itself by its place in memory.
+            "collate_fn": describe_loss(getattr(trainer.collate_fn, "func", trainer.collate_fn)),
+        }
+        seed, loss_func = trainer.seed, trainer.loss_func
+        return describe_run(trainer.model, loss_func, seed=seed, data=data, verbs=verbs, settings=settings)
+
+    def is_scheduled(self) -> bool:
+        """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
+        return self._trainer.scheduler is not None
+
+    def described(self) -> dict[str, Any]:
+        """Return what is trained and how, for people who compare runs."""
+        trainer = self._trainer
+        optimizers = {
+            name: {"class": type(optimizer).__name__, **plain_values(optimizer.defaults)}
+            for name, optimizer in trainer.optimizers().items()
+        }
+        scheduler = None if trainer.scheduler is None else type(trainer.scheduler).__name__
+        return {"model": type(trainer.model).__name__, "optimizers": optimizers, "scheduler": scheduler}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
+        trainer, config = self._trainer, self._trainer.run_config
+        assert config is not None
+        data = getattr(trainer._train_dataloader, "known_by", None)
+        return {
+            "model": trainer.parallel.fingerprint or fingerprint_model(trainer.model),
+            "optimizer": {
+                name: trainer.parallel.prints.get(id(one)) or fingerprint_optimizer(one)
+                for name, one in trainer.optimizers().items()
+            },
+            "data": fingerprint_data(trainer.train_dataset if data is None else data),
+            "batch": batch_identity(
+                {
+                    "per device": config.train_per_device_batch_size,
+                    "accumulation": config.gradient_accumulation_steps,
+                    "processes": trainer.parallel.data_size,
+                }
+            ),
+            "precision": trainer.precision.initial,
+        }
+
+    def sources(self) -> list[Any]:
+        """Return what names the files that the run reads: the command line and the data sets."""
+        streams = (self._trainer._train_dataloader, self._trainer._eval_dataloader)
+        return [sys.argv[1:], *(getattr(stream, "dataset", None) for stream in streams)]
+
+    def _planned(self) -> dict[str, int | None]:
+        """Return how long the run is to be."""
+        config = self._trainer.run_config
+        assert config is not None
+        return {"steps": config.max_num_train_steps, "epochs": config.num_epochs}
+
+    def facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
+        """Return what the manifest of a checkpoint says of the run."""
+        return {
+            "epoch": self._trainer.progress.epoch,
+            "identity": self.identity(),
+            "environment": environment(),
+            "planned": self._planned(),
+            "best": best,
+            "finished": finished,
+            "stopped": self._trainer.this_run.stop.over,
+            "made of": self._made_of,
+        }
+
+    # Going on -----------------------------------------------------------------------------------------------
+
+    def begin(self, *, first: bool, fresh: bool) -> None:
+        """Take note that the run moves on from where it is.
+
+        A run that begins is saved at once: what it was built and seeded with may differ when it is started again.
+        """
+        self._judged = self._judgements()
+        if not first:
+            return
+        lock = held_here(self.folder.path)
+        if lock is not None:
+            lock.note_begin()
+        self._write_manifest()
+        if fresh:
+            self.save()
+
+    def _write_manifest(self) -> None:
+        trainer, folder = self._trainer, self.folder
+        if not trainer.processes.is_main:
+            return
+        facts = {"step": trainer.progress.step, "seed": trainer.seed, "identity": self.identity()}
+        facts |= {"environment": environment(), "processes": trainer.processes.size}
+        made_from = origin(self.sources(), deterministic=trainer.deterministic, but=folder.path)
+        self._report_files()
+        folder.write_manifest({**facts, **made_from})
+
+    def _report_files(self) -> None:
+        """Say which files that the data sets name are not what they were when the run was last started."""
+        before = self.folder.manifest().get("files")
+        now = files_named(*self.sources()[1:], but=self.folder.path)
+        known = before if isinstance(before, dict) and self._trainer.progress.step else {}
+        changed = sorted(path for path, checksum in now.items() if known.get(path, checksum) != checksum)
+        if changed:
+            listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            self._trainer.print(
+                f"files of the data have changed since the run was last started: {listed}; it goes on with these"
+            )
+
+    def log(self, line: str) -> None:
+        if self._trainer.processes.is_main:
+            self.folder.log(line)
+
+    # Saving -------------------------------------------------------------------------------------------------
+
+    def save(self, *, best: bool = False, finished: bool = False) -> None:
+        trainer = self._trainer
+        place = (trainer.progress.step, trainer.progress.epoch)
+        saved = place == self.saved_at and not best and (self._saved_finished or not finished)
+        if saved and not trainer.processes.distributed:
+            return
+        # Where bad updates are left out, the weights are good whatever the losses are.
+        bad = trainer._loss_tracker.read() is not None and trainer._gate_in_use is None
+        # A save may have failed on some ranks only, and all of them must make the next one together.
+        due, bad = map(bool, trainer.processes.reduce([float(not saved), float(bad)], "max"))
+        if not due:
+            return
+        if bad:
+            trainer._log()
+        trainer._check_weights()
+        # Those of the first rank are written: whoever goes on from here, now or after a kill, goes on with the same.
+        trainer.parallel.share_buffers(trainer.model)
+        facts = self.facts(best=best, finished=finished)
+        self.wait_or_report()
+        try:
+            self._saver.save(trainer.progress.step, self._state.state_dict, facts, after=self.file_writer())
+            self.saved_at, self._saved_finished = place, finished
+        except CheckpointError as error:
+            self._report_failed_save(error)
+
+    def file_writer(self) -> threading.Thread | None:
+        """Return the thread that writes a file which the state of the run counts on; None where there is none."""
+        return None
+
+    def _report_failed_save(self, error: CheckpointError) -> None:
+        self.saved_at = None
+        if self._trainer.checkpoint_policy.on_error == "raise":
+            raise error
+        self._save_failure = str(error)
+        self._trainer.print(f"going on without a checkpoint: {error}")
+
+    def wait(self) -> None:
+        self._saver.wait()
+
+    def wait_or_report(self) -> None:
+        """Wait for a checkpoint being written; if it failed, that is reported and costs no other."""
+        try:
+            self._saver.wait()
+        except CheckpointError as error:
+            self._report_failed_save(error)
+
+    def check(self) -> None:
+        try:
+            self._saver.check()
+        except CheckpointError as error:
+            self._report_failed_save(error)
+
+    def point(self, name: str) -> None:
+        """Have the checkpoint of the step under way known by another name, too."""
+        self._saver.wait()
+        if self._trainer.processes.is_main:
+            self.store.point(name, self._trainer.progress.step)
+        # Every process finds the checkpoint and its name from here on.
+        self._trainer.processes.barrier()
+
+    def forget_place(self) -> None:
+        self.saved_at = None
+
+    # The best -----------------------------------------------------------------------------------------------
+
+    def _judgements(self) -> int:
+        name = self._trainer.checkpoint_policy.best
+        return 0 if name is None else len(self._trainer.run_history.get_metric_values(name))
+
+    def improved(self, *, evaluated: bool) -> bool:
+        """Whether there is a new value of the metric that checkpoints are judged by, and it is the best so far.
+
+        Args:
+            evaluated: Whether an evaluation has just ended, which should have reported it.
+
+        Raises:
+            UnknownMetricError: An evaluation ended and did not report it.
+        """
+        policy, history = self._trainer.checkpoint_policy, self._trainer.run_history
+        name = policy.best
+        if name is None:
+            return False
+        values = history.get_metric_values(name)
+        if evaluated and not values:
+            history.get_latest_metric(name)
+        judged, self._judged = self._judged, len(values)
+        best = find_best(name, values, greater_is_better=policy.greater_is_better)
+        own = len(values) > judged and best is not None and best.position == len(values) - 1
+        # A metric of the user's own may differ from rank to rank, and all of them must save together or not at all.
+        return bool(self._trainer.processes.share(own))
+
+    # Going back ---------------------------------------------------------------------------------------------
+
+    def roll_back(self, request: RollBack) -> None:
+        """Go back to the last checkpoint before the bad step, whose data will be skipped.
+
+        Raises:
+            NonFiniteError: There is no such checkpoint, or it happened too often.
+        """
+        trainer, store, state = self._trainer, self.store, self._state
+        skipped = trainer._poisoned.steps
+        if len(skipped) >= trainer.max_rollbacks:
+            raise NonFiniteError(f"{request}, after {trainer.max_rollbacks} rollbacks; lower the learning rate")
+        self._saver.wait()
+        is_main = trainer.processes.is_main
+        step: int | None = trainer.processes.share(store.newest_good(before=request.step) if is_main else None)
+        if step is None:
+            raise NonFiniteError(f"{request}, before the first checkpoint; lower the learning rate or save_every")
+        if is_main:
+            store.discard_after(step)
+        trainer.processes.barrier()
+        shared = state.read_shared(store, step)
+        shared["tracked"]["poisoned"] = {"steps": sorted({*skipped, request.step})}
+        state.restored = (shared, shared if is_main else store.read(step))
+        self.saved_at = None
+        state.restore()
+        trainer.this_run.wake()
+        trainer.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")
+
+    # The end ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""
+        run = self._trainer.this_run
+        best = self.improved(evaluated=False)
+        for first in (True, False):
+            # Twice, for a failure of the save before this one is only found now.
+            if not run.epoch_is_cut:
+                self.save(best=best and (first or self.saved_at is None), finished=not run.stop.pauses)
+            self.wait_or_report()
+        if self.saved_at is None:
+            self._note_unsaved()
+
+    def _note_unsaved(self) -> None:
+        """Say that the end of the run is lost when the process is, and have the status of the run say so too."""
+        step = self._trainer.progress.step
+        self.unsaved = f"the run came to its end, step {step}, which is not saved: {self._save_failure}"
+        self._trainer.print(self.unsaved)
+        lock = held_here(self.folder.path)
+        if lock is not None:
+            lock.note_unsaved(self.unsaved)
+
+    def abandon(self, *, waits: bool) -> None:
+        self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 0)
+
+    def close(self, *, waits: bool) -> None:
+        trainer = self._trainer
+        if waits:
+            try:
+                self._saver.wait()
+            except CheckpointError as error:
+                trainer.print(str(error))
+        self._keep_folder_while_writing()
+        if self._metrics_file is not None:
+            trainer.storage.flush()
+            self._metrics_file.close()
+            # What is saved of the trainer from now on is of no file.
+            trainer.tracked.remove("metrics_file")
+        trainer.storage.on_flush = None
+        super().close(waits=waits)
+
+    def _keep_folder_while_writing(self) -> None:
+        """Let nobody else into the folder while a checkpoint is still being written into it."""
+        writer, lock = self._saver.writer(), held_here(self.folder.path)
+        if writer is not None and lock is not None:
+            lock.hold_for(writer)
+
+
+def _require_place(path: Path, manifest: dict[str, Any], place: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose state says that it is of another moment than its manifest does."""
+    for name in ("step", "epoch", "ranks"):
+        if type(place[name]) is not int or place[name] != manifest[name]:
+            raise CheckpointError(
+                f"{path} was edited: its manifest says {name} {manifest[name]}, its state says {place[name]!r}; "
+                "restore it, or move it away to go on from the one before"
+            )
+
+
+def _require_batch(path: Path, batch: dict[str, Any], split: Split) -> None:
+    """Refuse a checkpoint whose state shares out other batches than its manifest says it had."""
+    whole = batch.get("global")
+    if whole is not None and split.batch_size is not None and whole % (split.batch_size * split.data):
+        raise CheckpointError(
+            f"{path} was edited: its manifest says batches of {whole} samples, its state {split.batch_size} on each of "
+            f"{split.data}; restore it, or move it away to go on from the one before"
+        )
+
+
+def is_longer(now: dict[str, int | None], then: dict[str, int | None]) -> bool:
+    """Whether a run of these limits is to be longer than one of those, or is limited otherwise.
+
+    >>> is_longer({"steps": 30, "epochs": 3}, {"steps": 20, "epochs": 2})
+    True
+    >>> is_longer({"steps": None, "epochs": 2}, {"steps": None, "epochs": 3})
+    False
+    """
+    for unit in ("steps", "epochs"):
+        own, other = now[unit], then[unit]
+        if own is not None and other is not None:
+            return own > other
+    return now != then

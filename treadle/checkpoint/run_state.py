@@ -1,0 +1,197 @@
+"""What a run is made of where it stands, and how it is brought back there."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from treadle.checkpoint.kinds import STATE, read_training_state
+from treadle.checkpoint.store import CheckpointStore
+from treadle.checkpoint.tracked import telling_misfit
+from treadle.data import fold_seed
+from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
+from treadle.data.seeds import seed_generators
+from treadle.errors import CheckpointError
+from treadle.resplitting import Split, joined_losses, split_anew
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+LOCAL = ("random", "losses")
+"""What differs between the ranks of a run, beside their places in the data."""
+
+MAIN_ONLY = ("metrics_file",)
+"""What only the first rank has, and a run in another folder may lack."""
+
+Restored = tuple[dict[str, Any], dict[str, Any]]
+"""A state to go on from: what all ranks have in common, and what is this one's."""
+
+
+class RunState:
+    """The state of a run: everything that is tracked, with how its batches are shared out.
+
+    Args:
+        trainer: Whose run it is.
+
+    Attributes:
+        restored: The state that the run goes on from; None once it has moved on, or where it begins.
+        began_at: The step at which this start of the run began; None before.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self.restored: Restored | None = None
+        self.began_at: int | None = None
+
+    def begin(self) -> bool:
+        """Forget the state that was loaded: the run is where it was, and moves on; return whether it did not before."""
+        self.restored = None
+        first = self.began_at is None
+        if first:
+            self.began_at = self._trainer.progress.step
+        return first
+
+    # Writing ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the run; what all ranks have in common is only in the first one's."""
+        everything = self._trainer.processes.is_main
+        tracked = self._trainer.tracked.state_dict(None if everything else self._is_written)
+        return {**self.facts(), "tracked": tracked}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what another run must know of how this one shares out its batches and its weights."""
+        now, parallel = self.split(), self._trainer.parallel
+        facts = {"sharded": parallel.spreads, "data": now.data, "batch_size": now.batch_size}
+        return {"processes": now.processes, **facts, "copies": parallel.loss_copies}
+
+    def split(self) -> Split:
+        """Return how this run shares out its batches."""
+        trainer = self._trainer
+        size = None if trainer.run_config is None else trainer.run_config.train_per_device_batch_size
+        return Split(trainer.processes.size, trainer.parallel.data_size, size)
+
+    def _is_written(self, name: str) -> bool:
+        """Whether a rank other than the first has something to write of what is tracked under `name`."""
+        spread = name in ("model", "callbacks", *self._trainer.optimizers())
+        return self.is_local(name) or (self._trainer.parallel.spreads and spread)
+
+    @staticmethod
+    def is_local(name: str) -> bool:
+        """Whether what is tracked under `name` differs between ranks."""
+        return name in LOCAL or name.startswith("stream_")
+
+    # Reading ------------------------------------------------------------------------------------------------
+
+    def read(self, folder: str | os.PathLike[str]) -> Restored:
+        """Return the state that `save_training_state` wrote into a folder."""
+        with telling_misfit(f"the training state in {folder}"):
+            processes = self._trainer.processes
+            own = read_training_state(folder, state_file(processes.rank))
+            shared = own if processes.is_main else read_training_state(folder, state_file(0))
+            # The lines of metrics are in the folder of the run that saved this, which is left alone.
+            shared["run"]["tracked"].pop("metrics_file", None)
+            return shared["run"], own["run"]
+
+    def read_shared(self, store: CheckpointStore, step: int) -> dict[str, Any]:
+        """Return what processes have in common in the checkpoint at `step`; of sharded weights what is needed here."""
+        sharded = self._trainer.parallel.spreads
+        shared: dict[str, Any] = store.read_lazily(step) if sharded else store.read(step, rank=0)
+        return shared
+
+    def read_own(self, store: CheckpointStore, step: int, shared: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of this process in the checkpoint at `step`, of which `shared` is the first one's.
+
+        Where batches were shared out otherwise, that is the sums of losses of all processes.
+        """
+        now = self.split()
+        then = Split.of_state(shared, now)
+        if then == now:
+            own: dict[str, Any] = shared if self._trainer.processes.is_main else store.read(step)
+            return own
+        if then.processes != now.processes or then.data != now.data:
+            self._trainer.print(
+                f"the run had {then.processes} processes and has {now.processes} now: it goes on with the next "
+                "samples, but not bit for bit"
+            )
+        return {"losses": [_losses_of(store, step, rank, shared) for rank in range(then.processes)]}
+
+    # Going on -----------------------------------------------------------------------------------------------
+
+    def restore(self, *, partly: bool = False) -> None:
+        """Load the state to go on from: once for the start events to see, and again where they may have moved it.
+
+        Args:
+            partly: Whether some of what the state is of may still be missing, to be tracked at the start of the run.
+        """
+        source = self._trainer.settings.resume_from
+        if self.restored is None and source is not None and self.began_at is None:
+            self.restored = self.read(source)
+        if self.restored is not None:
+            self.load(*self.restored, partly=partly)
+
+    def load(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
+        """Bring everything tracked back: from the first rank's state, and from `own` what is this rank's alone."""
+        now = self.split()
+        then = Split.of_state(shared, now)
+        if then != now:
+            self._load_state_of(then, now, shared, own, partly=partly)
+            return
+        self._load_all(shared, own, partly=partly)
+
+    def _load_state_of(
+        self, then: Split, now: Split, shared: dict[str, Any], own: dict[str, Any], *, partly: bool
+    ) -> None:
+        """Go on with the state of a run that shared out its batches otherwise; `own` knows the sums of all ranks.
+
+        Raises:
+            CheckpointError: The state is that of one rank alone, or its place lies inside a batch of now.
+        """
+        trainer = self._trainer
+        if then.batch_size is None and now.batch_size is not None:
+            raise CheckpointError(
+                "the training state was saved before train() had begun, or of a loader that does not say its batch "
+                "size; there is nothing in it to go on from with batches of "
+                f"{now.batch_size} samples"
+            )
+        if "losses" not in own and then.processes == now.processes:
+            raise CheckpointError(
+                f"the training state is of batches of {then.batch_size} samples and this trainer has "
+                f"{'no data yet' if now.batch_size is None else now.batch_size}; pass it to train(resume_from=...), "
+                "with the batch size that it was saved with"
+            )
+        if "losses" not in own:
+            raise CheckpointError(
+                f"the training state was written by {shared['processes']} processes and this run has "
+                f"{trainer.processes.size}; start as many"
+            )
+        state = split_anew(shared, then, now)
+        sums = joined_losses(own["losses"], int(shared.get("copies", 1)), mine=trainer.parallel.keeps_losses)
+        tracked = {**state["tracked"], "losses": sums}
+        self._load_all(state, {**state, "tracked": tracked}, partly=partly)
+        if trainer.parallel.data_rank:
+            # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
+            seed_generators(fold_seed(trainer.data_seed, trainer.parallel.data_rank, trainer.progress.step))
+            if draws_in_cudnn(trainer.model, trainer.device):
+                hold_dropout(trainer.device)
+
+    def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
+        trainer = self._trainer
+        common = {name: value for name, value in shared["tracked"].items() if not self.is_local(name)}
+        mine = {name: value for name, value in own["tracked"].items() if self.is_local(name)}
+        state = {**common, **mine}
+        surplus = [name for name in state if name not in trainer.tracked.names()] if partly else []
+        trainer.tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
+        for optimizer in trainer.optimizers().values() if trainer.progress.step else ():
+            # It made its steps before the run was saved; a schedule that now moves first would complain.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
+        trainer.this_run.execution.forget()
+
+
+def state_file(rank: int) -> str:
+    """Return the name of the file of a rank in a folder that `save_training_state` writes."""
+    return STATE if rank == 0 else f"rank_{rank}.safetensors"
+
+
+def _losses_of(store: CheckpointStore, step: int, rank: int, shared: dict[str, Any]) -> dict[str, Any]:
+    state = shared if rank == 0 else store.read(step, rank=rank)
+    losses: dict[str, Any] = state["tracked"]["losses"]
+    return losses
