@@ -16,8 +16,8 @@ class Attempting(Updating):
 
     def _attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
-        if self._poisoned.steps:
-            bad = self.progress.step + 1 in self._poisoned.steps
+        if self.skipped.steps:
+            bad = self.progress.step + 1 in self.skipped.steps
             self.update_applied = torch.tensor(not bad, dtype=torch.float32, device=self.device)
             if bad:
                 self._pass_over(phase, window)

@@ -1,6 +1,5 @@
 """What every trainer stands on: its parts, its processes, its events and how it stops."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
@@ -19,17 +18,14 @@ from treadle.callbacks.limit_batches import active_limit
 from treadle.checkpoint import Policy, Tracked
 from treadle.data import Stream
 from treadle.errors import ConfigError
-from treadle.events import InMemoryRunHistory, LossTracker, NonFinite, RunHistory
-from treadle.events.names import PEAK_MEMORY_MIB
+from treadle.events import InMemoryRunHistory, LossTracker, RunHistory
 from treadle.execution import Compile, CompiledVerbs, Execution, check_execution
-from treadle.falling_back import fell_back
 from treadle.gradients import REDUCTIONS, WindowScale
 from treadle.handed_loader import HandedLoader
 from treadle.loss_items import MeansOverItems
-from treadle.memory import peak_device_memory
 from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
-from treadle.nonfinite import PoisonedSteps, RollBack, UpdateGate, nonfinite_error
+from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState, check_offload
 from treadle.parallel import GradientExchange, LossModule, Plan, Processes
 from treadle.parallel.choosing import strategy_for
@@ -205,7 +201,7 @@ class Foundation:
         # What carries updates out, or leaves them out.
         self._optimizers: list[Optimizer] = []
         self._gate: UpdateGate | None = None
-        self._poisoned = PoisonedSteps()
+        self.skipped = PoisonedSteps()
         self._offloaded: list[OffloadedState] = []
         self._splits = MicroBatchSplits()
         self._verbs: CompiledVerbs | None = None
@@ -284,50 +280,11 @@ class Foundation:
         """
         self.this_run.stop.request(reason, for_good=for_good)
 
-    def _log(self) -> None:
-        """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks."""
-        self._means.check()
-        total, count, nonfinite = self._loss_tracker.take()
-        if self.processes.distributed:
-            total, count = self.processes.reduce([total, count])
-            nonfinite = self._agree_on_nonfinite(nonfinite)
-        if fell_back(self, None if nonfinite is None else f"loss is {nonfinite.value} at step {nonfinite.step}"):
-            nonfinite = None
-        if nonfinite is not None and self.on_nonfinite == "rollback":
-            raise RollBack(nonfinite.step, nonfinite.value)
-        self._put_state_of_updates()
-        if self.on_nonfinite == "skip":
-            nonfinite = None
-        if self._poisoned.steps:
-            self.storage.put_scalar("skipped_steps", len(self._poisoned.steps), smoothing_hint=False)
-        if count:
-            self.storage.put_scalar("train_loss", total / count)
-        self.fire("on_log", scalars=self.storage.flush(), nonfinite=nonfinite)
-        if nonfinite is not None:
-            raise nonfinite_error(nonfinite, self.settings.accumulation)
-
     @property
     def _gate_in_use(self) -> UpdateGate | None:
         """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
         wanted = self.on_nonfinite == "skip" or self.precision.scaler is not None
         return self._gate if wanted else None
-
-    def _put_state_of_updates(self) -> None:
-        """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
-        if self._gate is not None:
-            self.storage.put_scalar("skipped_steps", self._gate.skipped.clone(), smoothing_hint=False)
-        if self.precision.scaler is not None:
-            self.storage.put_scalar("loss_scale", self.precision.scaler.scale_now, smoothing_hint=False)
-        peak = peak_device_memory(self.device)
-        if peak is not None:
-            self.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**20, smoothing_hint=False)
-
-    def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
-        """Return the first bad loss of any process, so that all of them act on it together."""
-        first = self.processes.reduce([math.inf if own is None else float(own.step)], "min")[0]
-        if first == math.inf:
-            return None
-        return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
 
 
 # Python's message about an argument that nobody knows names this function: users know it as the trainer's.

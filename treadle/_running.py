@@ -1,22 +1,18 @@
 """Keeping a run: its checkpoints, its end, leaving it in good order and going back in it."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.optim import Optimizer
 
 from treadle._setup import SetUp
 from treadle.checkpoint.checkpointer import RunCheckpointer
-from treadle.errors import NonFiniteError
-from treadle.gradients import norm_of
 from treadle.kept import kept_by
 from treadle.leaving import EvaluationLeft, LeavableEvaluation
+from treadle.loop import Log
 from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import local_updates
 from treadle.progress import AFTER_STEP
 
@@ -44,6 +40,11 @@ class Running(SetUp):
         """Return what keeps the run that begins in its folder."""
         own: Any = self
         return RunCheckpointer(own, self.this_run.state, folder)
+
+    def create_log(self) -> Log:
+        """Return what reads losses from the device and acts on those that are not finite."""
+        own: Any = self
+        return Log(own)
 
     def _open_run(self) -> None:
         """Open the run's folder and find out whether to go on from a checkpoint in it."""
@@ -74,30 +75,10 @@ class Running(SetUp):
                         "is resumed; call trainer.track(name=...) with it and with what it trains"
                     )
 
-    def _check_weights(self) -> None:
-        """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.
-
-        Raises:
-            NonFiniteError: They are not.
-            RollBack: They are not, and the run may go back.
-        """
-        if not self.progress.step or self._weights_are_finite():
-            return
-        if self.on_nonfinite == "rollback":
-            raise RollBack(self.progress.step, math.nan)
-        raise NonFiniteError(f"the weights are not finite after step {self.progress.step}; {REMEDY}")
-
-    def _weights_are_finite(self) -> bool:
-        norm = self.parallel.norm_of_weights()
-        if norm is not None:
-            return bool(torch.isfinite(norm))
-        weights = [parameter.detach() for parameter in self.model.parameters() if parameter.is_floating_point()]
-        return not weights or bool(torch.isfinite(norm_of(weights)))
-
     def _finish_run(self, *, stopped: bool) -> None:
         """Make sure that the end of the run is a good one, and keep it."""
         if not stopped:
-            self._check_weights()
+            self.this_run.log.check_weights()
         self.this_run.checkpointer.finish()
 
     @contextmanager

@@ -71,7 +71,7 @@ class SetUp(Evaluation):
         self.scheduler = self._make_scheduler()
         self.scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self.this_run.due = self.create_due()
-        self._poisoned, self._splits = PoisonedSteps(), MicroBatchSplits()
+        self.skipped, self._splits = PoisonedSteps(), MicroBatchSplits()
         self._gate = self._create_gate()
         self._loss_tracker.skip_nonfinite = self._gate is not None
         self._track_run()
@@ -419,7 +419,7 @@ class SetUp(Evaluation):
             losses=self._loss_tracker,
             callbacks=self.callback_handler,
             random=RandomState(),
-            poisoned=self._poisoned,
+            poisoned=self.skipped,
             micro_batches=self._splits,
         )
         self.tracked.remove("gate")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.execution import Execution
-from treadle.loop import Due, Stop
+from treadle.loop import Due, Log, Stop
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -20,6 +20,7 @@ class Run:
         stop: Whether the run is to end.
         due: What is due after which step and epoch.
         execution: How updates are carried out.
+        log: What reads losses from the device, and acts on those that are not finite.
         state: What the run is made of where it stands.
         checkpointer: What keeps it, and brings it back.
         epoch_is_cut: Whether the limit of steps ended the epoch under way before its data did.
@@ -29,6 +30,7 @@ class Run:
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         self.execution = Execution(trainer)
+        self.log: Log = trainer.create_log()
         self.state = trainer.create_state()
         self.checkpointer = NoCheckpointer()
         self.epoch_is_cut = False

@@ -329,7 +329,7 @@ class Trainer(Attempting):
             with self.this_run.stop.together():
                 self.train_epoch_end()
             if self.this_run.due.logs_after(self.progress.epoch + 1):
-                self._log()
+                self.this_run.log.write()
             self._add_epoch_loss_to_run_history()
             self.fire("on_train_epoch_end")
         self.in_own_loop = False
@@ -427,7 +427,7 @@ class Trainer(Attempting):
         self.this_run.checkpointer.check()
         best = False
         if due.log:
-            self._log()
+            self.this_run.log.write()
         if due.evaluate:
             self._evaluate_run(AFTER_STEP)
             best = self.this_run.checkpointer.improved(evaluated=True)
@@ -445,7 +445,7 @@ class Trainer(Attempting):
             self.print(rounded)
         self.progress.samples += sum(stream.take_samples() for stream in self.streams.values())
         recorded = len(self.run_history.get_metric_values("train_loss_epoch"))
-        self._log()
+        self.this_run.log.write()
         if recorded < self.run_history.current_epoch:
             self._add_epoch_loss_to_run_history()
 

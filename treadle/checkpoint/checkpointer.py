@@ -388,15 +388,14 @@ class RunCheckpointer(NoCheckpointer):
         saved = place == self.saved_at and not best and (self._saved_finished or not finished)
         if saved and not trainer.processes.distributed:
             return
-        # Where bad updates are left out, the weights are good whatever the losses are.
-        bad = trainer._loss_tracker.read() is not None and trainer._gate_in_use is None
+        log = trainer.this_run.log
         # A save may have failed on some ranks only, and all of them must make the next one together.
-        due, bad = map(bool, trainer.processes.reduce([float(not saved), float(bad)], "max"))
+        due, bad = map(bool, trainer.processes.reduce([float(not saved), float(log.sees_bad_loss)], "max"))
         if not due:
             return
         if bad:
-            trainer._log()
-        trainer._check_weights()
+            log.write()
+        log.check_weights()
         # Those of the first rank are written: whoever goes on from here, now or after a kill, goes on with the same.
         trainer.parallel.share_buffers(trainer.model)
         facts = self.facts(best=best, finished=finished)
@@ -482,7 +481,7 @@ class RunCheckpointer(NoCheckpointer):
             NonFiniteError: There is no such checkpoint, or it happened too often.
         """
         trainer, store, state = self._trainer, self.store, self._state
-        skipped = trainer._poisoned.steps
+        skipped = trainer.skipped.steps
         if len(skipped) >= trainer.max_rollbacks:
             raise NonFiniteError(f"{request}, after {trainer.max_rollbacks} rollbacks; lower the learning rate")
         self._saver.wait()

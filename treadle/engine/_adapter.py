@@ -1,7 +1,6 @@
 """The core trainer behind the faces of this door: verbs only, the loop is the core's."""
 
 import logging
-import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,18 +16,17 @@ from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream, size_of
 from treadle.engine._checkpointing import EngineCheckpointer, EngineState
 from treadle.engine._hook_events import HookEvents
+from treadle.engine._numbers import EngineLog
 from treadle.engine._stages import OutputsAtEnd, numbers_of
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
-from treadle.errors import CheckpointError, ConfigError, NonFiniteError
+from treadle.errors import CheckpointError, ConfigError
 from treadle.events.names import DATA_TIME
 from treadle.execution import GraphExecution
-from treadle.falling_back import fell_back
 from treadle.foreign import ForeignStep
 from treadle.leaving import LeavableEvaluation
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel import LossModule, Plan
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.stage_loss import StageLoss
@@ -344,44 +342,20 @@ class EngineCore(Trainer):
 
     # Numbers that are not finite ----------------------------------------------------------------------------
 
+    def create_log(self) -> EngineLog:
+        """Return what looks at the numbers of this door; writing them is for hooks."""
+        return EngineLog(self)
+
     def check_numbers_if_due(self) -> None:
         """Look at the losses now and then, and after the last iteration."""
         step = self.progress.step
         if step % self.options.check_period == 0 or step >= self.this_run.due.last_step:
-            self._log()
+            self.this_run.log.write()
 
-    def _log(self) -> None:
-        """Read what was put since the last time, and act on a number that is not finite; writing is for hooks."""
-        self._means.check()
-        self._loss_tracker.take()
-        self._put_state_of_updates()
-        first, self.checked_to = self.checked_to, self.progress.step
-        # In fp16 the norm of a gradient that overflowed is infinite, and the update was left out.
-        names = ("total_loss",) if self.precision.scaler is not None else ("total_loss", "grad_norm")
-        rows = ((name, place, value) for name in names for place, value in self._recorded(name))
-        bad = next((row for row in rows if row[1] >= first and not math.isfinite(row[2])), None)
-        if fell_back(self, None if bad is None else f"{bad[0]} is {bad[2]} at iteration {bad[1]}"):
-            return
-        if bad is not None and self.on_nonfinite != "skip":
-            self._act_on(*bad)
-
-    def _check_weights(self) -> None:
-        # A number that went wrong says more of the cause than the weights it spoilt. Where bad updates are left out it
-        # spoils none, and is acted on when it is due, as in a run that nobody interrupts to save it.
-        if self._gate_in_use is None:
-            self._log()
-        super()._check_weights()
-
-    def _recorded(self, name: str) -> list[tuple[int, float]]:
-        if name not in self.storage.names():
-            return []
-        series = self.storage.series(name)
-        return list(zip(series.steps, series.values, strict=True))
-
-    def _act_on(self, name: str, iteration: int, value: float) -> None:
-        if self.on_nonfinite == "rollback":
-            raise RollBack(iteration + 1, value)
-        raise NonFiniteError(f"{name} is {value} at iteration {iteration}; {REMEDY}")
+    @property
+    def leaves_bad_updates_out(self) -> bool:
+        """Whether updates whose numbers are not finite are left out."""
+        return self._gate_in_use is not None
 
     # Saving -------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class GraphExecution(Execution):
 
     def _needs_batches(self) -> bool:
         """Whether something is done with the batches of a window before its update: cut finer, or passed over."""
-        return self._trainer.microbatch != "fixed" or bool(self._trainer._poisoned.steps)
+        return self._trainer.microbatch != "fixed" or bool(self._trainer.skipped.steps)
 
     def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""

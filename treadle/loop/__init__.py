@@ -1,6 +1,7 @@
 """The parts of a run that its loop is made of."""
 
 from treadle.loop.cadence import Due, DueNow
+from treadle.loop.log import Log
 from treadle.loop.stop import Stop
 
-__all__ = ["Due", "DueNow", "Stop"]
+__all__ = ["Due", "DueNow", "Log", "Stop"]

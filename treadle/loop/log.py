@@ -1,0 +1,109 @@
+"""What a run reads from the device now and then: its losses, and whether its numbers are finite."""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from treadle.errors import NonFiniteError
+from treadle.events import NonFinite
+from treadle.events.names import PEAK_MEMORY_MIB
+from treadle.falling_back import fell_back
+from treadle.gradients import norm_of
+from treadle.memory import peak_device_memory
+from treadle.nonfinite import REMEDY, RollBack, nonfinite_error
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+class Log:
+    """Brings to the host what was put into the storage, and acts on numbers that are not finite.
+
+    A door that reports in another way gives its trainer a subclass by `create_log`.
+
+    Args:
+        trainer: Whose run it is.
+    """
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+
+    def write(self) -> None:
+        """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks.
+
+        Raises:
+            NonFiniteError: A loss is not finite, and ends the run.
+            RollBack: A loss is not finite, and the run may go back.
+        """
+        trainer = self._trainer
+        total, count, nonfinite = self.take_losses()
+        if trainer.processes.distributed:
+            total, count = trainer.processes.reduce([total, count])
+            nonfinite = self._agree_on_nonfinite(nonfinite)
+        if fell_back(trainer, None if nonfinite is None else f"loss is {nonfinite.value} at step {nonfinite.step}"):
+            nonfinite = None
+        if nonfinite is not None and trainer.on_nonfinite == "rollback":
+            raise RollBack(nonfinite.step, nonfinite.value)
+        self.put_state_of_updates()
+        if trainer.on_nonfinite == "skip":
+            nonfinite = None
+        if trainer.skipped.steps:
+            trainer.storage.put_scalar("skipped_steps", len(trainer.skipped.steps), smoothing_hint=False)
+        if count:
+            trainer.storage.put_scalar("train_loss", total / count)
+        trainer.fire("on_log", scalars=trainer.storage.flush(), nonfinite=nonfinite)
+        if nonfinite is not None:
+            raise nonfinite_error(nonfinite, trainer.settings.accumulation)
+
+    def take_losses(self) -> tuple[float, float, NonFinite | None]:
+        """Read the losses since the last log: their sum, what it is over, and the first that is not finite."""
+        self._trainer._means.check()
+        return self._trainer._loss_tracker.take()
+
+    def put_state_of_updates(self) -> None:
+        """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
+        trainer = self._trainer
+        if trainer._gate is not None:
+            trainer.storage.put_scalar("skipped_steps", trainer._gate.skipped.clone(), smoothing_hint=False)
+        if trainer.precision.scaler is not None:
+            trainer.storage.put_scalar("loss_scale", trainer.precision.scaler.scale_now, smoothing_hint=False)
+        peak = peak_device_memory(trainer.device)
+        if peak is not None:
+            trainer.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**20, smoothing_hint=False)
+
+    def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
+        """Return the first bad loss of any process, so that all of them act on it together."""
+        first = self._trainer.processes.reduce([math.inf if own is None else float(own.step)], "min")[0]
+        if first == math.inf:
+            return None
+        return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
+
+    # Before a save ------------------------------------------------------------------------------------------
+
+    @property
+    def sees_bad_loss(self) -> bool:
+        """Whether a loss since the last log is not finite and may have spoilt the weights."""
+        # Where bad updates are left out, the weights are good whatever the losses are.
+        return self._trainer._loss_tracker.read() is not None and self._trainer._gate_in_use is None
+
+    def check_weights(self) -> None:
+        """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.
+
+        Raises:
+            NonFiniteError: They are not.
+            RollBack: They are not, and the run may go back.
+        """
+        trainer = self._trainer
+        if not trainer.progress.step or self._weights_are_finite():
+            return
+        if trainer.on_nonfinite == "rollback":
+            raise RollBack(trainer.progress.step, math.nan)
+        raise NonFiniteError(f"the weights are not finite after step {trainer.progress.step}; {REMEDY}")
+
+    def _weights_are_finite(self) -> bool:
+        norm = self._trainer.parallel.norm_of_weights()
+        if norm is not None:
+            return bool(torch.isfinite(norm))
+        weights = [one.detach() for one in self._trainer.model.parameters() if one.is_floating_point()]
+        return not weights or bool(torch.isfinite(norm_of(weights)))
