@@ -18,13 +18,31 @@ class CutError(Exception):
     """What a run dies of in the middle, as others die of a kill."""
 
 
-class CutAt(TrainerCallback):
+class Updates(TrainerCallback):
+    """Takes note of the step that a run goes on from, and of how many updates it makes from there.
+
+    That it ends in the same bits says nothing of either: so does a run that begins all over again.
+    """
+
+    def __init__(self) -> None:
+        self.began, self.made = 0, 0
+
+    def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
+        self.began, self.made = trainer.progress.step, 0
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        self.made += 1
+
+
+class CutAt(Updates):
     """Makes the run die once so many updates are done."""
 
     def __init__(self, step: int) -> None:
+        super().__init__()
         self.step = step
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        super().on_update_end(trainer)
         if trainer.progress.step == self.step:
             raise CutError(f"cut at step {self.step}")
 
@@ -80,25 +98,50 @@ def make_trainer(
     model = build()
     options = {"seed": 1, "device": "cpu", "loss_func": nn.MSELoss(), **kwargs}
     loss = options.pop("loss_func")
+    if not any(isinstance(callback, Updates) for callback in callbacks):
+        callbacks = (*callbacks, Updates())
     return kind(model, loss, optimizer(model.parameters()), callbacks=callbacks, run_dir=run_dir, **options)
 
 
-def train_through(cuts: list[int], make: Callable[..., Any], train: Callable[[Any], Any]) -> Any:
+def updates_of(trainer: Any) -> tuple[int, int]:
+    """Return the step that the last run of a trainer of `make_trainer` went on from, and how many updates it made."""
+    updates = next(one for one in trainer.callback_handler.callback_list if isinstance(one, Updates))
+    return updates.began, updates.made
+
+
+def saved_before(cut: int, every: int) -> int:
+    """Return the last step that was saved, one in `every`, before the update that a run dies of is saved too."""
+    return (cut - 1) // every * every
+
+
+def train_through(
+    cuts: list[int], make: Callable[..., Any], train: Callable[[Any], Any], *, saved: Callable[[int], int] | int = 2
+) -> Any:
     """Start a run again and again, each time dying after one of `cuts`, until it ends; return the last trainer.
+
+    Each start must go on from the last step that was saved, and make the updates from there and no others.
 
     Args:
         cuts: The steps to die after.
         make: Called with the callbacks that make a run die; returns a new trainer.
         train: Called with the trainer; trains it.
+        saved: Every how many steps the run is saved, or the last step that is saved before it dies at one.
     """
+    last_saved = partial(saved_before, every=saved) if isinstance(saved, int) else saved
+    began = 0
     for step in cuts:
+        cut = CutAt(step)
         try:
-            train(make(CutAt(step)))
+            train(make(cut))
         except CutError:
+            assert (cut.began, cut.made) == (began, step - began)
+            began = last_saved(step)
             continue
         raise AssertionError(f"the run ended before step {step}")
-    last = make()
+    updates = Updates()
+    last = make(updates)
     train(last)
+    assert (updates.began, updates.made) == (began, last.progress.step - began)
     return last
 
 
@@ -198,11 +241,18 @@ CUTS = [2, 7, 8]
 """Steps to die after, of the twelve of four epochs: in the first, and twice in another."""
 
 
-def check(tmp_path: Path, make: Callable[..., Any], train: Callable[[Any], Any], cuts: list[int] = CUTS) -> Any:
-    """Train once through and once through `cuts`; compare everything, and return both trainers."""
+def check(
+    tmp_path: Path,
+    make: Callable[..., Any],
+    train: Callable[[Any], Any],
+    cuts: list[int] = CUTS,
+    *,
+    saved: Callable[[int], int] | int = 2,
+) -> Any:
+    """Train once through and once through `cuts`, as `train_through` does; compare everything, return both trainers."""
     whole = make(tmp_path / "whole")
     train(whole)
-    cut = train_through(cuts, partial(make, tmp_path / "cut"), train)
+    cut = train_through(cuts, partial(make, tmp_path / "cut"), train, saved=saved)
     assert_same_run(cut, whole)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
     return cut, whole

@@ -188,7 +188,7 @@ def test_phases_go_on_at_their_place(tmp_path: Path, cut: int) -> None:
         return Adversaries(model, nn.MSELoss(), optimizers, callbacks=callbacks, **options)
 
     # Nine updates an epoch. After the eighth all data is drawn, and one phase is still to come.
-    check(tmp_path, make, partial(simply, per_device_batch_size=4, save_every=1), [1, 2, 3, cut])
+    check(tmp_path, make, partial(simply, per_device_batch_size=4, save_every=1), [1, 2, 3, cut], saved=1)
 
 
 def test_what_the_user_tracks_goes_on(tmp_path: Path) -> None:
@@ -217,4 +217,4 @@ def test_a_loop_of_the_users_own_repeats_an_epoch_that_was_cut(tmp_path: Path) -
                 self.optimizer.zero_grad()
                 self.fire("on_update_end")
 
-    check(tmp_path, partial(make_trainer, kind=Own), partial(simply, save_every="1 epoch"), [5, 7])
+    check(tmp_path, partial(make_trainer, kind=Own), partial(simply, save_every="1 epoch"), [5, 7], saved=3)

@@ -107,7 +107,7 @@ def test_a_run_that_is_gone_through_and_cut_goes_on_where_it_was(tmp_path: Path,
     def train(trainer: Any) -> None:
         trainer.train(DATA, num_epochs=2, per_device_batch_size=4, eval_dataset=DATA, save_every=1, resume="auto")
 
-    check(tmp_path, partial(_with_look, event), train, [3, 8])
+    check(tmp_path, partial(_with_look, event), train, [3, 8], saved=1)
 
 
 def _with_look(event: str, run_dir: Path, *callbacks: Any) -> Any:
@@ -285,7 +285,10 @@ def test_the_place_in_a_loader_that_is_assigned_is_saved(tmp_path: Path) -> None
     def train(trainer: Any) -> None:
         trainer.train(SEVENS, num_epochs=3, per_device_batch_size=7, save_every=1, resume="auto")
 
-    check(tmp_path, lambda run_dir, *callbacks: make_trainer(run_dir, ReplacesAtStart(), *callbacks), train, [2, 7])
+    def make(run_dir: Path, *callbacks: Any) -> Any:
+        return make_trainer(run_dir, ReplacesAtStart(), *callbacks)
+
+    check(tmp_path, make, train, [2, 7], saved=1)
 
 
 class OtherData(Seen):
@@ -310,7 +313,7 @@ def test_a_loop_that_is_called_with_another_loader_is_resumed_in_it(tmp_path: Pa
     def train(trainer: Any) -> None:
         trainer.train(SEVENS, num_epochs=2, per_device_batch_size=7, save_every=1, resume="auto")
 
-    check(tmp_path, lambda run_dir, *callbacks: make_trainer(run_dir, *callbacks, kind=OtherData), train, [2, 6])
+    check(tmp_path, partial(make_trainer, kind=OtherData), train, [2, 6], saved=1)
 
 
 class OwnRun(Seen):

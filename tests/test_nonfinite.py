@@ -339,7 +339,7 @@ def test_a_run_that_skips_goes_on_exactly_after_cuts(tmp_path: Path) -> None:
 
     whole = make(tmp_path / "whole")
     go(whole)
-    cut = train_through([2, 3, 6, 8], partial(make, tmp_path / "cut"), go)
+    cut = train_through([2, 3, 6, 8], partial(make, tmp_path / "cut"), go, saved=1)
     assert_same_run(cut, whole)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
     assert metric_lines(tmp_path / "cut")[-1]["skipped_steps"] == 4

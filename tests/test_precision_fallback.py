@@ -143,7 +143,7 @@ def test_a_run_that_fell_back_goes_on_exactly_after_cuts_before_and_after_it(tmp
 
     whole = steep(tmp_path / "whole")
     go(whole)
-    cut = train_through([15, 46, 51, 57], partial(steep, tmp_path / "cut"), go)
+    cut = train_through([15, 46, 51, 57], partial(steep, tmp_path / "cut"), go, saved=7)
     assert_same_bits(state_of(cut), state_of(whole))
     assert_same_bits(cut.precision.state_dict(), whole.precision.state_dict())
     assert cut.precision.fallback == {
