@@ -25,13 +25,15 @@ class Updates(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        self.began, self.made = 0, 0
+        self.began = self.made = self.ended = 0
 
     def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
-        self.began, self.made = trainer.progress.step, 0
+        self.began = self.ended = trainer.progress.step
+        self.made = 0
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
         self.made += 1
+        self.ended = trainer.progress.step
 
 
 class CutAt(Updates):
@@ -109,14 +111,12 @@ def updates_of(trainer: Any) -> tuple[int, int]:
     return updates.began, updates.made
 
 
-def saved_before(cut: int, every: int) -> int:
-    """Return the last step that was saved, one in `every`, before the update that a run dies of is saved too."""
-    return (cut - 1) // every * every
+def starts_of(run_dir: Path) -> list[int]:
+    """Return the steps that the starts of a run went on from, in whatever processes they were."""
+    return [start["step"] for start in json.loads((run_dir / "manifest.json").read_text())["starts"]]
 
 
-def train_through(
-    cuts: list[int], make: Callable[..., Any], train: Callable[[Any], Any], *, saved: Callable[[int], int] | int = 2
-) -> Any:
+def train_through(cuts: list[int], make: Callable[..., Any], train: Callable[[Any], Any], *, saved: int = 2) -> Any:
     """Start a run again and again, each time dying after one of `cuts`, until it ends; return the last trainer.
 
     Each start must go on from the last step that was saved, and make the updates from there and no others.
@@ -125,24 +125,31 @@ def train_through(
         cuts: The steps to die after.
         make: Called with the callbacks that make a run die; returns a new trainer.
         train: Called with the trainer; trains it.
-        saved: Every how many steps the run is saved, or the last step that is saved before it dies at one.
+        saved: Every how many steps the run is saved.
     """
-    last_saved = partial(saved_before, every=saved) if isinstance(saved, int) else saved
     began = 0
     for step in cuts:
         cut = CutAt(step)
         try:
             train(make(cut))
         except CutError:
-            assert (cut.began, cut.made) == (began, step - began)
-            began = last_saved(step)
+            _require(cut, began, step)
+            # It dies before the update that it dies of is saved.
+            began = (step - 1) // saved * saved
             continue
         raise AssertionError(f"the run ended before step {step}")
     updates = Updates()
     last = make(updates)
     train(last)
-    assert (updates.began, updates.made) == (began, last.progress.step - began)
+    _require(updates, began, updates.ended)
     return last
+
+
+def _require(updates: Updates, began: int, ended: int) -> None:
+    found, wanted = (updates.began, updates.made), (began, ended - began)
+    assert found == wanted, (
+        f"the run went on from step {found[0]} with {found[1]} updates, not {wanted[0]}, {wanted[1]}"
+    )
 
 
 def tensors_of(value: Any, place: str = "") -> dict[str, Any]:
@@ -247,7 +254,7 @@ def check(
     train: Callable[[Any], Any],
     cuts: list[int] = CUTS,
     *,
-    saved: Callable[[int], int] | int = 2,
+    saved: int = 2,
 ) -> Any:
     """Train once through and once through `cuts`, as `train_through` does; compare everything, return both trainers."""
     whole = make(tmp_path / "whole")

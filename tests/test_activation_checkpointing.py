@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.execution.quick_compiler import quick_compiler
 from tests.execution.recording import TapeRecorder
 from tests.guards.no_sync import DEVICES
-from tests.interrupting import assert_same_bits, check, make_trainer, momentum, samples, simply, state_of
+from tests.interrupting import assert_same_bits, check, make_trainer, momentum, samples, simply, state_of, updates_of
 from treadle import Trainer
 from treadle.activation_checkpointing import ActivationCheckpointing, matching_blocks, recompute
 from treadle.callbacks import ModelEmaCallback
@@ -160,6 +160,7 @@ def test_a_run_may_go_on_with_other_blocks_recomputed(tmp_path: Path) -> None:
     _make(["blocks.0"], tmp_path / "saving").train(samples(), 2, save_every=2, log_every=2)
     saving = _make(["Block"], tmp_path / "saving")
     simply(saving)
+    assert updates_of(saving) == (6, 6)
     assert_same_bits(state_of(saving), state_of(keeping))
 
 

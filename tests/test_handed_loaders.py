@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.execution import taped
-from tests.interrupting import CutAt, CutError, assert_same_run, check, make_trainer, samples
+from tests.interrupting import CutAt, CutError, assert_same_run, check, make_trainer, samples, updates_of
 from treadle import Trainer, TrainerCallback
 from treadle.data import InMemoryDataset
 from treadle.errors import DataError
@@ -211,6 +211,7 @@ def test_a_loop_of_ones_own_resumes_exactly(tmp_path: Path, capsys: pytest.Captu
     resumed = make_trainer(tmp_path / "cut", kind=Looking)
     train(resumed)
     assert "going on from step 6 of" in capsys.readouterr().out
+    assert updates_of(resumed)[0] == 6
     assert_same_run(resumed, whole)
 
 

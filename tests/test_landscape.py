@@ -24,6 +24,7 @@ from tests.interrupting import (
     plain_network,
     samples,
     train_through,
+    updates_of,
 )
 from treadle import Phase, TrainerCallback
 from treadle.callbacks import ModelEmaCallback, SaveTrainingStateCallback
@@ -164,6 +165,7 @@ def test_bug_08_a_run_resumed_into_a_new_folder_touches_nothing_outside_it(tmp_p
     resumed = make_trainer(tmp_path / "second", checkpoints=Policy(keep_last=1))
     resumed.train(samples(), 4, log_every=1, resume_from=tmp_path / "states" / "step_4")
     assert {name: content for name, content in contents(tmp_path).items() if not name.startswith("second")} == before
+    assert updates_of(resumed) == (4, 8)
     assert_same_run(resumed, whole)
     assert [row["step"] for row in metric_lines(tmp_path / "second")] == list(range(5, 13))
 
@@ -178,8 +180,10 @@ def test_bug_08_a_run_that_falls_back_keeps_no_best_of_the_future(tmp_path: Path
     store = CheckpointStore(tmp_path / "checkpoints", Policy())
     for step in store.steps()[1:]:
         (store.path(step) / "rank_0.json").write_text("{}")
+    cut = CutAt(4)
     with pytest.raises(CutError):
-        train(CutAt(4))
+        train(cut)
+    assert (cut.began, cut.made) == (3, 1)
     assert store.pointer("last") == 3
     assert store.pointer("best") in (None, 3)
 
@@ -305,6 +309,7 @@ def test_bug_22_an_evaluation_after_a_resume_is_the_whole_evaluation(tmp_path: P
         train(tmp_path / "cut", CutAt(5))
     resumed = train(tmp_path / "cut", Counts)
     assert counts == {6: 3, 8: 3, 10: 3, 12: 3}
+    assert updates_of(resumed) == (4, 8)
     assert_same_run(resumed, whole)
 
 

@@ -18,6 +18,7 @@ from tests.interrupting import (
     momentum,
     plain_network,
     samples,
+    updates_of,
 )
 from tests.spoiling import IN_ORDER, spoilt
 from treadle import TrainerCallback
@@ -93,7 +94,9 @@ def test_a_run_asked_to_leave_saves_the_step_under_way_and_goes(
     assert (caught.value.code, str(caught.value)) == (75, message)
     assert message in capsys.readouterr().out
     assert CheckpointStore(tmp_path / "run" / "checkpoints", Policy()).pointer("last") == step
-    assert_same_run(train(tmp_path / "run"), whole)
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (step, 12 - step)
+    assert_same_run(resumed, whole)
     assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
 
 
@@ -106,6 +109,7 @@ def test_an_interrupted_run_saves_itself_and_the_same_trainer_goes_on(tmp_path: 
     assert trainer.evaluate(samples(8))["evaluation_loss"] > 0
     result = trainer.train(samples(), **arguments)
     assert (result.steps, result.stop_reason) == (12, "all 4 epochs are done")
+    assert updates_of(trainer) == (4, 8)
     assert_same_run(trainer, whole)
 
 
@@ -122,7 +126,9 @@ def test_a_second_interrupt_leaves_at_once(tmp_path: Path, whole: Any) -> None:
     assert str(caught.value) == ""
     wait_for_writer(tmp_path / "run")
     assert max(checkpoint_steps(tmp_path / "run")) == 3
-    assert_same_run(train(tmp_path / "run"), whole)
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (3, 9)
+    assert_same_run(resumed, whole)
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
@@ -135,6 +141,7 @@ def test_an_interrupted_run_leaves_no_fetching_worker_behind(tmp_path: Path, int
         trainer.train(samples(), 4, eval_dataset=samples(8), **loaders)
     assert multiprocessing.active_children() == []
     assert trainer.train(samples(), 4, eval_dataset=samples(8), resume="auto", **loaders).steps == 12
+    assert updates_of(trainer) == ((5, 7) if interrupts == 1 else (3, 9))
     assert multiprocessing.active_children() == []
 
 
@@ -146,6 +153,7 @@ def test_after_a_second_interrupt_the_same_trainer_goes_on(tmp_path: Path) -> No
         trainer.train(samples(), **arguments)
     assert trainer.evaluate(samples(8))["evaluation_loss"] > 0
     trainer.train(samples(), **arguments)
+    assert updates_of(trainer) == (2, 4)
     whole = make_trainer(tmp_path / "whole")
     whole.train(samples(), **arguments)
     assert_same_run(trainer, whole)
@@ -180,7 +188,7 @@ def test_a_second_interrupt_does_not_wait_for_a_checkpoint_but_the_next_start_do
     threading.Timer(0.1, disk.may_end.set).start()
     again = train(tmp_path / "run")
     assert disk.ended.is_set()
-    assert again.this_run.state.began_at == 3
+    assert updates_of(again) == (3, 9)
     assert_same_run(again, whole)
 
 
@@ -198,7 +206,9 @@ def test_a_run_asked_to_leave_while_a_checkpoint_is_written_completes_it_and_sav
     with pytest.raises(PreemptedExit, match="saved step 4"):
         train(tmp_path / "run", LetsItEnd, SignalAt(4, signal.SIGTERM))
     assert {3, 4} <= set(checkpoint_steps(tmp_path / "run"))
-    assert_same_run(train(tmp_path / "run"), whole)
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (4, 8)
+    assert_same_run(resumed, whole)
 
 
 def test_a_run_asked_to_leave_whose_last_checkpoint_failed_saves_itself_when_the_disk_is_well(
@@ -216,7 +226,9 @@ def test_a_run_asked_to_leave_whose_last_checkpoint_failed_saves_itself_when_the
     with pytest.raises(PreemptedExit, match="saved step 4"):
         trainer.train(samples(), 4, log_every=2)
     assert checkpoint_steps(tmp_path / "run")[-1] == 4
-    assert_same_run(train(tmp_path / "run"), whole)
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (4, 8)
+    assert_same_run(resumed, whole)
 
 
 def test_an_interrupt_after_another_signal_is_the_first_one(tmp_path: Path) -> None:
@@ -229,6 +241,7 @@ def test_a_signal_in_an_evaluation_is_met_after_it(tmp_path: Path, whole: Any) -
         train(tmp_path / "run", SignalAt(6, signal.SIGTERM, event="on_eval_epoch_start"), eval_dataset=samples(8))
     resumed = train(tmp_path / "run", eval_dataset=samples(8))
     assert len(resumed.run_history.get_metric_values("eval_loss_epoch")) == 4
+    assert updates_of(resumed) == (6, 6)
 
 
 def test_a_loop_of_the_users_own_leaves_at_the_end_of_its_epoch(tmp_path: Path) -> None:
@@ -408,6 +421,7 @@ def test_a_run_asked_to_leave_in_an_evaluation_breaks_it_off_and_makes_it_when_i
     assert cut.batches == 7  # of the second evaluation, which has five batches, two
     resumed = train(tmp_path / "run", rest, **options)
     assert cut.updates + rest.updates == whole.progress.step  # none was made twice
+    assert updates_of(resumed) == (cut.updates, rest.updates)
     assert_same_run(resumed, whole)
     assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
     history = whole.run_history.get_metric_values("eval_loss_epoch")
@@ -421,8 +435,11 @@ def test_a_run_asked_to_leave_in_its_last_evaluation_which_its_limit_cut_goes_on
     whole = train(tmp_path / "whole", **{**options, "max_steps": 9})
     with pytest.raises(PreemptedExit, match="saved step 5"):
         train(tmp_path / "run", Evaluated(at=7), **options)
-    assert train(tmp_path / "run", **options).progress.mid_epoch
+    again = train(tmp_path / "run", **options)
+    assert again.progress.mid_epoch
+    assert updates_of(again) == (5, 0)
     longer = train(tmp_path / "run", **{**options, "max_steps": 9})
+    assert updates_of(longer) == (5, 4)
     assert_same_bits(longer.model.state_dict(), whole.model.state_dict())
 
 
@@ -432,6 +449,7 @@ def test_an_evaluation_of_averaged_weights_is_not_broken_off_after_the_other_was
     with pytest.raises(PreemptedExit):
         train(tmp_path / "run", ModelEmaCallback(evaluate_during_training=True), Evaluated(at=7), **options)
     resumed = train(tmp_path / "run", ModelEmaCallback(evaluate_during_training=True), **options)
+    assert updates_of(resumed) == (6, 0)
     for name in whole.run_history.get_metric_names():
         assert resumed.run_history.get_metric_values(name) == whole.run_history.get_metric_values(name)
 
@@ -523,7 +541,9 @@ def test_a_run_whose_end_could_not_be_saved_is_not_called_finished(
     assert status.state == "failed"
     assert status.message == result.unsaved
     monkeypatch.undo()
-    assert make_trainer(tmp_path).train(samples(), 4, resume="auto").unsaved == ""
+    resumed = make_trainer(tmp_path)
+    assert resumed.train(samples(), 4, resume="auto").unsaved == ""
+    assert updates_of(resumed) == (6, 6)
     again = read_status(tmp_path)
     assert again is not None
     assert again.state == "finished"

@@ -28,7 +28,9 @@ from tests.interrupting import (
     make_trainer,
     momentum,
     samples,
+    starts_of,
     state_of,
+    updates_of,
 )
 from treadle import TrainerPlaceholderValues as Placeholder
 from treadle.callbacks import ModelEmaCallback
@@ -68,6 +70,7 @@ def rates_of(run_dir: Path, epochs: int, *callbacks: Any, **kwargs: Any) -> dict
 def test_a_run_with_more_epochs_equals_one_that_had_them_from_the_start(tmp_path: Path) -> None:
     train(tmp_path / "longer", 2)
     longer = train(tmp_path / "longer", 4)
+    assert updates_of(longer) == (6, 6)
     assert_same_run(longer, train(tmp_path / "whole", 4))
 
 
@@ -79,7 +82,9 @@ def test_a_run_with_more_steps_equals_one_that_had_them_from_the_start(tmp_path:
         return trainer
 
     train_steps(tmp_path / "longer", 6)
-    assert_same_run(train_steps(tmp_path / "longer", 9), train_steps(tmp_path / "whole", 9))
+    longer = train_steps(tmp_path / "longer", 9)
+    assert updates_of(longer) == (6, 3)
+    assert_same_run(longer, train_steps(tmp_path / "whole", 9))
 
 
 @pytest.mark.parametrize("cut", [1, 2, 4, 5])
@@ -88,6 +93,7 @@ def test_a_run_that_its_limit_cut_inside_an_epoch_goes_on_inside_it(tmp_path: Pa
     longer, whole = make_trainer(tmp_path / "longer"), make_trainer(tmp_path / "whole")
     longer.train(samples(), max_steps=9, resume="auto")
     whole.train(samples(), max_steps=9)
+    assert updates_of(longer) == (cut, 9 - cut)
     assert_same_bits(state_of(longer), state_of(whole))
     assert longer.progress == whole.progress
 
@@ -97,6 +103,7 @@ def test_an_epoch_that_was_cut_leaves_one_loss_in_the_history_of_the_longer_run(
     longer, whole = make_trainer(tmp_path / "longer"), make_trainer(tmp_path / "whole")
     longer.train(samples(), max_steps=9, resume="auto")
     whole.train(samples(), max_steps=9)
+    assert updates_of(longer) == (4, 5)
     losses = longer.run_history.get_metric_values("train_loss_epoch")
     assert losses == whole.run_history.get_metric_values("train_loss_epoch")
 
@@ -108,6 +115,7 @@ def test_a_schedule_by_epochs_does_not_move_for_an_epoch_that_was_cut(tmp_path: 
     longer, whole = make_trainer(tmp_path / "longer"), make_trainer(tmp_path / "whole")
     longer.train(samples(), max_steps=9, **kwargs)
     whole.train(samples(), max_steps=9, **kwargs)
+    assert updates_of(longer) == (4, 5)
     assert longer.optimizer.param_groups[0]["lr"] == whole.optimizer.param_groups[0]["lr"] == 0.05 / 8
     assert_same_bits(state_of(longer), state_of(whole))
 
@@ -120,6 +128,7 @@ def test_an_average_by_epochs_does_not_move_for_an_epoch_that_was_cut(tmp_path: 
 
     averaged(tmp_path / "longer", 4)
     assert_same_bits(averaged(tmp_path / "longer", 9), averaged(tmp_path / "whole", 9))
+    assert starts_of(tmp_path / "longer") == [0, 4]
 
 
 def test_a_longer_run_that_is_cut_goes_on_exactly(tmp_path: Path) -> None:
@@ -127,12 +136,15 @@ def test_a_longer_run_that_is_cut_goes_on_exactly(tmp_path: Path) -> None:
     with pytest.raises(CutError):
         train(tmp_path / "longer", 4, CutAt(8), save_every=1)
     longer = train(tmp_path / "longer", 4, save_every=1)
+    assert starts_of(tmp_path / "longer") == [0, 6, 7]
+    assert updates_of(longer) == (7, 5)
     assert_same_run(longer, train(tmp_path / "whole", 4, save_every=1))
 
 
 def test_a_smaller_limit_than_what_was_done_trains_nothing(tmp_path: Path) -> None:
     first = train(tmp_path, 2)
     again = train(tmp_path, 1)
+    assert updates_of(again) == (6, 0)
     assert_same_run(again, first)
 
 
@@ -152,6 +164,7 @@ OPEN = {
 def test_a_schedule_that_does_not_depend_on_the_length_goes_on(tmp_path: Path, name: str) -> None:
     train(tmp_path / "longer", 2, create_scheduler_fn=OPEN[name])
     longer = train(tmp_path / "longer", 4, create_scheduler_fn=OPEN[name])
+    assert updates_of(longer) == (SHORT, LONG - SHORT)
     assert_same_run(longer, train(tmp_path / "whole", 4, create_scheduler_fn=OPEN[name]))
 
 
@@ -235,7 +248,10 @@ def test_an_extended_run_that_is_cut_goes_on_exactly(tmp_path: Path, name: str, 
     for step in (7, 9, 10):
         with pytest.raises(CutError):
             train(tmp_path / "cut", 4, CutAt(step), **kwargs)
-    assert_same_run(train(tmp_path / "cut", 4, **kwargs), train(tmp_path / "whole", 4, **kwargs))
+    cut = train(tmp_path / "cut", 4, **kwargs)
+    assert starts_of(tmp_path / "cut") == [0, 6, 6, 8, 9]
+    assert updates_of(cut) == (9, 3)
+    assert_same_run(cut, train(tmp_path / "whole", 4, **kwargs))
 
 
 @pytest.mark.parametrize("how", ["stretch", "hold"])

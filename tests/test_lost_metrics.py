@@ -11,7 +11,16 @@ import pytest
 
 from tests.engine.test_resuming import Interrupted, Stopping
 from tests.engine.test_resuming import config as engine_config
-from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_steps, make_trainer, metric_lines, samples
+from tests.interrupting import (
+    CutAt,
+    CutError,
+    assert_same_bits,
+    checkpoint_steps,
+    make_trainer,
+    metric_lines,
+    samples,
+    updates_of,
+)
 from tests.nas.test_resuming import searched
 from tests.recsys.trainer.runs import make as make_recommender
 from tests.recsys.trainer.runs import state_of
@@ -104,6 +113,7 @@ def test_metrics_that_are_removed_while_the_run_goes_on_stop_it_not_and_are_ther
     resumed = make_trainer(run)
     resumed.train(samples(), 4, log_every=1, resume="auto")
     assert resumed.progress.step == 12
+    assert updates_of(resumed) == (9, 3)
     assert [line["step"] for line in metric_lines(run)] == list(range(1, 13))
 
 

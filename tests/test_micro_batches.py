@@ -20,6 +20,7 @@ from tests.interrupting import (
     plain_network,
     samples,
     state_of,
+    updates_of,
 )
 from treadle import TrainerCallback
 from treadle.data import size_of
@@ -191,6 +192,7 @@ def test_the_chosen_size_is_saved_and_nothing_is_tried_in_vain_after_a_resume(tm
     with pytest.raises(CutError):
         train(2, CutAt(4), run_dir=tmp_path / "cut", save_every=1)
     resumed = train(2, run_dir=tmp_path / "cut", save_every=1)
+    assert updates_of(resumed) == (3, 3)
     assert resumed.model.sizes == [2] * 4 * 3
     assert_same_run(resumed, whole)
 

@@ -12,7 +12,17 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from tests.execution.recording import TapeRecorder
 from tests.guards.no_sync import DEVICES, no_sync
-from tests.interrupting import assert_same_bits, check, make_trainer, momentum, network, samples, simply, state_of
+from tests.interrupting import (
+    assert_same_bits,
+    check,
+    make_trainer,
+    momentum,
+    network,
+    samples,
+    simply,
+    state_of,
+    updates_of,
+)
 from tests.spoiling import spoilt
 from treadle import Phase, Trainer
 from treadle.errors import ConfigError
@@ -303,6 +313,7 @@ def test_a_run_may_go_on_with_its_state_elsewhere(tmp_path: Path, offloads: tupl
     make_trainer(tmp_path / "run", offload_optimizer=offloads[0]).train(samples(), 2, save_every=2, log_every=2)
     resumed = make_trainer(tmp_path / "run", offload_optimizer=offloads[1])
     simply(resumed)
+    assert updates_of(resumed) == (6, 6)
     assert_same_bits(state_of(resumed), state_of(whole))
 
 

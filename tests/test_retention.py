@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_steps, make_trainer, samples
+from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_steps, make_trainer, samples, starts_of
 from treadle import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.checkpoint.checkpointer import RunCheckpointer
@@ -56,6 +56,7 @@ def test_every_so_many_steps_one_stays_besides(tmp_path: Path) -> None:
     make_trainer(tmp_path, checkpoints=Policy(keep_last=1, keep_every=4)).train(
         samples(), 5, save_every=1, resume="auto"
     )
+    assert starts_of(tmp_path) == [0, 12]
     assert checkpoint_steps(tmp_path) == [4, 8, 12, 15]
 
 
@@ -66,6 +67,7 @@ def test_rotation_goes_on_after_a_restart(tmp_path: Path) -> None:
                 samples(), 4, save_every=1, resume="auto"
             )
     make_trainer(tmp_path, checkpoints=Policy(keep_last=2)).train(samples(), 4, save_every=1, resume="auto")
+    assert starts_of(tmp_path) == [0, 3, 7]
     assert checkpoint_steps(tmp_path) == [11, 12]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".")] == []
 
@@ -115,6 +117,7 @@ def test_the_best_is_remembered_over_a_restart(tmp_path: Path) -> None:
     with pytest.raises(CutError):
         scripted(tmp_path, [3.0, 1.0, 2.0], CutAt(11), keep_last=1).train(samples(), 5, samples(8))
     scripted(tmp_path, [3.0, 1.0, 2.0, 2.0, 2.0], keep_last=1).train(samples(), 5, samples(8), resume="auto")
+    assert starts_of(tmp_path) == [0, 9]
     assert (pointer(tmp_path, "best"), pointer(tmp_path, "last")) == (6, 15)
     assert checkpoint_steps(tmp_path) == [6, 15]
 

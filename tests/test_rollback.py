@@ -22,7 +22,9 @@ from tests.interrupting import (
     metric_lines,
     momentum,
     samples,
+    starts_of,
     state_of,
+    updates_of,
 )
 from tests.spoiling import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradient, without
 from treadle import TrainerCallback
@@ -142,6 +144,7 @@ def test_a_run_that_was_cut_still_goes_back_only_so_often(tmp_path: Path) -> Non
         train(tmp_path, spoilt(3, 6), CutAt(5), max_rollbacks=1, save_every=1)
     with pytest.raises(NonFiniteError, match="at step 6, after 1 rollback"):
         train(tmp_path, spoilt(3, 6), max_rollbacks=1, save_every=1)
+    assert starts_of(tmp_path) == [0, 4]
 
 
 def test_zero_rollbacks_are_none(tmp_path: Path) -> None:
@@ -219,6 +222,8 @@ def test_a_run_that_went_back_and_is_cut_goes_on_exactly(tmp_path: Path, cut: in
     with pytest.raises(CutError):
         train(tmp_path / "cut", spoilt(3), CutAt(cut))
     resumed = train(tmp_path / "cut", spoilt(3))
+    # What was saved at step 2 does not know yet that the third window is bad: the run makes that update and goes back.
+    assert updates_of(resumed) == ((2, 1 + 4) if cut == 4 else (4, 2))
     assert_same_run(resumed, whole)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
 

@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 from tests.interrupting import (
     CutAt,
     CutError,
+    Updates,
     adamw,
     assert_same_bits,
     assert_same_run,
@@ -24,7 +25,9 @@ from tests.interrupting import (
     momentum,
     network,
     samples,
+    starts_of,
     state_of,
+    updates_of,
 )
 from treadle import TrainerCallback
 from treadle.callbacks import LogMetricsCallback, PrintProgressCallback
@@ -156,6 +159,7 @@ def test_with_auto_an_empty_folder_starts_a_new_run(tmp_path: Path, exists: bool
     whole.train(samples(), 2)
     again = make_trainer(folder)
     again.train(samples(), 2, resume="auto")
+    assert updates_of(again) == (6, 0)
     assert_same_bits(state_of(again), state_of(whole))
 
 
@@ -167,6 +171,7 @@ def test_a_run_that_died_before_its_first_save_goes_on_from_its_beginning(tmp_pa
     torch.manual_seed(2)
     resumed = make_trainer(tmp_path / "cut", seed=None)
     resumed.train(samples(), 2, log_every=1, resume="auto")
+    assert updates_of(resumed) == (0, 6)
     assert [row["step"] for row in metric_lines(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
     torch.manual_seed(1)
     whole = make_trainer(tmp_path / "whole", seed=None)
@@ -183,7 +188,7 @@ def test_with_auto_a_run_that_was_cut_goes_on_from_its_last_checkpoint(tmp_path:
     batches = CountBatches()
     resumed = make_trainer(tmp_path / "cut", batches)
     resumed.train(samples(), 4, samples(8), resume="auto")
-    assert batches.count == 6
+    assert (updates_of(resumed), batches.count) == ((6, 6), 6)
     assert_same_run(resumed, whole)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
 
@@ -195,7 +200,9 @@ def test_the_same_trainer_goes_on_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(CutError):
         trainer.train(samples(), 4)
     trainer.callback_handler.clear_callbacks()
+    trainer.callback_handler.add_callback(Updates())
     trainer.train(samples(), 4, resume="auto")
+    assert updates_of(trainer) == (6, 6)
     assert_same_run(trainer, whole)
 
 
@@ -205,7 +212,7 @@ def test_with_auto_a_finished_run_is_brought_back_and_nothing_is_trained(tmp_pat
     batches = CountBatches()
     again = make_trainer(tmp_path, batches)
     result = again.train(samples(), 2, samples(8), resume="auto")
-    assert batches.count == 0
+    assert (updates_of(again), batches.count) == ((6, 0), 0)
     assert_same_run(again, first)
     assert result.stop_reason == "all 2 epochs are done"
     assert result.history == first_result.history
@@ -216,6 +223,14 @@ def test_starting_a_finished_run_again_leaves_its_checkpoints_and_metrics_as_the
     before = contents(tmp_path / "checkpoints"), metric_lines(tmp_path)
     make_trainer(tmp_path).train(samples(), 2, resume="auto")
     assert (contents(tmp_path / "checkpoints"), metric_lines(tmp_path)) == before
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4, 5])
+def test_a_run_that_its_limit_cuts_inside_an_epoch_is_saved_there_and_as_its_end(tmp_path: Path, cut: int) -> None:
+    make_trainer(tmp_path).train(samples(), max_steps=cut)
+    assert checkpoint_steps(tmp_path)[-1] == cut
+    manifest = json.loads((tmp_path / "checkpoints" / f"step_{cut:08d}" / "manifest.json").read_text())
+    assert (manifest["epoch"], manifest["finished"]) == (cut // 3, True)
 
 
 def test_a_run_that_a_callback_stopped_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -231,6 +246,7 @@ def test_a_run_that_a_callback_stopped_goes_on_where_it_stopped(tmp_path: Path) 
     assert checkpoint_steps(tmp_path / "stopped") == [3, 5]
     resumed = make_trainer(tmp_path / "stopped")
     resumed.train(samples(), 4, resume="auto")
+    assert updates_of(resumed) == (5, 7)
     assert_same_run(resumed, whole)
 
 
@@ -238,9 +254,10 @@ def test_each_start_adds_one_to_the_starts_in_the_manifest(tmp_path: Path) -> No
     for cut in (4, 8):
         with pytest.raises(CutError):
             make_trainer(tmp_path, CutAt(cut)).train(samples(), 4, resume="auto")
-    make_trainer(tmp_path).train(samples(), 4, resume="auto")
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert [start["step"] for start in manifest["starts"]] == [0, 3, 6]
+    resumed = make_trainer(tmp_path)
+    resumed.train(samples(), 4, resume="auto")
+    assert starts_of(tmp_path) == [0, 3, 6]
+    assert updates_of(resumed) == (6, 6)
 
 
 def test_a_manifest_that_was_damaged_begins_a_new_list_of_starts(tmp_path: Path) -> None:
@@ -390,6 +407,7 @@ def test_a_run_that_was_refused_is_left_as_it_was_and_can_still_be_resumed(cut_r
     assert contents(cut_run) == before
     resumed = make_trainer(cut_run)
     resumed.train(samples(), 4, resume="auto")
+    assert updates_of(resumed) == (6, 6)
     whole = make_trainer(tmp_path / "whole")
     whole.train(samples(), 4)
     assert_same_run(resumed, whole)
@@ -450,6 +468,7 @@ def test_how_the_optimizer_is_carried_out_may_change(cut_run: Path) -> None:
 
     trainer = make_trainer(cut_run, optimizer=foreach)
     trainer.train(samples(), 4, resume="auto")
+    assert updates_of(trainer) == (6, 6)
     assert trainer.optimizer.param_groups[0]["foreach"] is True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tests.interrupting import CutError, assert_same_run, checkpoint_steps, contents, make_trainer, samples
+from tests.interrupting import CutError, assert_same_run, checkpoint_steps, contents, make_trainer, samples, updates_of
 from treadle import StopTrainingError, TrainerCallback
 from treadle import TrainerPlaceholderValues as Placeholder
 from treadle.callbacks import EarlyStoppingCallback
@@ -68,6 +68,7 @@ def test_a_run_that_was_stopped_is_over_when_it_is_started_again(
     counts = Counts()
     again, result = train(tmp_path, StopAt(step, event), counts)
     assert (counts.updates, counts.stops, counts.ends) == (0, 0, 1)
+    assert updates_of(again) == (step, 0)
     assert (result.steps, result.stop_reason) == (stopped.steps, stopped.stop_reason) == (step, f"{step} are enough")
     assert result.history == stopped.history
     assert_same_run(again, first)
@@ -92,6 +93,7 @@ def test_a_run_that_was_stopped_goes_on_when_it_is_to_be_longer(tmp_path: Path, 
     longer, result = train(tmp_path / "longer", epochs=5)
     whole, expected = train(tmp_path / "whole", epochs=5)
     assert (result.steps, result.stop_reason) == (15, "all 5 epochs are done")
+    assert updates_of(longer) == (step, 15 - step)
     assert result.history == expected.history
     assert_same_run(longer, whole)
 
@@ -104,7 +106,9 @@ def test_a_longer_run_that_dies_before_its_first_checkpoint_still_goes_on(tmp_pa
     train(tmp_path, StopAt(6))
     with pytest.raises(CutError):
         train(tmp_path, Dies, epochs=5)
-    assert train(tmp_path, epochs=5)[1].steps == 15
+    longer, result = train(tmp_path, epochs=5)
+    assert result.steps == 15
+    assert updates_of(longer) == (6, 9)
 
 
 def test_a_longer_run_that_is_stopped_again_is_over_again(tmp_path: Path) -> None:
@@ -112,7 +116,9 @@ def test_a_longer_run_that_is_stopped_again_is_over_again(tmp_path: Path) -> Non
     assert train(tmp_path, StopAt(8), epochs=5)[1].stop_reason == "8 are enough"
     for epochs in (4, 5):
         assert train(tmp_path, epochs=epochs)[1].stop_reason == "8 are enough"
-    assert train(tmp_path, epochs=6)[1].steps == 18
+    longer, result = train(tmp_path, epochs=6)
+    assert result.steps == 18
+    assert updates_of(longer) == (8, 10)
 
 
 def test_a_run_that_leaves_on_the_way_is_not_over(tmp_path: Path) -> None:
@@ -124,7 +130,9 @@ def test_a_run_that_leaves_on_the_way_is_not_over(tmp_path: Path) -> None:
 
     with pytest.raises(CutError):
         train(tmp_path, Dies, save_every=1)
-    assert train(tmp_path)[1].steps == 12
+    resumed, result = train(tmp_path)
+    assert result.steps == 12
+    assert updates_of(resumed) == (4, 8)
 
 
 def test_a_schedule_that_depends_on_the_length_asks_here_too(tmp_path: Path) -> None:
@@ -134,7 +142,9 @@ def test_a_schedule_that_depends_on_the_length_asks_here_too(tmp_path: Path) -> 
     assert train(tmp_path, create_scheduler_fn=schedule)[1].steps == 6
     with pytest.raises(CheckpointError, match="pass extend='stretch'"):
         train(tmp_path, epochs=5, create_scheduler_fn=schedule)
-    assert train(tmp_path, epochs=5, create_scheduler_fn=schedule, extend="stretch")[1].steps == 15
+    longer, result = train(tmp_path, epochs=5, create_scheduler_fn=schedule, extend="stretch")
+    assert result.steps == 15
+    assert updates_of(longer) == (6, 9)
 
 
 # Stopped for now, or for good -----------------------------------------------------------------------------
@@ -157,6 +167,7 @@ def test_a_run_that_was_asked_to_stop_goes_on_when_it_is_started_again(tmp_path:
     assert (manifest["stopped"], manifest["finished"]) == (None, False)
     resumed, result = train(tmp_path / "run")
     assert result.stop_reason == "all 4 epochs are done"
+    assert updates_of(resumed) == (5, 7)
     assert_same_run(resumed, train(tmp_path / "whole")[0])
 
 
@@ -187,8 +198,9 @@ def test_early_stopping_that_is_told_to_go_on_has_its_patience_again(tmp_path: P
     _, result = train(tmp_path, again, epochs=9, **evaluated)
     assert (result.epochs, again.early_stopping_counter) == (3, 2)
     assert again.state_dict() == stopping.state_dict()
-    _, result = train(tmp_path, patient(), epochs=10, **evaluated)
+    longer, result = train(tmp_path, patient(), epochs=10, **evaluated)
     assert result.epochs == 5
+    assert updates_of(longer) == (9, 6)
     assert "in 2 evaluations" in result.stop_reason
 
 

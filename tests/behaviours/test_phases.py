@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss
 from torch.optim import SGD, Adam
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import Updates, updates_of
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.errors import ConfigError
 from treadle.phase import Phase, alternate
@@ -211,13 +212,14 @@ PLANS: dict[str, Callable[[Any, int], Iterable[Phase]]] = {
 @pytest.mark.parametrize("plan", list(PLANS))
 def test_a_run_with_phases_is_continued_from_any_step_exactly(data: TensorDataset, tmp_path: Path, plan: str) -> None:
     def run(**kwargs: Any) -> tuple[Any, Any]:
-        trainer = make(PLANS[plan], SaveTrainingStateCallback(tmp_path, save_every_n_steps=1))
+        trainer = make(PLANS[plan], SaveTrainingStateCallback(tmp_path, save_every_n_steps=1), Updates())
         return trainer, trainer.train(data, 2, **kwargs)
 
     whole, expected = run()
     for step in range(1, expected.steps):
         resumed, result = run(resume_from=tmp_path / f"step_{step}")
         assert result.steps == expected.steps, f"continued from step {step}"
+        assert updates_of(resumed) == (step, expected.steps - step)
         assert_equal(resumed.model, whole.model)
         assert result.history == expected.history
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
-from tests.interrupting import Counter
+from tests.interrupting import Counter, Updates, updates_of
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.errors import CheckpointError
 from treadle.trainer import Trainer
@@ -133,8 +133,9 @@ def test_d36_a_run_continued_from_its_end_has_the_losses_of_an_uninterrupted_one
     first = make_trainer(build=model_with_dropout)
     first.train(data, 2, create_scheduler_fn=SCHEDULE)
     first.save_training_state(tmp_path / "half", checkpoint_kwargs={"note": "half way"})
-    second = make_trainer(build=model_with_dropout)
+    second = make_trainer(Updates(), build=model_with_dropout)
     rest = second.train(data, 4, create_scheduler_fn=SCHEDULE, resume_from=tmp_path / "half")
+    assert updates_of(second) == (6, 6)
     assert rest.history == whole.history
     assert second.load_training_state(tmp_path / "half") == {"note": "half way"}
 
@@ -175,8 +176,9 @@ def test_a41_a_run_with_a_schedule_continues_from_any_of_its_states(
 ) -> None:
     whole = make_trainer(states(tmp_path))
     whole.train(data, 4, create_scheduler_fn=SCHEDULE)
-    resumed = make_trainer(states(tmp_path / "more"))
+    resumed = make_trainer(states(tmp_path / "more"), Updates())
     resumed.train(data, 4, create_scheduler_fn=SCHEDULE, resume_from=tmp_path / f"epoch_{epoch}")
+    assert updates_of(resumed) == (3 * epoch, 12 - 3 * epoch)
     assert snapshot(resumed) == snapshot(whole)
 
 
@@ -213,7 +215,7 @@ def test_a_run_is_continued_exactly_from_any_step_whatever_its_data(
 ) -> None:
     def run(folder: Path, **kwargs: Any) -> tuple[Any, Any]:
         saving = SaveTrainingStateCallback(folder, save_every_n_steps=1)
-        trainer = make_trainer(saving, build=model_with_dropout)
+        trainer = make_trainer(saving, Updates(), build=model_with_dropout)
         return trainer, trainer.train(DATA_FORMS[form](data), 2, gradient_accumulation_steps=2, **kwargs)
 
     whole, expected = run(tmp_path / "whole")
@@ -221,6 +223,7 @@ def test_a_run_is_continued_exactly_from_any_step_whatever_its_data(
         torch.manual_seed(100 + step)
         resumed, result = run(tmp_path / "rest", resume_from=tmp_path / "whole" / f"step_{step}")
         assert result.history == expected.history, f"continued from step {step}"
+        assert updates_of(resumed) == (step, expected.steps - step)
         for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
             assert torch.equal(one, other)
 

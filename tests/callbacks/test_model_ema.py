@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import Updates
 from treadle.callback import TrainerCallback
 from treadle.callbacks import ModelEma, ModelEmaCallback, SaveTrainingStateCallback
 from treadle.checkpoint import read_file
@@ -169,13 +170,17 @@ def test_whatever_happens_in_its_evaluation_the_model_is_put_back(
 
 
 def test_a_resumed_run_goes_on_with_the_same_average(make_trainer: Any, data: TensorDataset, tmp_path: Path) -> None:
+    updates = Updates()
+
     def run(**kwargs: Any) -> tuple[ModelEmaCallback, Any]:
         ema = ModelEmaCallback(save_path=tmp_path / "ema.pt")
         saving = SaveTrainingStateCallback(tmp_path, save_every_n_steps=3)
-        return ema, make_trainer(ema, saving).train(data, num_epochs=2, eval_dataset=data, **kwargs)
+        trainer = make_trainer(ema, saving, updates)
+        return ema, trainer.train(data, num_epochs=2, eval_dataset=data, **kwargs)
 
     whole, result = run()
     resumed, resumed_result = run(resume_from=tmp_path / "step_6")
+    assert (updates.began, updates.made) == (6, 2)
     assert torch.equal(resumed.ema_model.module.weight, whole.ema_model.module.weight)
     assert resumed.best_metric == whole.best_metric
     assert resumed_result.history == result.history

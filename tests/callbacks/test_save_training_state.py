@@ -7,6 +7,7 @@ import torch
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import Updates, updates_of
 from treadle.callbacks import SaveTrainingStateCallback, StepBasedEvaluationCallback
 from treadle.errors import ConfigError
 
@@ -57,13 +58,16 @@ def test_a_resumed_run_ends_as_the_whole_one(
 ) -> None:
     def run(**kwargs: Any) -> tuple[Any, Any]:
         saving = SaveTrainingStateCallback(tmp_path / "states", save_every_n_epochs=1, save_every_n_steps=1)
-        trainer = make_trainer(saving, StepBasedEvaluationCallback(3))
+        trainer = make_trainer(saving, StepBasedEvaluationCallback(3), Updates())
         schedule = partial(StepLR, step_size=3, gamma=0.5)
         result = trainer.train(data, num_epochs=3, eval_dataset=data, create_scheduler_fn=schedule, **kwargs)
         return trainer, result
 
     whole, expected = run()
     resumed, result = run(resume_from=tmp_path / "states" / folder)
+    unit, number = folder.split("_")
+    began = int(number) * (4 if unit == "epoch" else 1)
+    assert updates_of(resumed) == (began, 12 - began)
     assert torch.equal(resumed.model.weight, whole.model.weight)
     assert result.history == expected.history
     assert (result.steps, result.epochs) == (12, 3)
@@ -75,8 +79,9 @@ def test_a_finished_run_can_be_continued_from_its_final_state(
     whole = make_trainer()
     whole.train(data, num_epochs=3)
     make_trainer(SaveTrainingStateCallback(tmp_path)).train(data, num_epochs=2)
-    resumed = make_trainer(SaveTrainingStateCallback(tmp_path))
+    resumed = make_trainer(SaveTrainingStateCallback(tmp_path), Updates())
     assert resumed.train(data, num_epochs=3, resume_from=tmp_path / "final").steps == 12
+    assert updates_of(resumed) == (8, 4)
     assert torch.equal(resumed.model.weight, whole.model.weight)
 
 

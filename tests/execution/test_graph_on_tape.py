@@ -13,6 +13,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from tests.execution.recording import noted_steps
 from tests.execution.taped import Recorded, data, same_state, train
+from tests.interrupting import Updates, updates_of
 from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import InMemoryDataset
@@ -305,7 +306,8 @@ def test_a_run_that_is_stopped_and_resumed_ends_in_the_same_bits(tmp_path: Any) 
     whole, _ = train(Recorded, dropout=0.5)
     options = {"run_dir": tmp_path / "run"}
     train(Recorded, dropout=0.5, trainer=options, max_steps=8, save_every="1 step")
-    resumed, _ = train(Recorded, dropout=0.5, trainer=options, resume="auto")
+    resumed, _ = train(Recorded, dropout=0.5, trainer=options, resume="auto", callbacks=[Updates()])
+    assert updates_of(resumed) == (8, 7)
     same_state(whole, resumed)
 
 

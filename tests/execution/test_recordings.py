@@ -9,6 +9,7 @@ from torch import nn, optim
 from torch.utils.data import DataLoader
 
 from tests.execution.taped import Recorded, data, model, same_state, train
+from tests.interrupting import Updates, updates_of
 from treadle import Trainer
 from treadle.callbacks import TrainerCallback
 from treadle.errors import CaptureError
@@ -25,7 +26,7 @@ def scheduled(optimizer: optim.Optimizer) -> Any:
 def train_adamw(kind: type[Trainer], run_dir: Any = None, **run: Any) -> Trainer:
     network = model()
     optimizer = optim.AdamW(network.parameters(), lr=0.0123, fused=True)
-    trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=(), seed=3, run_dir=run_dir)
+    trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=(Updates(),), seed=3, run_dir=run_dir)
     run = {"num_epochs": 3, "per_device_batch_size": 8, "create_scheduler_fn": scheduled, **run}
     trainer.train(data(), **run)
     return trainer
@@ -41,6 +42,7 @@ def test_a_run_with_a_schedule_that_is_stopped_and_resumed_ends_in_the_same_bits
     whole = train_adamw(Recorded)
     train_adamw(Recorded, tmp_path / "run", max_steps=8, save_every="1 step")
     resumed = train_adamw(Recorded, tmp_path / "run", resume="auto")
+    assert updates_of(resumed) == (8, 7)
     assert_same_weights(whole, resumed)
 
 
@@ -183,7 +185,7 @@ def train_pair(kind: type[Adversarial] = Adversarial, run_dir: Any = None, **run
         name: optim.SGD(getattr(pair, name).parameters(), lr=0.05, momentum=0.5, foreach=True)
         for name in ("critic", "generator")
     }
-    trainer = kind(pair, None, optimizers, callbacks=(), seed=3, run_dir=run_dir)
+    trainer = kind(pair, None, optimizers, callbacks=(Updates(),), seed=3, run_dir=run_dir)
     trainer.train(data(), **{"num_epochs": 4, "per_device_batch_size": 16, **run})
     return trainer
 
@@ -198,4 +200,6 @@ def test_phases_that_take_turns_have_recordings_of_their_own() -> None:
 @pytest.mark.parametrize("steps", [9, 16])
 def test_recorded_phases_that_are_cut_anywhere_go_on_in_the_same_bits(steps: int, tmp_path: Any) -> None:
     train_pair(run_dir=tmp_path / "run", max_steps=steps, save_every="1 step")
-    assert_same_weights(train_pair(), train_pair(run_dir=tmp_path / "run", resume="auto"))
+    resumed, whole = train_pair(run_dir=tmp_path / "run", resume="auto"), train_pair()
+    assert updates_of(resumed) == (steps, whole.progress.step - steps)
+    assert_same_weights(whole, resumed)

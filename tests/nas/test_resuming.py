@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.forking.starting import run
-from tests.interrupting import CutAt, CutError, assert_same_bits, metric_lines
+from tests.interrupting import CutAt, CutError, Updates, assert_same_bits, metric_lines
 from tests.nas.small import data, make, small
 from treadle import nas
 from treadle.errors import CheckpointError
@@ -62,10 +62,15 @@ def test_darts_9_a_search_killed_after_any_step_ends_as_if_nothing_had_been(tmp_
     whole = searched(tmp_path / "whole", way)
     steps = whole.core.progress.step
     for step in range(1, steps):
+        updates = CutAt(step)
         with pytest.raises(CutError):
             # What would be drawn after the first start is another: only the checkpoint knows better.
-            searched(tmp_path / "cut", way, CutAt(step), seed=5 if step == 1 else step)
-    cut = searched(tmp_path / "cut", way, seed=99)
+            searched(tmp_path / "cut", way, updates, seed=5 if step == 1 else step)
+        # The step that the search died of was not saved: it goes on from the one before.
+        assert (updates.began, updates.made) == (max(step - 2, 0), min(step, 2))
+    updates = Updates()
+    cut = searched(tmp_path / "cut", way, updates, seed=99)
+    assert (updates.began, updates.made) == (steps - 2, 2)
     assert cut.core.progress == whole.core.progress
     assert_same_bits(everything(cut), everything(whole))
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
@@ -90,7 +95,9 @@ def test_darts_9_a_search_whose_process_is_killed_in_the_middle_of_a_write_ends_
 
 def test_a_finished_search_is_exported_again_from_its_folder(tmp_path: Path) -> None:
     first = searched(tmp_path, "darts")
-    again = searched(tmp_path, "darts")
+    updates = Updates()
+    again = searched(tmp_path, "darts", updates)
+    assert (updates.began, updates.made) == (first.core.progress.step, 0)
     assert again.export(top_k=3) == first.export(top_k=3)
     assert again.probabilities() == first.probabilities()
 
@@ -111,10 +118,13 @@ def test_the_folder_of_another_space_is_refused(tmp_path: Path) -> None:
 
 def test_a_longer_search_goes_on_where_the_shorter_one_ended(tmp_path: Path) -> None:
     for epochs in (1, 3):
-        trainer = make(nas.DartsTrainer, small(), run_dir=tmp_path / "long", num_epochs=epochs)
+        updates = Updates()
+        trainer = make(nas.DartsTrainer, small(), run_dir=tmp_path / "long", num_epochs=epochs, callbacks=(updates,))
         trainer.fit(resume="auto")
     whole = make(nas.DartsTrainer, small(), run_dir=tmp_path / "whole", num_epochs=3)
     whole.fit()
+    # Three epochs of three batches, each with an update of the weights and one of the architecture.
+    assert (updates.began, updates.made) == (6, 12)
     assert torch.equal(trainer.supernet.weights.alpha, whole.supernet.weights.alpha)
 
 

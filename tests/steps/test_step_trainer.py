@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.interrupting import CutAt, CutError, assert_same_bits
+from tests.interrupting import CutAt, CutError, Updates, assert_same_bits
 from treadle import TrainerCallback
 from treadle.errors import ConfigError, LossError
 from treadle.steps import StepModel, StepTrainer
@@ -130,14 +130,15 @@ def test_a_run_that_was_cut_ends_like_one_that_was_not(tmp_path: Path) -> None:
     for name, cuts in (("whole", []), ("cut", [4])):
         for cut in [*cuts, None]:
             model = Line()
-            callbacks = [] if cut is None else [CutAt(cut)]
+            updates = Updates() if cut is None else CutAt(cut)
             options = {"run_dir": tmp_path / name, "save_every": 1, "seed": 0, "device": "cpu"}
-            trainer = StepTrainer(num_epochs=3, progress=False, callbacks=callbacks, **options)
+            trainer = StepTrainer(num_epochs=3, progress=False, callbacks=[updates], **options)
             try:
                 result = trainer.fit(model, loader(shuffle=True), loader(8), resume="auto")
             except CutError:
                 continue
             ends[name] = {"model": model.state_dict(), "history": result.history}
+    assert (updates.began, updates.made) == (3, 6)
     assert_same_bits(ends["cut"], ends["whole"])
 
 

@@ -19,7 +19,7 @@ from tests.checkpoint.faults.damaged_runs import (
     train,
     truncations,
 )
-from tests.interrupting import assert_same_run, metric_lines
+from tests.interrupting import assert_same_run, metric_lines, updates_of
 from treadle.errors import CheckpointError
 
 
@@ -122,6 +122,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_and_ends_as_if_nothing_was(
         resumed = train(run)
     assert f"skipping a damaged checkpoint: {checkpoint(run, 9)}" in caplog.text
     assert "going on from step 6" in (run / "log.txt").read_text()
+    assert updates_of(resumed) == (6, 3)
     assert_same_run(resumed, train(None))
     assert metric_lines(run) == metric_lines(finished_run)
     assert store_of(run).newest_good() == 9
@@ -133,6 +134,7 @@ def test_a_run_goes_on_from_the_oldest_checkpoint_if_no_other_is_whole(run: Path
     shutil.rmtree(checkpoint(run, 9))
     resumed = train(run)
     assert "going on from step 3" in (run / "log.txt").read_text()
+    assert updates_of(resumed) == (3, 6)
     assert_same_run(resumed, train(None))
 
 
@@ -145,7 +147,7 @@ def test_a_pointer_that_is_garbage_points_nowhere_until_the_run_goes_on(run: Pat
     (run / "checkpoints" / "best").write_bytes(content)
     assert store_of(run).pointer("last") is None
     assert store_of(run).newest_good() == 9
-    train(run)
+    assert updates_of(train(run)) == (9, 0)
     assert (run / "checkpoints" / "last").read_text() == "step_00000009"
     assert not (run / "checkpoints" / "best").exists()
 
@@ -154,6 +156,7 @@ def test_metrics_that_were_lost_cost_no_checkpoint_and_are_told(run: Path) -> No
     shutil.rmtree(checkpoint(run, 9))
     (run / "metrics.jsonl").unlink()
     resumed = train(run)
+    assert updates_of(resumed) == (6, 3)
     assert_same_run(resumed, train(None))
     assert [line["step"] for line in metric_lines(run)] == [6, 9]
     log = (run / "log.txt").read_text()

@@ -12,7 +12,7 @@ import torch
 
 from tests.checkpoint.faults.damaged_runs import store_of, train, wide_trainer
 from tests.checkpoint.faults.failing_disk import FailingDisk, no_file_larger_than
-from tests.interrupting import assert_same_run, metric_lines, samples
+from tests.interrupting import assert_same_run, metric_lines, samples, updates_of
 from treadle import provenance
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
@@ -93,8 +93,11 @@ def test_by_default_a_run_stops_at_the_next_step_and_can_go_on_later(
     # Written by a thread, it fails while the next update is made.
     assert trainer.progress.step == (7 if asynchronous else 6)
     disk.heal()
-    assert store_of(tmp_path / "run").newest_good() in (3, 6)
-    assert_same_run(train(tmp_path / "run"), train(None))
+    saved = store_of(tmp_path / "run").newest_good()
+    assert saved in (3, 6)
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (saved, 9 - saved)
+    assert_same_run(resumed, train(None))
     assert [line["step"] for line in metric_lines(tmp_path / "run")] == [3, 6, 9]
 
 
@@ -113,7 +116,9 @@ def test_a_run_whose_disk_takes_nothing_at_all_still_ends(
     disk.heal()
     assert_same_run(trainer, train(None))
     assert store_of(tmp_path / "run").newest_good() == 3
-    assert_same_run(train(tmp_path / "run"), train(None))
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (3, 6)
+    assert_same_run(resumed, train(None))
 
 
 @pytest.mark.parametrize("asynchronous", [True, False], ids=["asynchronous", "synchronous"])
@@ -129,7 +134,9 @@ def test_a_disk_that_is_full_when_the_run_ends_costs_its_last_checkpoint_only(
     assert "going on without a checkpoint: cannot write the checkpoint of step 9" in capsys.readouterr().out
     disk.heal()
     assert store_of(tmp_path / "run").newest_good() == 6
-    assert_same_run(train(tmp_path / "run"), train(None))
+    resumed = train(tmp_path / "run")
+    assert updates_of(resumed) == (6, 3)
+    assert_same_run(resumed, train(None))
     assert store_of(tmp_path / "run").manifest(9, verify=True)["finished"]
     assert list((tmp_path / "run" / "checkpoints").glob(".*")) == []
 
@@ -274,6 +281,7 @@ def test_metrics_that_cannot_be_written_stop_a_run_at_its_next_checkpoint(tmp_pa
     assert trainer.progress.step == 6
     resumed = wide_trainer(tmp_path / "run")
     resumed.train(samples(), 3, log_every=1, resume="auto")
+    assert updates_of(resumed) == (3, 6)
     assert [line["step"] for line in metric_lines(tmp_path / "run")] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.checkpoint.faults.damaged_runs import checkpoint, train, wide_trainer
-from tests.interrupting import assert_same_run
+from tests.interrupting import assert_same_run, updates_of
 from treadle.errors import CheckpointError, TreadleError
 
 
@@ -77,7 +77,9 @@ def test_the_payload_works(target: Path) -> None:
 @pytest.mark.parametrize("name", ["rank_0.safetensors", "rank_0.json", "manifest.json"])
 def test_in_a_checkpoint_it_is_damage(run: Path, target: Path, name: str, bomb: Bomb) -> None:
     (checkpoint(run, 9) / name).write_bytes(bomb(target))
-    assert_same_run(train(run), train(None))
+    resumed = train(run)
+    assert updates_of(resumed) == (6, 3)
+    assert_same_run(resumed, train(None))
     assert not target.exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.interrupting import assert_same_run, make_trainer, samples
+from tests.interrupting import assert_same_run, make_trainer, samples, updates_of
 from treadle.checkpoint import write_file
 from treadle.errors import CheckpointError
 
@@ -38,6 +38,7 @@ def test_a_training_state_may_be_saved_after_training_and_gone_on_from(tmp_path:
     whole = make_trainer(None)
     whole.train(samples(), 4)
     assert resumed.progress.step == 12
+    assert updates_of(resumed) == (6, 6)
     assert_same_run(resumed, whole)
 
 

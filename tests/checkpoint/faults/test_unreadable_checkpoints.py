@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.faults.damaged_runs import checkpoint, store_of, train
-from tests.interrupting import CutAt, CutError, assert_same_run, contents
+from tests.interrupting import CutAt, CutError, assert_same_run, contents, updates_of
 from treadle.checkpoint import CheckpointStore, Policy, durable
 from treadle.checkpoint.tree import split
 from treadle.errors import CheckpointError, StorageError
@@ -83,6 +83,7 @@ def test_a_file_that_cannot_be_read_stops_the_run_and_costs_nothing(
     resumed = train(run)
     assert resumed.progress.step == 9
     assert "going on from step 9" in (run / "log.txt").read_text()
+    assert updates_of(resumed) == (9, 0)
     assert_same_run(resumed, train(None))
 
 

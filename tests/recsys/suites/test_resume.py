@@ -26,7 +26,7 @@ def test_a_model_that_is_cut_inside_of_epochs_ends_with_the_same_bits(tmp_path: 
     assert steps >= 6
     # Inside of the first epoch and of the second, once behind a checkpoint and once at one.
     cuts = [1, steps // 2 + 1, steps - 1]
-    cut = fit_through(cuts, partial(make, tmp_path, name, run_dir=str(tmp_path / "cut"), save_every="2 steps"))
+    cut = fit_through(cuts, partial(make, tmp_path, name, run_dir=str(tmp_path / "cut"), save_every="2 steps"), saved=2)
     assert_same_training(cut.trainer, whole.trainer)
     assert metric_lines(tmp_path / "cut") == metric_lines(tmp_path / "whole")
     assert cut.trainer.evaluate(cut.test).exact == whole.trainer.evaluate(whole.test).exact

@@ -42,11 +42,13 @@ CUTS = {"RecVAE": [1, 7, 9, 20], "KTUP": [2, 4, 5, 8], "KGAT": [1, 4, 6, 11], "M
 """After which updates a training dies: in every pass, after its last update, and between epochs."""
 
 
-def check(folder: Path, cuts: list[int], model: Any = "BPR", *, kind: Any = None, **given: Any) -> tuple[Run, Run]:
-    """Train once through and once through `cuts`, and compare everything."""
+def check(
+    folder: Path, cuts: list[int], model: Any = "BPR", *, kind: Any = None, saved: int = 1, **given: Any
+) -> tuple[Run, Run]:
+    """Train once through and once through `cuts`, saved every so many steps, and compare everything."""
     whole = make(folder, model, kind=kind, run_dir=str(folder / "whole"), **given)
     whole.fit()
-    cut = fit_through(cuts, partial(make, folder, model, kind=kind, run_dir=str(folder / "cut"), **given))
+    cut = fit_through(cuts, partial(make, folder, model, kind=kind, run_dir=str(folder / "cut"), **given), saved=saved)
     assert_same_training(cut.trainer, whole.trainer)
     assert metric_lines(folder / "cut") == metric_lines(folder / "whole")
     return cut, whole
@@ -61,7 +63,7 @@ def test_a_training_that_dies_inside_epochs_and_between_them_ends_with_the_same_
 
 
 def test_a_training_that_is_saved_between_epochs_only_repeats_what_it_lost(tmp_path: Path) -> None:
-    check(tmp_path, [2, 6], save_every="1 epoch")
+    check(tmp_path, [2, 6], save_every="1 epoch", saved=4)
 
 
 def test_the_model_of_the_best_epoch_is_the_same_too(tmp_path: Path) -> None:
