@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Treadle
 from tests.cli.processes import assert_same_end
+from tests.interrupting import starts_of
 from treadle.config import LazyConfig
 
 CONFIG = "configs/small.py"
@@ -35,6 +36,7 @@ def test_a_run_that_was_moved_goes_on_where_it_is_now(project: Path, treadle: Tr
     os.rename("runs/small", "runs/moved")
     treadle("resume", "runs/moved", "train.train_iter=3")
     assert LazyConfig.load("runs/moved/config.yaml").train.output_dir == "runs/moved"
+    assert starts_of(Path("runs/moved")) == [0, 2]
     assert not Path("runs/small").exists()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Treadle
+from tests.interrupting import starts_of
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.config import LazyConfig
 from treadle.run_lock import RunLock
@@ -87,6 +88,7 @@ def test_a_longer_run_goes_on_and_says_what_has_changed(project: Path, treadle: 
     log = Path("runs/small/log.txt").read_text()
     assert "since the last start train.train_iter is changed: 12 -> 16" in log
     assert "since the last start train.resume" not in log
+    assert starts_of(Path("runs/small")) == [0, 12]
     assert steps_of(Path("runs/small")) == [4, 8, 12, 16]
 
 

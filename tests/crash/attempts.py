@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.crash.program import OUTCOME, Options, die_at_operation, train
+from tests.crash.program import OUTCOME, UPDATES, Options, die_at_operation, train
 from tests.interrupting import metric_lines
 from treadle.checkpoint import read_file
 
@@ -192,7 +192,17 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def assert_same_outcome(folder: Path, uninterrupted: Path) -> None:
-    """Fail, listing the places, if the run in `folder` did not end as the uninterrupted one."""
-    places = differing(outcome(uninterrupted), outcome(folder))
+def assert_same_outcome(folder: Path, uninterrupted: Path, *, began: Collection[int]) -> None:
+    """Fail, listing the places, if the run in `folder` did not end as the uninterrupted one.
+
+    Args:
+        folder: The run that was started more than once.
+        uninterrupted: The one that was not.
+        began: The steps from which the last start may have gone on; it must have made all updates from there.
+    """
+    whole = outcome(uninterrupted)
+    places = differing(whole, outcome(folder))
     assert not places, "\n".join(places)
+    step, made = map(int, (folder / UPDATES).read_text().split())
+    assert step in began, f"the last start went on from step {step}, and not from one of {began}"
+    assert made == whole["steps"] - step, f"the last start made {made} updates from step {step}"

@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from tests.crash.data import BATCH, Images, make_data
+from tests.interrupting import Updates
 from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
 from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
 from treadle.checkpoint import Policy, write_file
@@ -27,6 +28,8 @@ from treadle.parallel import Plan
 from treadle.parallel.copying import whole_state_of
 
 OUTCOME = "outcome.safetensors"
+UPDATES = "updates.txt"
+"""The file that says from which step the last start went on, and how many updates it made."""
 WAITING = "waiting"
 """The file that says that the program has come to where it waits."""
 ASKED = "asked"
@@ -133,12 +136,13 @@ def train(options: Options) -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     average = ModelEmaCallback(decay=0.9, save_path=options.folder / "average.pt")
+    updates = Updates()
     stopping = EarlyStoppingCallback(early_stopping_patience=options.patience)
     trainer = Trainer(
         model,
         nn.CrossEntropyLoss(),
         optimizer,
-        callbacks=(average, stopping, Interruptions(options)),
+        callbacks=(average, stopping, updates, Interruptions(options)),
         run_dir=options.folder,
         seed=7,
         precision="bf16",
@@ -170,6 +174,7 @@ def train(options: Options) -> None:
     }
     if trainer.processes.is_main:
         write_file(options.folder / OUTCOME, outcome)
+        (options.folder / UPDATES).write_text(f"{updates.began} {updates.made}")
 
 
 def prepare_to_die(options: Options) -> None:

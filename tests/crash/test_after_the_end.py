@@ -22,14 +22,14 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_is_over_when_start
     finish(options)
     whole = uninterrupted(patience=patience)
     assert outcome(whole)["epochs"] == (3 if patience == 50 else 2)
-    assert_same_outcome(tmp_path, whole)
+    assert_same_outcome(tmp_path, whole, began=[outcome(whole)["steps"]])
 
 
 def test_a_finished_run_started_again_changes_nothing(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     options = Options(folder=tmp_path, workers=0)
     finish(options)
     finish(options)
-    assert_same_outcome(tmp_path, uninterrupted())
+    assert_same_outcome(tmp_path, uninterrupted(), began=[21])
 
 
 def test_nothing_half_written_remains_and_the_pointers_name_whole_checkpoints(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_run_asked_to_leave_saves_itself_and_exits_with_75(
     assert f"saved step 3 in {tmp_path}; start the same command to go on" in attempt.output
     attempt.wait_for_workers()
     finish(Options(folder=tmp_path, save_every="1 epoch"))
-    assert_same_outcome(tmp_path, uninterrupted())
+    assert_same_outcome(tmp_path, uninterrupted(), began=[3])
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["process", "workers too"])
@@ -55,7 +55,7 @@ def test_an_interrupted_program_saves_itself_and_ends_like_any_other(
     assert printed.count("Traceback") == 1
     assert newest(tmp_path) == 3
     finish(Options(folder=tmp_path, save_every="1 epoch"))
-    assert_same_outcome(tmp_path, uninterrupted())
+    assert_same_outcome(tmp_path, uninterrupted(), began=[3])
 
 
 def test_a_second_interrupt_leaves_in_the_middle_of_a_step(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
@@ -69,4 +69,4 @@ def test_a_second_interrupt_leaves_in_the_middle_of_a_step(tmp_path: Path, unint
     assert newest(tmp_path) == 0
     attempt.wait_for_workers()
     finish(Options(folder=tmp_path))
-    assert_same_outcome(tmp_path, uninterrupted())
+    assert_same_outcome(tmp_path, uninterrupted(), began=[0])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from treadle.config import ConfigDict, LazyCall, get_config
+from treadle.engine import DefaultTrainer, hooks
 
 
 class Points(Dataset[dict[str, Tensor]]):
@@ -38,6 +39,13 @@ class Classifier(nn.Module):
         if not self.training:
             return {"prediction_scores": scores}
         return {"losses": nn.functional.cross_entropy(scores, labels)}
+
+
+def iterations_of(trainer: DefaultTrainer) -> list[int]:
+    """Return a list that takes the number of each iteration that a trainer makes from here on."""
+    made: list[int] = []
+    trainer.register_hooks([hooks.CallbackHook(before_step=lambda own: made.append(own.iter))])
+    return made
 
 
 def make_config(folder: Path, **train: Any) -> ConfigDict:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.parts import Classifier, make_config
+from tests.engine.parts import Classifier, iterations_of, make_config
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, hooks
 from treadle.optimizers import get_default_optimizer_params
@@ -103,7 +103,9 @@ def test_a_run_that_fell_back_is_resumed_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="cut"):
         again.train()
     resumed = DefaultTrainer(config(tmp_path / "cut", last=100, checkpointer={"period": 15}, resume=True))
+    made = iterations_of(resumed)
     resumed.train()
+    assert made == list(range(60, 70))
     assert resumed.core.precision.fallback == whole.core.precision.fallback
     for own, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(own, other)
@@ -120,7 +122,9 @@ def test_a_bad_loss_that_nobody_had_looked_at_when_the_run_was_saved_is_acted_on
     with pytest.raises(RuntimeError, match="cut"):
         cut_at(16, DefaultTrainer(made("cut"))).train()
     resumed = DefaultTrainer(made("cut", resume=True))
+    iterations = iterations_of(resumed)
     resumed.train()
+    assert iterations == list(range(15, 70))
     assert resumed.core.precision.fallback == whole.core.precision.fallback
     for own, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(own, other)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.parts import Classifier, Points, make_config
+from tests.engine.parts import Classifier, Points, iterations_of, make_config
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, EagerTrainer, Graph, GraphTrainer, HookBase, hooks
 from treadle.errors import ConfigError, LossError
@@ -251,7 +251,9 @@ def test_a_step_of_ones_own_is_resumed_after_any_iteration(tmp_path: Path) -> No
         part.train()
     resumed = kind(make_config(tmp_path / "part", resume=True))
     assert resumed.start_iter == 6
+    made = iterations_of(resumed)
     resumed.train()
+    assert made == [6, 7, 8, 9]
     for own, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(own, other)
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.parts import Classifier, Points, make_config
+from tests.engine.parts import Classifier, Points, iterations_of, make_config
+from tests.interrupting import starts_of
 from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, hooks
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.leaving import PreemptedExit
@@ -247,12 +248,14 @@ def test_a_run_that_was_stopped_for_good_is_over_when_it_is_started_again(tmp_pa
     first.train()
     assert first.iter == 4
     again = Stopping(config)
+    made = iterations_of(again)
     again.train()
-    assert again.iter == done
+    assert (again.iter, made) == (done, list(range(4, done)))
     config.train.train_iter = 12
     longer = DefaultTrainer(config)
+    made = iterations_of(longer)
     longer.train()
-    assert longer.iter == 12
+    assert (longer.iter, made) == (12, list(range(done, 12)))
 
 
 def test_b10_a_signal_saves_flushes_and_leaves_and_the_next_start_goes_on(tmp_path: Path) -> None:
@@ -266,8 +269,9 @@ def test_b10_a_signal_saves_flushes_and_leaves_and_the_next_start_goes_on(tmp_pa
     assert '"total_loss"' in (tmp_path / "metrics.json").read_text()
     resumed = DefaultTrainer(config)
     assert resumed.start_iter == 4
+    made = iterations_of(resumed)
     resumed.train()
-    assert resumed.iter == 10
+    assert (resumed.iter, made, starts_of(tmp_path)) == (10, [4, 5, 6, 7, 8, 9], [0, 4])
 
 
 def test_a_step_that_is_not_defined_says_so() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.parts import Classifier, Points, make_config
+from tests.engine.parts import Classifier, Points, iterations_of, make_config
 from tests.forking.starting import run
 from tests.interrupting import metric_lines
 from treadle.checkpoint import CheckpointStore, write_file
@@ -75,7 +75,9 @@ def test_b17_b18_a_resumed_run_ends_in_the_same_bits_and_the_same_metrics(
     interrupted(tmp_path / "part", after, first=first)
     resumed = DefaultTrainer(config(tmp_path / "part", resume=True))
     assert 4 <= resumed.start_iter <= after
+    made = iterations_of(resumed)
     results = resumed.train()
+    assert made == list(range(resumed.start_iter, 10))
     for own, other in zip(weights(resumed), weights(whole), strict=True):
         assert torch.equal(own, other)
     assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
@@ -152,7 +154,9 @@ def test_b19_a_finished_run_goes_on_when_more_iterations_are_asked_for(tmp_path:
     DefaultTrainer(config(tmp_path / "longer", train_iter=6, scheduler=None)).train()
     longer = DefaultTrainer(config(tmp_path / "longer", train_iter=10, scheduler=None, resume="auto"))
     assert (longer.start_iter, longer.cfg.train.start_iter) == (6, 6)
+    made = iterations_of(longer)
     longer.train()
+    assert made == [6, 7, 8, 9]
     whole = DefaultTrainer(config(tmp_path / "whole", train_iter=10, scheduler=None))
     whole.train()
     for own, other in zip(weights(longer), weights(whole), strict=True):
@@ -201,7 +205,9 @@ def test_b19_a_run_that_died_in_its_final_evaluation_makes_up_for_it(tmp_path: P
     with pytest.raises(Interrupted):
         Dying(made).train()
     resumed = DefaultTrainer(config(tmp_path / "part", evaluation={"enabled": True, "eval_period": 0}, resume=True))
+    made = iterations_of(resumed)
     results = resumed.train()
+    assert made == []
     whole = DefaultTrainer(config(tmp_path / "whole", evaluation={"enabled": True, "eval_period": 0}))
     assert results == whole.train()
     assert metric_lines(tmp_path / "part", "metrics.json") == metric_lines(tmp_path / "whole", "metrics.json")
@@ -238,7 +244,9 @@ def test_b21_what_a_crash_left_half_written_is_not_what_is_resumed(tmp_path: Pat
     (folder / "step_00000008" / "rank_0.safetensors").write_bytes(b"cut")
     resumed = DefaultTrainer(config(tmp_path, resume=True, evaluation={"enabled": False}))
     assert resumed.start_iter == 4
+    made = iterations_of(resumed)
     resumed.train()
+    assert made == [4, 5, 6, 7, 8, 9]
     assert not list(folder.glob(".part_*"))
 
 
@@ -275,7 +283,10 @@ def test_b24_so_many_checkpoints_are_kept_after_restarts_too(tmp_path: Path) -> 
     keep = {"checkpointer": {"period": 2, "max_to_keep": 2}, "evaluation": {"enabled": False}}
     interrupted(tmp_path, 7, **keep)
     assert steps_of(tmp_path) == [4, 6]
-    DefaultTrainer(config(tmp_path, resume=True, **keep)).train()
+    resumed = DefaultTrainer(config(tmp_path, resume=True, **keep))
+    made = iterations_of(resumed)
+    resumed.train()
+    assert made == [6, 7, 8, 9]
     assert steps_of(tmp_path) == [8, 10]
 
 

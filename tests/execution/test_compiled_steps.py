@@ -10,6 +10,7 @@ from torch import nn, optim
 
 from tests.execution.quick_compiler import quick_compiler
 from tests.execution.taped import data
+from tests.interrupting import starts_of
 from treadle import Compile, Trainer
 from treadle.phase import Phase
 
@@ -78,6 +79,7 @@ def test_a_compiled_run_that_is_stopped_and_resumed_ends_in_the_same_bits(
     options["run_dir"] = str(tmp_path / "run")
     train("compile", dropout=0.5, trainer=options, max_steps=4, save_every="1 step")
     resumed = train("compile", dropout=0.5, trainer=options, resume="auto")
+    assert starts_of(tmp_path / "run") == [0, 4]
     for mine, theirs in zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -91,6 +93,7 @@ def test_the_real_compiler_resumes_in_the_same_bits(tmp_path: Path) -> None:
     folder = {"run_dir": tmp_path / "run"}
     train("compile", trainer=folder, max_steps=3, save_every="1 step", **run)
     resumed = train("compile", trainer=folder, resume="auto", **run)
+    assert starts_of(tmp_path / "run") == [0, 3]
     for mine, theirs in zip(whole.model.state_dict().values(), resumed.model.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import DataLoader
 
 from tests.execution.taped import Recorded, data, same_state, train
+from tests.interrupting import starts_of
 from treadle import Trainer
 from treadle.callbacks import StepTimer, TrainerCallback
 from treadle.data import InMemoryDataset
@@ -106,6 +107,7 @@ def test_a_run_that_could_not_be_recorded_is_resumed_in_the_same_bits(
     assert "execution='auto' goes step by step: " in capsys.readouterr().out
     end_of(kind, dataset, folder=tmp_path / "run", save_every="1 step", max_steps=cut)
     resumed = end_of(kind, dataset, folder=tmp_path / "run", resume="auto")
+    assert starts_of(tmp_path / "run") == [0, cut]
     assert all(map(torch.equal, resumed, whole))
 
 

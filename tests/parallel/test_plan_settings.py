@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import starts_of
 from treadle import Trainer
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.checkpoint import CheckpointStore, Policy
@@ -239,6 +240,7 @@ def test_a_sharded_run_is_exported_and_taken_up_without_its_plan(tmp_path: Path)
     state = CheckpointStore(tmp_path / "checkpoints", Policy()).read(3, rank=0)
     plain = trainer_of("auto", run_dir=tmp_path)
     plain.train(data(), max_steps=6, per_device_batch_size=4, resume="auto")
+    assert starts_of(tmp_path) == [0, 3]
     whole = trainer_of("auto")
     whole.train(data(), max_steps=6, per_device_batch_size=4)
     torch.testing.assert_close(list(plain.model.parameters()), list(whole.model.parameters()), rtol=0, atol=1e-6)

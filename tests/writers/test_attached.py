@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import starts_of
 from treadle import Trainer
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
@@ -115,6 +116,7 @@ def test_b34_a_run_that_was_cut_and_goes_on_writes_the_same_lines(tmp_path: Path
         train(make(JSONWriter(tmp_path / "cut.json"), callbacks=(Dies,), **settings("cut")), save_every=2)
     again = make(JSONWriter(tmp_path / "cut.json"), callbacks=(), **settings("cut"))
     train(again, save_every=2, resume="auto")
+    assert starts_of(tmp_path / "cut") == [0, (stop_at - 1) // 2 * 2]
     assert (tmp_path / "cut.json").read_text() == (tmp_path / "whole.json").read_text()
 
 

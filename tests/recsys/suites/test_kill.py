@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.interrupting import assert_same_bits
+from tests.interrupting import assert_same_bits, starts_of
 from tests.recsys.suites.every_model import make
 from tests.recsys.trainer.runs import state_of
 from treadle.callback import TrainerCallback
@@ -50,6 +50,7 @@ def train(folder: Path, name: str, step: int | None) -> None:
     callbacks = () if step is None else (Kill(step),)
     run = make(folder, name, *callbacks, run_dir=str(folder / "run"), save_every="1 step")
     run.fit()
+    (folder / "updates.txt").write_text(" ".join(map(str, run.updates)))
     state = state_of(run.trainer)
     state["test"] = run.trainer.evaluate(run.test).exact
     write_file(folder / "end", state)
@@ -78,4 +79,11 @@ def test_a_killed_training_ends_in_the_bits_of_one_that_was_not(tmp_path: Path, 
         assert start(tmp_path / "killed", name, step) == -signal.SIGKILL
         assert not (tmp_path / "killed" / "end").exists()
     assert start(tmp_path / "killed", name) == 0
+    # It is killed before the step is saved, and while a thread may still write the one before.
+    starts = starts_of(tmp_path / "killed" / "run")
+    assert all(kill - 2 <= step < kill for step, kill in zip(starts[1:], KILLS[name], strict=True)), starts
+    (_, steps), (began, made) = (
+        map(int, (tmp_path / folder / "updates.txt").read_text().split()) for folder in ("whole", "killed")
+    )
+    assert (began, made) == (starts[-1], steps - starts[-1])
     assert_same_bits(read_file(tmp_path / "killed" / "end"), read_file(tmp_path / "whole" / "end"))

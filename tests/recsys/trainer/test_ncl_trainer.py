@@ -70,6 +70,7 @@ def test_clusters_are_not_found_again_by_a_run_that_goes_on_within_an_epoch(tmp_
         make(tmp_path, "NCL", CutAt(last), run_dir=str(tmp_path / "cut"), **NCL, **given).fit()
     cut, epochs, _ = watched(tmp_path, run_dir=str(tmp_path / "cut"), **given)
     cut.fit()
+    assert cut.updates == (last - 1, len(whole.train) - 1)
     assert epochs == []
     assert_same_training(cut.trainer, whole.trainer)
 

@@ -81,6 +81,7 @@ def test_early_stopping_counts_on_after_a_resume_and_the_end_stays_the_end(tmp_p
     assert epochs < 20
     again = make(tmp_path, run_dir=str(tmp_path / "whole"), **given)
     assert again.fit() == (whole.trainer.best_valid_score, whole.trainer.best_valid_result)
+    assert again.updates == (4 * epochs, 0)
     assert len(again.trainer.train_loss_dict) == epochs
 
 
@@ -88,6 +89,7 @@ def test_a_finished_training_goes_on_with_more_epochs(tmp_path: Path) -> None:
     make(tmp_path, run_dir=str(tmp_path / "longer"), epochs=2).fit()
     longer = make(tmp_path, run_dir=str(tmp_path / "longer"), epochs=4)
     longer.fit()
+    assert longer.updates == (8, 8)
     whole = make(tmp_path, epochs=4)
     whole.fit()
     assert_same_training(longer.trainer, whole.trainer)
@@ -183,6 +185,7 @@ def test_fact_3_resume_checkpoint_goes_on_from_the_folder_beside_the_file_and_lo
     resumed = make(tmp_path, epochs=4, save_every="1 step")
     resumed.trainer.resume_checkpoint(first.trainer.saved_model_file)
     resumed.fit()
+    assert resumed.updates == (12, 4)
     assert resumed.trainer.saved_model_file == first.trainer.saved_model_file
     assert_same_training(resumed.trainer, whole.trainer)
 
@@ -202,6 +205,7 @@ def test_resume_checkpoint_goes_on_exactly_from_the_epoch_of_a_file_alone(tmp_pa
     assert resumed.trainer.best_valid_score == first.trainer.best_valid_score
     assert list(resumed.trainer.train_loss_dict) == list(range(best + 1))
     resumed.fit()
+    assert resumed.updates == (3 * (best + 1), 15 - 3 * (best + 1))
     assert_same_training(resumed.trainer, whole.trainer)
 
 
@@ -214,6 +218,8 @@ def test_a_file_is_gone_on_from_without_saving_anything(tmp_path: Path) -> None:
     resumed.trainer.resume_checkpoint(shutil.copy(first.trainer.saved_model_file, tmp_path / "copy.pth"))
     before = sorted(path.name for path in tmp_path.iterdir())
     resumed.fit(saved=False)
+    # The file is of the best epoch, which was the first.
+    assert resumed.updates == (4, 8)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert torch.equal(resumed.model.user_embedding.weight, whole.model.user_embedding.weight)
 
@@ -298,6 +304,7 @@ def test_checkpoints_from_before_there_were_fingerprints_are_gone_on_from(
         run.fit()
     from_folder = make(tmp_path, run_dir=folder, epochs=2)
     from_folder.fit()
+    assert from_folder.updates == (4, 4)
     assert list(from_folder.trainer.train_loss_dict) == [0, 1]
     from_file = make(tmp_path, epochs=2)
     from_file.trainer.resume_checkpoint(shutil.copy(run.trainer.saved_model_file, tmp_path / "old.pth"))
@@ -369,6 +376,7 @@ def test_a_run_that_is_asked_to_leave_says_once_and_rightly_how_to_go_on(tmp_pat
     resumed = make(tmp_path)
     resumed.trainer.resume_checkpoint(folder)
     resumed.fit()
+    assert resumed.updates == (4, 8)
     assert_same_training(resumed.trainer, whole(tmp_path))
 
 

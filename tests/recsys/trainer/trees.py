@@ -66,6 +66,7 @@ def cut_and_resumed(folder: Path, name: str, step: int, **given: Any) -> Run:
         make(folder, name, CutAt(step), **given).fit()
     resumed = make(folder, name, **given)
     resumed.fit()
+    assert resumed.updates[0] == (step - 1) // 4 * 4, "it went on from another round than the last one saved"
     return resumed
 
 
