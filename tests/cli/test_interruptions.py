@@ -15,6 +15,7 @@ import pytest
 from tests.cli.processes import Command, assert_same_end, has_saved
 from tests.cli.project import make_project
 from tests.forking.starting import run
+from tests.interrupting import starts_of
 from treadle.run_origin import COMMENT, is_own_file
 from treadle.run_status import is_occupied, read_status
 
@@ -114,8 +115,11 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
 def test_a_run_that_is_stopped_in_any_way_and_started_by_the_same_command_ends_as_if_never_stopped(
     alone: Interrupted, whole: Path
 ) -> None:
-    for name in ("asked", "interrupted", "finished"):
-        assert "runs/small: going on from iteration" in alone.printed[name]
+    assert "runs/small: going on from iteration 8 of 32" in alone.printed["asked"]
+    for name, before in (("interrupted", "asked"), ("finished", "interrupted")):
+        (saved,) = set(re.findall(r"saved step (\d+)", alone.printed[before]))
+        assert f"runs/small: going on from iteration {saved} of 32" in alone.printed[name]
+    assert starts_of(alone.run)[1] == 8
     assert_same_end(alone.run, whole)
     # The mark of the user is a checksum over the rest, the iteration that the run was last started at among it.
     config, expected = ((run / "config.yaml").read_text().partition(COMMENT) for run in (alone.run, whole))

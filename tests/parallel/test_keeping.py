@@ -18,6 +18,7 @@ def test_a_signal_to_one_rank_has_all_of_them_save_and_leave_together(launched: 
 def test_a_run_that_was_left_is_taken_up_to_the_very_same_bits(launched: Launch) -> None:
     for report in launched("keeping", processes=2)("left_and_taken_up"):
         assert report["steps"] == 21
+        assert tuple(report["updates"]) == (14, 7)
         assert torch.equal(report["again"], report["whole"])
         assert report["history_again"] == report["history"]
 
@@ -25,6 +26,7 @@ def test_a_run_that_was_left_is_taken_up_to_the_very_same_bits(launched: Launch)
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_there(launched: Launch) -> None:
     for report in launched("keeping", processes=2)("killed_between_two_checkpoints"):
         assert report["steps"] == 21
+        assert tuple(report["updates"]) == (15, 6)
         assert torch.equal(report["again"], report["whole"])
 
 

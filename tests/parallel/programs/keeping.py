@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.interrupting import Updates
 from tests.parallel.programs.models import BadLoss, flat, outcome, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
@@ -59,7 +60,8 @@ def left_and_taken_up() -> Report:
     except PreemptedExit as leaving:
         code = leaving.code
     torch.manual_seed(99)
-    again = run(kept("left", seed=50), resume="auto")
+    updates = Updates()
+    again = run(kept("left", seed=50, callbacks=(updates,)), resume="auto")
     return {
         "code": code,
         "left_at": left.progress.step,
@@ -68,6 +70,7 @@ def left_and_taken_up() -> Report:
         "history": whole["history"],
         "history_again": again["history"],
         "steps": again["steps"],
+        "updates": (updates.began, updates.made),
     }
 
 
@@ -76,13 +79,15 @@ def killed_between_two_checkpoints() -> Report:
     """Take up a run whose newest checkpoint is gone: it goes on from the one before."""
     whole = run(kept("killed"))
     checkpoints = program.folder / "killed" / "checkpoints"
-    trainer = kept("killed", seed=50)
+    updates = Updates()
+    trainer = kept("killed", seed=50, callbacks=(updates,))
     if trainer.processes.is_main:
         for step in (21, 18):
             shutil.rmtree(checkpoints / f"step_{step:08d}", ignore_errors=True)
     trainer.processes.barrier()
     again = run(trainer, resume="auto")
-    return {"whole": whole["weights"], "again": again["weights"], "steps": again["steps"]}
+    report = {"whole": whole["weights"], "again": again["weights"], "steps": again["steps"]}
+    return {**report, "updates": (updates.began, updates.made)}
 
 
 class Judge(TrainerCallback):

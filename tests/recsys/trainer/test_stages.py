@@ -134,6 +134,7 @@ def test_a_first_stage_of_prefixes_is_resumed_exactly(tmp_path: Path) -> None:
         staged(tmp_path / "cut", CutAt(2), **cut).fit()
     rest = staged(tmp_path / "cut", **cut)
     rest.fit()
+    # The first stage was cut at its second update.
     assert rest.updates[0] == 1
     for name, value in whole.model.state_dict().items():
         assert torch.equal(rest.model.state_dict()[name], value), name
