@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.forking.starting import run
-from tests.interrupting import CutAt, CutError, Updates, assert_same_bits, metric_lines
+from tests.interrupting import CutAt, CutError, Updates, assert_same_bits, metric_lines, starts_of
 from tests.nas.small import data, make, small
 from treadle import nas
 from treadle.errors import CheckpointError
@@ -88,6 +88,10 @@ def test_darts_9_a_search_whose_process_is_killed_in_the_middle_of_a_write_ends_
     assert [way for way, _ in killed] == ["darts", "gumbel", "enas", "spos"]
     for way, deaths in killed:
         assert int(deaths) >= 2, way
+        # Killed anywhere, it goes on from no earlier step than before, and at last from one that was saved.
+        starts = starts_of(tmp_path / f"{way} cut")
+        assert starts == sorted(starts), way
+        assert starts[-1] > 0, way
         whole, cut = (load_file(tmp_path / f"{way}.{name}.safetensors") for name in ("whole", "cut"))
         assert_same_bits(cut, whole)
         assert (tmp_path / f"{way}.cut.txt").read_text() == (tmp_path / f"{way}.whole.txt").read_text()
