@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.interrupting import CutAt, CutError, metric_lines
+from tests.interrupting import CutAt, CutError, metric_lines, starts_of
 from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.callback import TrainerCallback
@@ -159,6 +159,8 @@ def test_a_loop_of_ones_own_is_repeated_from_the_start_of_its_epoch(tmp_path: Pa
         runs["cut"](save_every="1 epoch").fit(callback_fn=die)
     resumed = runs["cut"](save_every="1 epoch")
     resumed.fit()
+    # The loss of the first epoch was saved, and the second is made again.
+    assert starts_of(tmp_path / "cut") == [0, resumed.trainer._core.progress.step // 3]
     assert_same_training(resumed.trainer, whole.trainer)
 
 

@@ -168,6 +168,8 @@ def test_a_first_stage_alone_may_be_made_longer(tmp_path: Path) -> None:
     staged(tmp_path, **given, pretrain_epochs=1).fit()
     longer = staged(tmp_path, **given, pretrain_epochs=3)
     longer.fit()
+    steps = sum(longer.updates)
+    assert longer.updates == (steps // 3, steps - steps // 3)
     assert len(longer.trainer.train_loss_dict) == 3
     assert sorted(path.name for path in (tmp_path / "run").glob("*.pth")) == [
         "S3Rec-tiny-1.pth",
