@@ -142,6 +142,20 @@ def test_a_run_that_was_cut_ends_like_one_that_was_not(tmp_path: Path) -> None:
     assert_same_bits(ends["cut"], ends["whole"])
 
 
+def test_a_run_that_its_limit_cut_inside_an_epoch_goes_on_inside_it(tmp_path: Path) -> None:
+    def fitted(folder: str, steps: int) -> tuple[Any, Updates]:
+        model, updates = Line(), Updates()
+        options = {"run_dir": tmp_path / folder, "seed": 0, "device": "cpu", "progress": False}
+        trainer = StepTrainer(num_epochs=None, max_steps=steps, callbacks=[updates], **options)
+        trainer.fit(model, loader(shuffle=True), resume="auto")
+        return model.state_dict(), updates
+
+    fitted("longer", 4)
+    longer, updates = fitted("longer", 8)
+    assert (updates.began, updates.made) == (4, 4)
+    assert_same_bits(longer, fitted("whole", 8)[0])
+
+
 def test_a_schedule_may_move_by_steps_or_follow_a_metric() -> None:
     class ByStep(Line):
         def configure_optimizers(self) -> Any:
