@@ -99,7 +99,7 @@ def test_the_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
             super().eval_epoch_end()
             evaluated.append({name: value.clone() for name, value in self.model.state_dict().items()})
 
-    trainer = make_trainer(tmp_path, kind=keeping_by(Remembering), checkpoints=Policy(best="score"))
+    trainer = make_trainer(tmp_path, kind=Remembering, checkpoints=Policy(best="score"))
     trainer.scores = [3.0, 1.0, 2.0, 4.0, 5.0, 6.0]
     trainer.train(samples(), 4, samples(8), eval_every="2 steps", save_every="4 epochs")
     assert pointer(tmp_path, "best") == 4
