@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.accelerator import AcceleratorFacade
@@ -27,7 +26,7 @@ from treadle.metrics import EvaluationMetrics
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState, check_offload
-from treadle.parallel import GradientExchange, LossModule, Plan, Processes
+from treadle.parallel import GradientExchange, Plan, Processes
 from treadle.parallel.choosing import strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
@@ -205,10 +204,6 @@ class Foundation:
         self._offloaded: list[OffloadedState] = []
         self._splits = MicroBatchSplits()
         self._verbs: CompiledVerbs | None = None
-        self._loss_module: LossModule | None = None
-        self._wrapped: DistributedDataParallel | None = None
-        self._learning: list[int] = []
-        self._reach_known = self._finds_unreached = False
 
     def _check_plan(self) -> None:
         """Refuse what the plan cannot do, before anything runs."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
@@ -29,8 +28,6 @@ from treadle.memory import forget_peak, keep_host_memory
 from treadle.micro_batches import MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState
-from treadle.parallel import LossModule
-from treadle.phase import held_by
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
 from treadle.progress import Progress
 from treadle.run import Run
@@ -212,7 +209,7 @@ class SetUp(Evaluation):
             # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
             for optimizer in self._optimizers:
                 prefer_fused(optimizer)
-        self._wrap()
+        self.this_run.shared_loss.prepare(self.model, self._optimizers)
         return self.model
 
     def _prepare_model(self) -> None:
@@ -228,47 +225,6 @@ class SetUp(Evaluation):
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if held and trainable and not any(id(parameter) in held for parameter in trainable):
             raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
-
-    def _wrap(self, *, all_reached: bool = True) -> None:
-        """With several processes, put a data-parallel wrapper around the loss of what learns now.
-
-        Args:
-            all_reached: Whether every loss reaches every parameter, as far as is known.
-        """
-        self._loss_module = self._wrapped = None
-        self._learning = self._learning_now()
-        self._reach_known = self._finds_unreached = not all_reached
-        if self.parallel.spreads:
-            # What is exchanged is the strategy's; the module collects the weight of a window.
-            self._reach_known = True
-            self._loss_module = LossModule(self.model, self.device)
-        elif self.processes.distributed and self._learning:
-            own = {id(parameter) for parameter in self.model.parameters()}
-            held = [parameter for optimizer in self._optimizers for parameter in held_by(optimizer)]
-            others = [parameter for parameter in held if id(parameter) not in own]
-            self._loss_module = LossModule(self.model, self.device, others)
-            self._wrapped = self._data_parallel(self._loss_module)
-
-    def _data_parallel(self, module: LossModule) -> DistributedDataParallel:
-        """Return what averages the gradients of `module` over the processes while they are calculated."""
-        return DistributedDataParallel(module, find_unused_parameters=self._finds_unreached)
-
-    def _learning_now(self) -> list[int]:
-        """Return which parameters take part in training; callbacks may freeze and thaw them."""
-        held = [parameter for optimizer in self._optimizers for parameter in held_by(optimizer)]
-        return [id(parameter) for parameter in [*self.model.parameters(), *held] if parameter.requires_grad]
-
-    def _learn_reach(self) -> None:
-        """After the first window: look for parameters that the loss did not reach on any rank.
-
-        Whoever wraps must know; looking for them in every step would cost every model for the sake of a few.
-        """
-        assert self._loss_module is not None
-        learning = [parameter for parameter in self._loss_module.parameters() if parameter.requires_grad]
-        reached = [float(parameter.grad is not None) for parameter in learning]
-        self._reach_known = all(self.processes.reduce(reached, "max"))
-        if not self._reach_known:
-            self._wrap(all_reached=False)
 
     def _resolve_config(self) -> None:
         """Have the settings of the run resolved, and go by what came of it."""

@@ -47,9 +47,10 @@ class Updating(Running):
         listening = self.callback_handler.table
         parts = len(window)
         self._window_samples = 0
-        if parts > 1 or self._scale.pending or self._loss_module is not None:
+        shared = self.this_run.shared_loss
+        if parts > 1 or self._scale.pending or shared.module is not None:
             self._scale.begin(parts)
-        plain = self._loss_module is None and self.precision.plain and (self.recording or self.progress.visit_step > 0)
+        plain = shared.module is None and self.precision.plain and (self.recording or self.progress.visit_step > 0)
         verb = phase.loss if self._verbs is None else self._verbs.of(phase.loss)
         for position, batch in enumerate(window):
             if heard and listening["on_train_step_start"]:
@@ -86,7 +87,6 @@ class Updating(Running):
 
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
         """Have all micro-batches of `window` under way at once, through stages on different processes."""
-        assert self._loss_module is not None
         gate = self._gate_in_use if self._gate is not None else None
         if gate is not None:
             gate.begin()
@@ -102,7 +102,7 @@ class Updating(Running):
             self._loss_tracker.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
                 gate.note(output["loss"])
-        rider = self._loss_module.weight
+        rider = self.this_run.shared_loss.weight
         rider.grad = torch.ones_like(rider).mul_(self._scale.factor(self._stage_weight(found)))
 
     def _stage_loss(self) -> StageLoss:
@@ -126,11 +126,11 @@ class Updating(Running):
         # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
         plainly = set_stance("force_eager") if seen is not None and self._is_compiled() else NO_CONTEXT
         with plainly, NO_CONTEXT if seen is None else seen:
-            if self._loss_module is None and self.precision.plain:
+            if self.this_run.shared_loss.module is None and self.precision.plain:
                 output = verb(batch)
             else:
                 with self.precision.autocast(phase.name):
-                    output, rider = self._wrapped_loss(phase, verb, batch, last)
+                    output, rider = self.this_run.shared_loss.compute(phase, verb, batch, last=last)
         if first:
             check_loss(output, verb=name_of(phase.loss))
             if seen is not None and not says_items(output):
@@ -142,24 +142,6 @@ class Updating(Running):
         if self._is_compiled() and (self.progress.step > 0 or self.this_run.execution.replays):
             return None
         return MeansSeen()
-
-    def _wrapped_loss(
-        self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
-    ) -> tuple[dict[str, Any], Tensor | None]:
-        """Compute the loss where wrappers see it; gradients are exchanged for the last micro-batch only."""
-        if self.parallel.spreads:
-            self.parallel.begin_micro_batch(last=last)
-        if self._wrapped is None or self._averages(phase):
-            module = self._loss_module
-            return (verb(batch), None) if module is None else module(verb, batch)
-        # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
-        self._wrapped.require_backward_grad_sync = last
-        result: tuple[dict[str, Any], Tensor] = self._wrapped(verb, batch)
-        return result
-
-    def _averages(self, phase: Phase) -> bool:
-        """Whether the trainer averages gradients itself: those of part of a model, and of the very first window."""
-        return phase.parameters is not None or not self._reach_known
 
     def _weight(self, batch: Batch, output: dict[str, Any]) -> Any:
         """Count the samples of a micro-batch and return what its loss is a mean over."""
@@ -173,7 +155,7 @@ class Updating(Running):
 
     def apply_gradients(self, phase: Phase) -> None:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
-        if self._scale.pending or self._loss_module is not None:
+        if self._scale.pending or self.this_run.shared_loss.module is not None:
             self.normalise_gradients(phase)
         if self._clips:
             self._clip_gradients()
@@ -186,18 +168,12 @@ class Updating(Running):
 
     def normalise_gradients(self, phase: Phase) -> None:
         """Make the gradient that of one batch with all samples of the window, over all ranks."""
-        if self._loss_module is None:
+        shared = self.this_run.shared_loss
+        if shared.module is None:
             self._scale.normalise(gradients_of(phase.trained))
             return
-        rider = self._loss_module.weight
-        if self.parallel.spreads:
-            self.parallel.finish_gradients(rider)
-        elif self._averages(phase):
-            GradientAverager(self.processes).average([*phase.trained, rider])
-        if phase.parameters is None and not self._reach_known:
-            self._learn_reach()
-        self._scale.normalise(gradients_of(phase.trained), rider.grad)
-        rider.grad = None
+        weight = shared.take_weight(phase)
+        self._scale.normalise(gradients_of(phase.trained), weight)
         self.exchange.note(phase.optimizer)
 
     def _clip_gradients(self) -> None:
@@ -242,9 +218,9 @@ class Updating(Running):
         if self.precision.scaler is not None:
             loss = self.precision.scale(loss)
         inputs = None if self._phase is None else self._phase.parameters
-        if inputs is not None and self._loss_module is not None:
-            # The rider collects the weights of the window there too.
-            inputs = [*inputs, self._loss_module.weight]
+        if inputs is not None and self.this_run.shared_loss.module is not None:
+            # What the losses of the window are means over is collected there too.
+            inputs = [*inputs, self.this_run.shared_loss.weight]
         if self.precision.products.expected and not self.precision.plain:
             self.precision.products.backward(loss, inputs)
             return

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.execution import Execution
 from treadle.loop import Due, Log, Stop
+from treadle.parallel.shared_loss import SharedLoss
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -21,6 +22,7 @@ class Run:
         due: What is due after which step and epoch.
         execution: How updates are carried out.
         log: What reads losses from the device, and acts on those that are not finite.
+        shared_loss: Where losses are computed, so that the processes share their gradients.
         state: What the run is made of where it stands.
         checkpointer: What keeps it, and brings it back.
         epoch_is_cut: Whether the limit of steps ended the epoch under way before its data did.
@@ -30,6 +32,7 @@ class Run:
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         self.execution = Execution(trainer)
+        self.shared_loss = SharedLoss(trainer.parallel)
         self.log: Log = trainer.create_log()
         self.state = trainer.create_state()
         self.checkpointer = NoCheckpointer()

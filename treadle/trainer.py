@@ -356,9 +356,8 @@ class Trainer(Attempting):
             self.train_epoch_start()
         self.fire("on_train_epoch_start")
         self._look_for_sparse()
-        if self._wrapped is not None and self._learning != self._learning_now():
-            self._wrap()
-        self.this_run.execution.begin_epoch(self._learning_now())
+        self.this_run.shared_loss.begin_epoch()
+        self.this_run.execution.begin_epoch(self.this_run.shared_loss.learning())
         if resumed:
             self.this_run.state.restore()
             for stream in self.streams.values():

@@ -27,5 +27,5 @@ class MoveModulesToDeviceCallback(TrainerCallback):
     @staticmethod
     def _move(trainer: "Trainer") -> None:
         for name, value in vars(trainer).items():
-            if isinstance(value, nn.Module) and name not in ("model", "_loss_module", "_wrapped"):
+            if isinstance(value, nn.Module) and name != "model":
                 value.to(trainer.device)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.checkpoint import Policy
@@ -27,7 +26,7 @@ from treadle.foreign import ForeignStep
 from treadle.leaving import LeavableEvaluation
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.parallel import LossModule, Plan
+from treadle.parallel import Plan
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.stage_loss import StageLoss
 from treadle.parallel.strategy import Strategy
@@ -142,6 +141,7 @@ class EngineCore(Trainer):
             timeout=options.timeout,
             parallel=options.parallel,
         )
+        self.parallel.bucket_megabytes = options.bucket_megabytes
 
     def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:
         """Run the iterations from `start` to `end`.
@@ -215,11 +215,6 @@ class EngineCore(Trainer):
         stream = super()._stream(source, evaluation=evaluation, name=name)
         stream.endless = not evaluation
         return stream
-
-    def _data_parallel(self, module: LossModule) -> DistributedDataParallel:
-        if self.options.bucket_megabytes is None:
-            return super()._data_parallel(module)
-        return DistributedDataParallel(module, bucket_cap_mb=self.options.bucket_megabytes)
 
     def create_state(self) -> EngineState:
         """Return the state of a run that counts the samples of all processes, and may be carried over in memory."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.errors import DataError
@@ -32,6 +33,8 @@ class Strategy:
         prepared: Whether the model is spread out.
         fingerprint: What the model was before, to compare runs by; empty if it is as it was.
         prints: The same for optimizers, by their ids.
+        bucket_megabytes: How much of the gradient is exchanged at once where all of the model is on every process; None
+            leaves that to torch.
     """
 
     spreads = False
@@ -46,6 +49,7 @@ class Strategy:
         self.prepared = False
         self.fingerprint: dict[str, Any] = {}
         self.prints: dict[int, dict[str, Any]] = {}
+        self.bucket_megabytes: int | None = None
 
     @property
     def keeps_losses(self) -> bool:
@@ -79,6 +83,17 @@ class Strategy:
     def place(self, model: nn.Module) -> None:
         """Bring the model to the device of this rank."""
         model.to(self.processes.device)
+
+    def wrap(self, module: nn.Module, *, finds_unreached: bool) -> DistributedDataParallel:
+        """Return what averages the gradients of `module` over the processes while they are calculated.
+
+        Args:
+            module: The model with its loss.
+            finds_unreached: Whether it looks, in every step, for parameters that the loss does not reach.
+        """
+        return DistributedDataParallel(
+            module, find_unused_parameters=finds_unreached, bucket_cap_mb=self.bucket_megabytes
+        )
 
     def begin_micro_batch(self, *, last: bool) -> None:
         """Get ready for the passes of a micro-batch; gradients are exchanged with the `last` of a window."""

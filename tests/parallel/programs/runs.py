@@ -74,8 +74,9 @@ class Counting(TrainerCallback):
         self.others = 0
 
     def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
-        if trainer._wrapped is not None and trainer.progress.epoch == 0:
-            trainer._wrapped.register_comm_hook(None, self._exchange)
+        wrapped = trainer.this_run.shared_loss.wrapped
+        if wrapped is not None and trainer.progress.epoch == 0:
+            wrapped.register_comm_hook(None, self._exchange)
 
     def _exchange(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self.exchanges += 1

@@ -1,0 +1,337 @@
+"""Updates of a run: attempted, left out where their data is bad, cut finer where memory runs out."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.compiler import set_stance
+from torch.optim import Optimizer
+
+from treadle.data import Batch, size_of
+from treadle.direct_step import direct_step, refuse_closures
+from treadle.errors import StopTrainingError
+from treadle.execution.inputs import PlacedWindow
+from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
+from treadle.losses import check_loss, describe_batch, name_of
+from treadle.micro_batches import BeforeAttempt, MicroBatchSplits
+from treadle.nonfinite import PoisonedSteps, UpdateGate
+from treadle.offload import OffloadedState
+from treadle.parallel.stage_loss import StageLoss
+from treadle.phase import LossVerb, Phase, held_by
+from treadle.precision import ScaledPasses
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
+
+
+class Updater:
+    """Makes the updates of a run by the verbs of its trainer, and owns what an update leaves behind.
+
+    A door whose updates need more gives its trainer a subclass by `create_updater`.
+
+    Args:
+        trainer: Whose run it is.
+        own_backward: Whether `backward_step` is the user's own.
+
+    Attributes:
+        phase: The phase under way; None in a loop of the user's.
+        samples: The samples of the window under way.
+        stepped: Whether an optimizer has stepped in the update under way.
+        clips: Whether gradients are bounded, or their norm is wanted.
+        skipped: The steps whose data is left out.
+        splits: Into how many parts each micro-batch is cut.
+        gate: What leaves bad updates out on the device; None where nothing does.
+        scale: How the losses of a window share its gradient.
+        offloaded: The states of optimizers that are kept on the host.
+        means: What is known of losses that are means over something else than samples.
+    """
+
+    def __init__(self, trainer: "Trainer", *, own_backward: bool = False) -> None:
+        self._trainer, self._own_backward = trainer, own_backward
+        self.phase: Phase | None = None
+        self.samples = 0
+        self.stepped = self.clips = False
+        self.skipped = PoisonedSteps()
+        self.splits = MicroBatchSplits()
+        self.gate: UpdateGate | None = None
+        self.scale = WindowScale(trainer.loss_reduction)
+        self.offloaded: list[OffloadedState] = []
+        self.means = MeansOverItems(trainer.ITEMS_REMEDY)
+        self._stage_items: Tensor | None = None
+
+    def prepare(self, nominal: int | None) -> None:
+        """Get ready for the updates of a run.
+
+        Args:
+            nominal: The samples of a whole batch; None if nobody knows.
+        """
+        trainer, optimizers = self._trainer, list(self._trainer.optimizers().values())
+        self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if trainer.offload_optimizer]
+        skips, sharded = trainer.on_nonfinite == "skip", trainer.parallel.spreads
+        if skips or trainer.precision.scaler is not None:
+            strides = {id(one.optimizer): one.stride for one in self.offloaded}
+            agree = trainer.processes.make_largest if sharded else None
+            self.gate = UpdateGate(
+                trainer.model, optimizers, trainer.device, watches=skips, strides=strides, agree=agree
+            )
+        self.scale = WindowScale(
+            trainer.loss_reduction, ranks=trainer.parallel.data_size, nominal=nominal, rides=sharded
+        )
+
+    @property
+    def gate_in_use(self) -> UpdateGate | None:
+        """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
+        wanted = self._trainer.on_nonfinite == "skip" or self._trainer.precision.scaler is not None
+        return self.gate if wanted else None
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of the phase under way; in a loop of the user's, the only one."""
+        return next(iter(self._trainer.optimizers().values())) if self.phase is None else self.phase.optimizer
+
+    @property
+    def trained(self) -> list[Any]:
+        """The parameters that the update under way trains."""
+        return held_by(self.optimizer) if self.phase is None else self.phase.trained
+
+    # Attempts -----------------------------------------------------------------------------------------------
+
+    def attempt(self, phase: Phase, window: list[Batch]) -> None:
+        """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
+        trainer = self._trainer
+        if self.skipped.steps:
+            bad = trainer.progress.step + 1 in self.skipped.steps
+            trainer.update_applied = torch.tensor(not bad, dtype=torch.float32, device=trainer.device)
+            if bad:
+                self.skip(phase, window)
+                return
+        before = None if trainer.microbatch == "fixed" else BeforeAttempt(trainer.model, trainer._loss_tracker)
+        try:
+            trainer.this_run.execution.update(phase, window if before is None else self.splits.cut(window))
+        except torch.OutOfMemoryError:
+            if before is None or not self._may_halve(window):
+                raise
+            before.restore()
+            self.halve()
+            self.attempt(phase, window)
+        except StopTrainingError:
+            raise
+        except Exception as error:
+            error.add_note(self._place_of(phase, window))
+            raise
+
+    def skip(self, phase: Phase, window: list[Batch]) -> None:
+        """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
+        self.phase = phase
+        # There is no gradient to tell of; that of the step before is not this one's.
+        self._trainer.gradient_norm = None
+        self.samples = sum(map(size_of, window))
+        if phase.scheduler is not None and self._trainer.scheduled_by_step:
+            self._trainer.scheduler_step()
+
+    def _may_halve(self, window: list[Batch]) -> bool:
+        # Alone only: another process would not know that this one makes more backward passes.
+        alone = not self._trainer.processes.distributed
+        return alone and not self.stepped and self.splits.parts < max(map(size_of, window))
+
+    def halve(self) -> None:
+        """Halve the micro-batches after memory ran out."""
+        trainer = self._trainer
+        self.splits.halve()
+        for optimizer in trainer.optimizers().values():
+            optimizer.zero_grad()
+        if trainer.device.type == "cuda":
+            torch.cuda.empty_cache()
+        trainer.print(f"memory ran out: each micro-batch is cut into {self.splits.parts}, the batch stays the same")
+
+    def _place_of(self, phase: Phase, window: list[Batch]) -> str:
+        progress = self._trainer.progress
+        place = f"at step {progress.step + 1}, epoch {progress.epoch + 1}, in {name_of(phase.loss)}"
+        # To gather batches now might fail as well, on a device that has failed.
+        batches = window.made if isinstance(window, PlacedWindow) else window
+        return f"{place}, for batches of {'; '.join(map(describe_batch, batches))}" if batches else place
+
+    # Gradients ----------------------------------------------------------------------------------------------
+
+    def calculate(self, phase: Phase, window: list[Batch]) -> None:
+        """Accumulate the gradient of `window`; the host never waits for the device."""
+        trainer, run = self._trainer, self._trainer.this_run
+        self.phase = phase
+        self.stepped = False
+        if trainer.parallel.in_stages:
+            self._calculate_in_stages(phase, window)
+            return
+        heard = not phase.silent
+        gate = self.gate_in_use if self.gate is not None and heard else None
+        if gate is not None:
+            gate.begin()
+        listening = trainer.callback_handler.table
+        parts = len(window)
+        self.samples = 0
+        shared, scale, precision = run.shared_loss, self.scale, trainer.precision
+        if parts > 1 or scale.pending or shared.module is not None:
+            scale.begin(parts)
+        first = not trainer.recording and trainer.progress.visit_step == 0
+        plain = shared.module is None and precision.plain and not first
+        verb = phase.loss if trainer._verbs is None else trainer._verbs.of(phase.loss)
+        for position, batch in enumerate(window):
+            if heard and listening["on_train_step_start"]:
+                trainer.fire("on_train_step_start", batch=batch)
+            # The common case goes straight to the verb: what lies between is a good part of a small step.
+            output, rider = (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
+            loss = output["loss"]
+            weight = self._weight_of(batch, output) if phase.stream.padded != position else 0
+            several = parts > 1 or rider is not None
+            counted = counted_in(output) if several and phase.stream.padded != position else None
+            # What is recorded is a mean: a sum is divided by what it is over.
+            if heard:
+                recorded = weight if counted is None else counted.recorded(weight)
+                trainer._loss_tracker.update(loss if scale.mean else trainer._mean_loss(loss, weight), recorded)
+            if gate is not None and gate.watches:
+                gate.note(loss)
+                # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
+                rider = None if rider is None else rider * (1 + 0 * loss.detach())
+            if heard and listening["on_train_step_end"]:
+                step = phase.stream.drawn - parts + position
+                trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+            if several:
+                loss = scale.share(loss, weight if counted is None else counted, rider)
+            if precision.scaler is None or not self._own_backward or not first:
+                trainer.backward_step(loss)
+            else:
+                # A verb of the user's adds the gradient: the first window shows whether it scales what it adds.
+                with ScaledPasses(precision, phase.trained):
+                    trainer.backward_step(loss)
+
+    def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+        """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
+        trainer, shared = self._trainer, self._trainer.this_run.shared_loss
+        rider: Tensor | None = None
+        first = not trainer.recording and trainer.progress.visit_step == 0
+        seen = self._look_at_means() if first and self.scale.pending else None
+        # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
+        plainly = set_stance("force_eager") if seen is not None and trainer._is_compiled() else NO_CONTEXT
+        with plainly, NO_CONTEXT if seen is None else seen:
+            if shared.module is None and trainer.precision.plain:
+                output = verb(batch)
+            else:
+                with trainer.precision.autocast(phase.name):
+                    output, rider = shared.compute(phase, verb, batch, last=last)
+        if first:
+            check_loss(output, verb=name_of(phase.loss))
+            if seen is not None and not says_items(output):
+                self.means.take(seen, name_of(phase.loss))
+        return output, rider
+
+    def _look_at_means(self) -> MeansSeen | None:
+        """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
+        trainer = self._trainer
+        if trainer._is_compiled() and (trainer.progress.step > 0 or trainer.this_run.execution.replays):
+            return None
+        return MeansSeen()
+
+    def _weight_of(self, batch: Batch, output: dict[str, Any]) -> Any:
+        """Count the samples of a micro-batch and return what its loss is a mean over."""
+        size = output.get("batch_size")
+        if type(size) is not int:
+            self.samples += size_of(batch)
+            return self._trainer._size_in(output, batch)
+        self.samples += size
+        items = output.get("num_items_in_batch")
+        return size if items is None else items
+
+    # Stages -------------------------------------------------------------------------------------------------
+
+    def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
+        """Have all micro-batches of `window` under way at once, through stages on different processes."""
+        trainer = self._trainer
+        gate = self.gate_in_use if self.gate is not None else None
+        if gate is not None:
+            gate.begin()
+        self.scale.begin(len(window))
+        counting = [batch for position, batch in enumerate(window) if position != phase.stream.padded]
+        self.samples = sum(map(size_of, counting))
+        self._stage_items = items_in_window(trainer.loss_func, counting)
+        loss = self.stage_loss()
+        loss.means = self.means if trainer.progress.visit_step == 0 else None
+        with trainer.precision.autocast(phase.name):
+            found = trainer.parallel.run_window(trainer.model, counting, loss, self.scale.factor)
+        for output, size in found:
+            trainer._loss_tracker.update(output["loss"], output.get("num_items_in_batch", size))
+            if gate is not None:
+                gate.note(output["loss"])
+        rider = trainer.this_run.shared_loss.weight
+        rider.grad = torch.ones_like(rider).mul_(self.scale.factor(self.stage_weight(found)))
+
+    def stage_loss(self) -> StageLoss:
+        """Return how batches go into stages, and what comes of them at their end."""
+        loss_func = self._trainer.loss_func
+        return StageLoss(self._trainer.precision.for_loss(loss_func), criterion_of(loss_func))
+
+    def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
+        """Return what the losses of a window are means over, on every stage; the last one `found` them."""
+        if self._stage_items is None and self._trainer.loss_func is None:
+            # Only the last stage knows what its module said.
+            items = [output["num_items_in_batch"] for output, _ in found if "num_items_in_batch" in output]
+            said = self._trainer.parallel.from_last({"items": sum(items)} if items else {})
+            return said.get("items", self.samples)
+        return self.samples if self._stage_items is None else self._stage_items
+
+    # Weights ------------------------------------------------------------------------------------------------
+
+    def apply(self, phase: Phase) -> None:
+        """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
+        trainer = self._trainer
+        if self.scale.pending or trainer.this_run.shared_loss.module is not None:
+            trainer.normalise_gradients(phase)
+        if self.clips:
+            trainer._clip_gradients()
+        self.stepped = True
+        trainer.optimizer_step()
+        if phase.scheduler is not None and trainer.scheduled_by_step and not trainer.recording:
+            trainer.scheduler_step()
+        trainer.optimizer_zero_grad()
+        trainer.exchange.note(None)
+
+    def normalise(self, phase: Phase) -> None:
+        """Make the gradient that of one batch with all samples of the window, over all ranks."""
+        shared = self._trainer.this_run.shared_loss
+        if shared.module is None:
+            self.scale.normalise(gradients_of(phase.trained))
+            return
+        weight = shared.take_weight(phase)
+        self.scale.normalise(gradients_of(phase.trained), weight)
+        self._trainer.exchange.note(phase.optimizer)
+
+    def clip(self, norm: float | None, value: float | None) -> None:
+        """Bound the gradient of the update, once, over all parameters of its optimizer."""
+        trainer, trained = self._trainer, self.trained
+        trainer.complete_gradients(self.optimizer, trained)
+        gradients = gradients_of(trained)
+        if value is not None:
+            clip_by_value(gradients, value)
+        known = trainer.parallel.norm(trained) if trainer.parallel.spreads else None
+        if norm is not None:
+            trainer.gradient_norm = clip_by_norm(gradients, norm, known)
+        elif trainer.track_gradient_norm:
+            trainer.gradient_norm = norm_of(gradients) if known is None else known
+        if trainer.gradient_norm is not None and (self.gate is None or self.gate_in_use is None):
+            # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
+            trainer._loss_tracker.spoil(trainer.gradient_norm)
+
+    def step(self) -> None:
+        """Have the optimizer update the weights, unless something is not finite and that is to leave no trace."""
+        gate = None if self.gate is None else self.gate_in_use
+        if gate is None:
+            direct_step(self.optimizer)
+            return
+        trainer, optimizer = self._trainer, self.optimizer
+        refuse_closures(optimizer)
+        trainer.precision.unscale(optimizer)
+        gate.step(optimizer, gradients_of(held_by(optimizer)), trainer.precision.overflow)
+        trainer.update_applied = gate.applied
+        trainer.precision.stepped()
