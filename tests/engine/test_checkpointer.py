@@ -1,6 +1,7 @@
 """`Checkpointer` outside of `DefaultTrainer`: with a trainer of one's own, and in a loop of one's own."""
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.engine.parts import Classifier, Points, make_config
+from treadle.checkpoint import CheckpointStore
 from treadle.config import ConfigDict, LazyCall, LazyConfig, instantiate
 from treadle.engine import Checkpointer, DefaultTrainer, EagerTrainer, HookBase, TrainerBase, dist, hooks
 from treadle.errors import CheckpointError, ConfigError
@@ -99,6 +101,24 @@ def test_a_lazyconfig_program_trains_saves_and_resumes_exactly(tmp_path: Path) -
     assert whole.storage.history("lr").latest() == gone_on.storage.history("lr").latest() == 0.1 * 0.5**3
     checkpointer = Checkpointer(Classifier(), tmp_path / "whole")
     assert checkpointer.store.steps() == [9, 10], "so many are kept"
+
+
+def test_a_run_that_was_interrupted_while_it_was_saved_goes_on_from_that_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same process, as in a notebook: the thread that writes goes on when the run is gone."""
+    write = CheckpointStore.write
+
+    def write_late(store: CheckpointStore, step: int, *arguments: Any) -> None:
+        # As on a slow disk: the run is interrupted, and gone, before it is done.
+        time.sleep(0.3 if step == 6 else 0)
+        write(store, step, *arguments)
+
+    monkeypatch.setattr(CheckpointStore, "write", write_late)
+    with pytest.raises(KeyboardInterrupt):
+        do_train(lazy_config(tmp_path, 10), stop_at=7)
+    gone_on = do_train(lazy_config(tmp_path, 10), resume=True)
+    assert (gone_on.start_iter, gone_on.iter) == (6, 10)
 
 
 def test_a_second_start_that_does_not_resume_is_refused(tmp_path: Path) -> None:

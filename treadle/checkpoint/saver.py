@@ -49,7 +49,7 @@ class Saver:
     """
 
     def __init__(self, store: CheckpointStore, attempt: str, on_failure: Callable[[], None]) -> None:
-        _wait_for_writer(store.folder)
+        wait_for_writer(store.folder)
         self.store = store
         self._attempt = attempt
         self._on_failure = on_failure
@@ -140,7 +140,8 @@ _writers: dict[Path, threading.Thread] = {}
 """The last thread of this process that wrote into a folder; a run that was interrupted twice does not wait for it."""
 
 
-def _wait_for_writer(folder: Path) -> None:
+def wait_for_writer(folder: Path) -> None:
+    """Wait for a checkpoint that an earlier run of this process is still writing into a folder."""
     writer = _writers.pop(folder.absolute(), None)
     if writer is not None:
         writer.join()

@@ -15,6 +15,7 @@ from treadle.checkpoint import CheckpointStore, Policy, write_file
 from treadle.checkpoint.durable import replace_text
 from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.manifest import MANIFEST
+from treadle.checkpoint.saver import wait_for_writer
 from treadle.checkpoint.tracked import Stateful, telling_misfit
 from treadle.engine import dist
 from treadle.engine._adapter import COMPLETE
@@ -94,14 +95,21 @@ class Checkpointer:
 
     @max_to_keep.setter
     def max_to_keep(self, value: int | None) -> None:
+        """Keep another number of them from now on.
+
+        Raises:
+            ConfigError: It is no whole number from 1 up.
+        """
         if value is not None and (type(value) is not int or value < 1):
             raise ConfigError(f"max_to_keep={value!r} must be a whole number from 1 up, or None to keep all")
         self._max_to_keep = value
 
     @property
     def store(self) -> CheckpointStore:
-        """The checkpoints of the run on disk."""
-        return CheckpointStore(self.save_dir / "checkpoints", Policy(keep_last=None))
+        """The checkpoints of the run on disk, with what a run that was interrupted here is still writing."""
+        store = CheckpointStore(self.save_dir / "checkpoints", Policy(keep_last=None))
+        wait_for_writer(store.folder)
+        return store
 
     # Saving -------------------------------------------------------------------------------------------------
 
