@@ -185,7 +185,7 @@ def test_micro_batches_shrink_with_recomputed_blocks_as_without() -> None:
         return train(patterns, build=Narrow, microbatch="auto")
 
     saving = run(["blocks.*"])
-    assert saving._splits.parts == 2
+    assert saving.this_run.updater.splits.parts == 2
     assert_same_bits(state_of(saving), state_of(run(None)))
 
 
@@ -207,7 +207,7 @@ def test_memory_that_runs_out_while_a_block_is_computed_again_shrinks_the_micro_
                 self.blocks = nn.ModuleList(Greedy() for _ in range(2))
 
     trainer = train(["blocks.*"], build=Hungry, microbatch="auto")
-    assert trainer._splits.parts == 2
+    assert trainer.this_run.updater.splits.parts == 2
     assert trainer.progress.step == 6
     # 24 samples in parts of 4, twice: the attempt in vain left nothing in the running means.
     assert trainer.model.blocks[0].norm.num_batches_tracked.item() == 12

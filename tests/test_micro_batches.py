@@ -69,7 +69,7 @@ def assert_close(left: Any, right: Any) -> None:
 def test_the_micro_batch_is_halved_until_it_fits_and_the_batch_stays(most: int, parts: int, optimizer: Any) -> None:
     cut, whole = train(most, optimizer=optimizer), train(100, optimizer=optimizer)
     assert_close(cut, whole)
-    assert cut._splits.parts == parts
+    assert cut.this_run.updater.splits.parts == parts
     assert (cut.progress.step, cut.progress.samples) == (whole.progress.step, whole.progress.samples) == (6, 48)
     assert cut.model.sizes[-parts:] == [8 // parts] * parts
     assert cut.run_history.get_metric_values("train_loss_epoch") == pytest.approx(

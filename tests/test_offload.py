@@ -52,7 +52,7 @@ def train(offload: bool, *callbacks: Any, **kwargs: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the small models of this file updated in several parts."""
-    monkeypatch.setattr("treadle._setup.OffloadedState", partial(OffloadedState, part_bytes=40))
+    monkeypatch.setattr("treadle.loop.update.OffloadedState", partial(OffloadedState, part_bytes=40))
 
 
 # Numbers ------------------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def test_a_run_that_may_roll_back_falls_back_instead_since_no_weight_was_spoilt(
     trainer = large(tmp_path, on_nonfinite="rollback")
     trainer.train(growing(3), 1, log_every=5, save_every=1, **FOURS)
     assert trainer.precision.kind == "fp32"
-    assert not trainer.skipped.steps
+    assert not trainer.this_run.updater.skipped.steps
 
 
 def test_the_history_says_in_which_step_a_run_left_fp16_and_the_folder_what_was_said(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class PlainBackward(Trainer):
 
 class OwnUpdate(Trainer):
     def update(self, phase: Phase, window: list[Any]) -> None:
-        self._phase = phase
+        self.this_run.updater.phase = phase
         for batch in window:
             self.calculate_train_batch_loss(batch)["loss"].backward()
         self.apply_gradients(phase)

@@ -270,7 +270,7 @@ def test_an_overflow_is_no_reason_to_end_the_run_where_the_norm_of_the_gradient_
 
 def test_an_overflow_is_no_reason_to_roll_back(tmp_path: Path) -> None:
     trainer = train(overflowing_at(3), on_nonfinite="rollback", run_dir=tmp_path, log_every=1)
-    assert not trainer.skipped.steps
+    assert not trainer.this_run.updater.skipped.steps
     assert trainer.storage.series("skipped_steps").values[-1] == 1
 
 

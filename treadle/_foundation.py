@@ -19,17 +19,13 @@ from treadle.data import Stream
 from treadle.errors import ConfigError
 from treadle.events import InMemoryRunHistory, LossTracker, RunHistory
 from treadle.execution import Compile, CompiledVerbs, Execution, check_execution
-from treadle.gradients import REDUCTIONS, WindowScale
+from treadle.gradients import REDUCTIONS
 from treadle.handed_loader import HandedLoader
-from treadle.loss_items import MeansOverItems
 from treadle.metrics import EvaluationMetrics
-from treadle.micro_batches import MicroBatchSplits
-from treadle.nonfinite import PoisonedSteps, UpdateGate
-from treadle.offload import OffloadedState, check_offload
+from treadle.offload import check_offload
 from treadle.parallel import GradientExchange, Plan, Processes
 from treadle.parallel.choosing import strategy_for
 from treadle.parallel.strategy import Strategy
-from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision
 from treadle.progress import Progress
 from treadle.run import Run
@@ -163,9 +159,9 @@ class Foundation:
         self._accelerator = AcceleratorFacade(self)  # type: ignore[arg-type]
         self._loss_tracker = LossTracker(self.progress)
         self._metrics = EvaluationMetrics(metrics)
-        self._means = MeansOverItems(self.ITEMS_REMEDY)
         self.tracked = Tracked()
         self._prepare_for_first_run()
+        self.this_run = Run(self)  # type: ignore[arg-type]
         self.fire("on_init_end")
         self._check_plan()
 
@@ -188,21 +184,10 @@ class Foundation:
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
         self.data_seed = 0
-        self.this_run = Run(self)  # type: ignore[arg-type]
-        # The update under way.
-        self._scale = WindowScale(self.loss_reduction)
-        self._phase: Phase | None = None
-        self._window_samples = 0
-        self._stage_items: Tensor | None = None
-        self._clips = self._updated = False
         self.scheduled_by_step = True
         self._rate_factor = 1.0
         # What carries updates out, or leaves them out.
         self._optimizers: list[Optimizer] = []
-        self._gate: UpdateGate | None = None
-        self.skipped = PoisonedSteps()
-        self._offloaded: list[OffloadedState] = []
-        self._splits = MicroBatchSplits()
         self._verbs: CompiledVerbs | None = None
 
     def _check_plan(self) -> None:
@@ -274,12 +259,6 @@ class Foundation:
             for_good: Whether the run is over by that; else it goes on when it is started again.
         """
         self.this_run.stop.request(reason, for_good=for_good)
-
-    @property
-    def _gate_in_use(self) -> UpdateGate | None:
-        """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
-        wanted = self.on_nonfinite == "skip" or self.precision.scaler is not None
-        return self._gate if wanted else None
 
 
 # Python's message about an argument that nobody knows names this function: users know it as the trainer's.

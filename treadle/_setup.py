@@ -19,15 +19,11 @@ from treadle.data.seeds import draw_seed, seed_generators
 from treadle.errors import ConfigError, DataError
 from treadle.execution import CompiledVerbs, CudaGraphs, Execution, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
-from treadle.gradients import WindowScale
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.losses import name_of
 from treadle.lr_scaling import scale_rates
 from treadle.memory import forget_peak, keep_host_memory
-from treadle.micro_batches import MicroBatchSplits
-from treadle.nonfinite import PoisonedSteps, UpdateGate
-from treadle.offload import OffloadedState
 from treadle.placeholders import TrainerPlaceholderValues, replace_placeholders
 from treadle.progress import Progress
 from treadle.run import Run
@@ -43,7 +39,6 @@ class SetUp(Evaluation):
     ) -> None:
         self.progress = self.storage.progress = self._loss_tracker.progress = Progress()
         self.this_run = Run(self)  # type: ignore[arg-type]
-        self._phase = None
         self.update_applied = None
         if reset_history:
             self.run_history.reset()
@@ -68,17 +63,11 @@ class SetUp(Evaluation):
         self.scheduler = self._make_scheduler()
         self.scheduled_by_step = self.settings.interval_of(self.scheduler) == "step"
         self.this_run.due = self.create_due()
-        self.skipped, self._splits = PoisonedSteps(), MicroBatchSplits()
-        self._gate = self._create_gate()
-        self._loss_tracker.skip_nonfinite = self._gate is not None
+        updater = self.this_run.updater
+        updater.prepare(None if self._train_dataloader is None else self._train_dataloader.batch_size)
+        self._loss_tracker.skip_nonfinite = updater.gate is not None
         self._track_run()
         self.this_run.execution = self.create_execution()
-        self._scale = WindowScale(
-            self.loss_reduction,
-            ranks=self.parallel.data_size,
-            nominal=None if self._train_dataloader is None else self._train_dataloader.batch_size,
-            rides=self.parallel.spreads,
-        )
 
     def _scale_rates(self) -> None:
         """Have the learning rates follow the batch, whatever an earlier run of this trainer made of them."""
@@ -106,22 +95,12 @@ class SetUp(Evaluation):
         """Return what records steps on this device; None if nothing can."""
         return CudaGraphs(self.device) if self.device.type == "cuda" else None
 
-    def _create_gate(self) -> UpdateGate | None:
-        """Return what leaves bad updates out: those that overflowed in fp16, and others where it is asked for."""
-        self._offloaded = [OffloadedState(optimizer) for optimizer in self._optimizers if self.offload_optimizer]
-        skips = self.on_nonfinite == "skip"
-        if not skips and self.precision.scaler is None:
-            return None
-        strides = {id(one.optimizer): one.stride for one in self._offloaded}
-        agree = self.processes.make_largest if self.parallel.spreads else None
-        return UpdateGate(self.model, self._optimizers, self.device, watches=skips, strides=strides, agree=agree)
-
     @contextmanager
     def _saving_memory(self) -> Iterator[None]:
         """Let the run take less memory of the device, in the ways that were asked for."""
         with ExitStack() as stack:
             stack.enter_context(self.activation_checkpointing)
-            for offloaded in self._offloaded:
+            for offloaded in self.this_run.updater.offloaded:
                 stack.enter_context(offloaded)
             yield
 
@@ -375,12 +354,12 @@ class SetUp(Evaluation):
             losses=self._loss_tracker,
             callbacks=self.callback_handler,
             random=RandomState(),
-            poisoned=self.skipped,
-            micro_batches=self._splits,
+            poisoned=self.this_run.updater.skipped,
+            micro_batches=self.this_run.updater.splits,
         )
         self.tracked.remove("gate")
-        if self._gate is not None:
-            self.track(gate=self._gate)
+        if self.this_run.updater.gate is not None:
+            self.track(gate=self.this_run.updater.gate)
 
 
 def _default_workers(device: torch.device) -> int:

@@ -113,7 +113,7 @@ class ForeignStep:
                 handle.remove()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self.own and self._trainer._clips:
+        if not self.own and self._trainer.this_run.updater.clips:
             self._trainer._clip_gradients()
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.execution import Execution
-from treadle.loop import Due, Log, Stop
+from treadle.loop import Due, Log, Stop, Updater
 from treadle.parallel.shared_loss import SharedLoss
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ class Run:
         stop: Whether the run is to end.
         due: What is due after which step and epoch.
         execution: How updates are carried out.
+        updater: What makes the updates, and owns what they leave behind.
         log: What reads losses from the device, and acts on those that are not finite.
         shared_loss: Where losses are computed, so that the processes share their gradients.
         state: What the run is made of where it stands.
@@ -33,6 +34,7 @@ class Run:
         self.due = Due()
         self.execution = Execution(trainer)
         self.shared_loss = SharedLoss(trainer.parallel)
+        self.updater: Updater = trainer.create_updater()
         self.log: Log = trainer.create_log()
         self.state = trainer.create_state()
         self.checkpointer = NoCheckpointer()

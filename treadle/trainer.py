@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from treadle._attempting import Attempting
+from treadle._updating import Updating
 from treadle.data import Batch, RunPass, Stream
 from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
@@ -33,7 +33,7 @@ from treadle.verbs import check_trainer_class
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
-class Trainer(Attempting):
+class Trainer(Updating):
     """Trains a model; subclass it and override a verb, or add a callback.
 
     The arguments are those of `Foundation`. Verbs that begin with *create* or *calculate* return a value, all
@@ -319,7 +319,7 @@ class Trainer(Attempting):
                 for stream in self.streams.values():
                     stream.replaying = False
                 for window in self._windows(phase):
-                    self._attempt(phase, window)
+                    self.this_run.updater.attempt(phase, window)
                     self._after_update()
                 if self._limit_reached():
                     break
@@ -364,7 +364,7 @@ class Trainer(Attempting):
                 stream.replaying = True
         self._note_start()
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
-        self._clips = self.track_gradient_norm or self._clipping_is_asked_for()
+        self.this_run.updater.clips = self.track_gradient_norm or self._clipping_is_asked_for()
 
     def _clipping_is_asked_for(self) -> bool:
         bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
@@ -411,7 +411,7 @@ class Trainer(Attempting):
 
     def _after_update(self) -> None:
         """Count the update, then do whatever is due at this step."""
-        self.progress.count_update(self._window_samples)
+        self.progress.count_update(self.this_run.updater.samples)
         step = self.progress.step
         if self.callback_handler.table["on_update_end"]:
             self._fire_update_end()

@@ -307,8 +307,8 @@ def products_are_rounded_as_they_say_while_it_trains(folder: Path) -> None:
 
 @effect_of("train.offload_optimizer")
 def the_state_of_the_optimizer_is_kept_on_the_host(folder: Path) -> None:
-    assert len(trained_with(folder / "a", offload_optimizer=True).core._offloaded) == 1
-    assert trained_with(folder / "b").core._offloaded == []
+    assert len(trained_with(folder / "a", offload_optimizer=True).core.this_run.updater.offloaded) == 1
+    assert trained_with(folder / "b").core.this_run.updater.offloaded == []
 
 
 @effect_of("train.lr_scaling.rule", "train.lr_scaling.reference_batch_size")

@@ -137,7 +137,7 @@ def test_data_in_memory_is_cut_finer_where_memory_runs_out_in_the_first_step() -
     for kind in (Greedy, Eager):
         options = {"required": False, "microbatch": "auto"}
         ends.append(train(kind, dataset=InMemoryDataset(*data().tensors), trainer=options)[0])
-    assert ends[0]._splits.parts == 2
+    assert ends[0].this_run.updater.splits.parts == 2
     same_state(*ends)
 
 

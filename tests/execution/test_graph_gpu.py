@@ -161,7 +161,7 @@ def test_a_nonfinite_loss_is_dealt_with_as_in_ordinary_steps(gate: str) -> None:
     eager = train("eager", "mlp", kind=Poisoned, on_nonfinite="skip")
     graph = train("graph", "mlp", kind=Poisoned, on_nonfinite="skip")
     assert recordings(graph) >= 1
-    assert float(graph._gate.skipped) == float(eager._gate.skipped) > 0  # type: ignore[union-attr]
+    assert float(graph.this_run.updater.gate.skipped) == float(eager.this_run.updater.gate.skipped) > 0  # type: ignore[union-attr]
     assert_same(eager, graph)
 
 

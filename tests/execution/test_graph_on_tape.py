@@ -326,7 +326,7 @@ def test_a_rollback_records_anew(tmp_path: Any) -> None:
     for kind in (Poisoned, EagerlyPoisoned):
         options = {"run_dir": tmp_path / kind.__name__, "on_nonfinite": "rollback"}
         poisoned, _ = train(kind, trainer=options, save_every="2 steps", log_every=1, per_device_batch_size=4)
-        assert poisoned._poisoned.steps
+        assert poisoned.this_run.updater.skipped.steps
         ends.append(poisoned)
     same_state(*ends)
 

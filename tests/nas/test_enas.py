@@ -132,7 +132,7 @@ def test_validation_data_moves_no_statistics_and_the_network_is_evaluated() -> N
             self.before = {name: value.clone() for name, value in trainer.model.space.state_dict().items()}
 
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
-            if trainer._phase.name == "architecture":
+            if trainer.this_run.updater.phase.name == "architecture":
                 self.compared += 1
                 for name, value in trainer.model.space.state_dict().items():
                     assert torch.equal(value, self.before[name]), name

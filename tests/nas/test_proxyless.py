@@ -82,7 +82,7 @@ def test_an_update_leaves_what_all_others_weigh_as_it_is() -> None:
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
             weights = trainer.model.weights
             after = weights.probabilities().detach()
-            if trainer._phase.name != "architecture":
+            if trainer.this_run.updater.phase.name != "architecture":
                 assert torch.equal(after, self.before)
                 return
             self.seen += 1

@@ -22,7 +22,7 @@ class Paths(TrainerCallback):
         self.taken: list[Any] = []
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
-        if trainer._phase.name == "weights":
+        if trainer.this_run.updater.phase.name == "weights":
             self.taken.append(dict(trainer.model.chooser.architecture))
 
 

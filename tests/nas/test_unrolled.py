@@ -179,7 +179,7 @@ def test_darts_4_weights_momentum_and_buffers_are_put_back_to_the_last_bit() -> 
             self.before = self.state(trainer)
 
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
-            if trainer._phase.name == "architecture":
+            if trainer.this_run.updater.phase.name == "architecture":
                 self.compared += 1
                 for name, value in self.state(trainer).items():
                     assert torch.equal(value, self.before[name]), name

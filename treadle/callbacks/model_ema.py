@@ -90,7 +90,7 @@ class ModelEmaCallback(WatchesMetric):
 
     def is_recordable(self, trainer: "Trainer") -> bool:
         """Whether the average moves with every update and on the device alone, so that it can be recorded with it."""
-        return self._cadence.in_steps == 1 and not trainer.skipped.steps
+        return self._cadence.in_steps == 1 and not trainer.this_run.updater.skipped.steps
 
     def recorded_update(self, trainer: "Trainer") -> None:
         """Move the average, as a part of a recorded update too."""

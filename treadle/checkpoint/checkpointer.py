@@ -146,6 +146,7 @@ class RunCheckpointer(NoCheckpointer):
     # Opening ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
+        """Open the folder, and find out whether to go on from a checkpoint in it."""
         self._made_of = self.made_of()
         step = self.step_to_resume()
         if step is not None:
@@ -377,12 +378,23 @@ class RunCheckpointer(NoCheckpointer):
             )
 
     def log(self, line: str) -> None:
+        """Write a line into the log of the run, on the first process."""
         if self._trainer.processes.is_main:
             self.folder.log(line)
 
     # Saving -------------------------------------------------------------------------------------------------
 
     def save(self, *, best: bool = False, finished: bool = False) -> None:
+        """Save the run as it is now: after an update, or between two epochs.
+
+        Args:
+            best: Whether it is the best so far.
+            finished: Whether the run has come to its end.
+
+        Raises:
+            CheckpointError: This or the previous checkpoint could not be written, and that ends the run.
+            NonFiniteError: Weights or losses are not finite.
+        """
         trainer = self._trainer
         place = (trainer.progress.step, trainer.progress.epoch)
         saved = place == self.saved_at and not best and (self._saved_finished or not finished)
@@ -418,6 +430,11 @@ class RunCheckpointer(NoCheckpointer):
         self._trainer.print(f"going on without a checkpoint: {error}")
 
     def wait(self) -> None:
+        """Wait until nothing is being written.
+
+        Raises:
+            CheckpointError: What was being written could not be.
+        """
         self._saver.wait()
 
     def wait_or_report(self) -> None:
@@ -428,6 +445,7 @@ class RunCheckpointer(NoCheckpointer):
             self._report_failed_save(error)
 
     def check(self) -> None:
+        """Act on a checkpoint that could not be written in the background."""
         try:
             self._saver.check()
         except CheckpointError as error:
@@ -442,6 +460,7 @@ class RunCheckpointer(NoCheckpointer):
         self._trainer.processes.barrier()
 
     def forget_place(self) -> None:
+        """Save again where the run is, even if it was saved here: something of this place is to be made anew."""
         self.saved_at = None
 
     # The best -----------------------------------------------------------------------------------------------
@@ -481,7 +500,7 @@ class RunCheckpointer(NoCheckpointer):
             NonFiniteError: There is no such checkpoint, or it happened too often.
         """
         trainer, store, state = self._trainer, self.store, self._state
-        skipped = trainer.skipped.steps
+        skipped = trainer.this_run.updater.skipped.steps
         if len(skipped) >= trainer.max_rollbacks:
             raise NonFiniteError(f"{request}, after {trainer.max_rollbacks} rollbacks; lower the learning rate")
         self._saver.wait()
@@ -524,9 +543,11 @@ class RunCheckpointer(NoCheckpointer):
             lock.note_unsaved(self.unsaved)
 
     def abandon(self, *, waits: bool) -> None:
+        """Wait for other ranks no longer than need be: the run failed."""
         self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 0)
 
     def close(self, *, waits: bool) -> None:
+        """Close the files of the run; a checkpoint being written is completed, here or when the process ends."""
         trainer = self._trainer
         if waits:
             try:

@@ -25,22 +25,25 @@ class Probe(TrainerCallback):
     def __init__(self, trainer: Trainer, detectors: list[Detector], losses: list[float]) -> None:
         self._trainer, self._detectors, self._losses = trainer, detectors, losses
         self._listening = ExitStack()
-        self._attempt, self._gradients = trainer._attempt, trainer.calculate_gradients
+        self._gradients = trainer.calculate_gradients
         self._apply, self._after = trainer.apply_gradients, trainer._after_update
 
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Be in the place of the trainer's verbs."""
         names = {
-            "_attempt": self.attempt,
             "calculate_gradients": self.calculate_gradients,
             "apply_gradients": self.apply_gradients,
             "_after_update": self.after_update,
         }
+        updater = self._trainer.this_run.updater
+        self._attempt = updater.attempt
         vars(self._trainer).update(names)
+        vars(updater).update(attempt=self.attempt)
         try:
             yield
         finally:
+            vars(updater).pop("attempt", None)
             self._listening.close()
             for name in names:
                 vars(self._trainer).pop(name, None)

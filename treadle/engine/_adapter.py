@@ -16,11 +16,10 @@ from treadle.data import Batch, Stream, size_of
 from treadle.engine._checkpointing import EngineCheckpointer, EngineState
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._numbers import EngineLog
-from treadle.engine._stages import OutputsAtEnd, numbers_of
+from treadle.engine._updates import EngineUpdater
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
 from treadle.errors import CheckpointError, ConfigError
-from treadle.events.names import DATA_TIME
 from treadle.execution import GraphExecution
 from treadle.foreign import ForeignStep
 from treadle.leaving import LeavableEvaluation
@@ -28,7 +27,6 @@ from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.parallel import Plan
 from treadle.parallel.choosing import check_trainer
-from treadle.parallel.stage_loss import StageLoss
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling
@@ -232,14 +230,12 @@ class EngineCore(Trainer):
 
     # One iteration ------------------------------------------------------------------------------------------
 
-    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
-        self.data_time = time.perf_counter() - self.fetch_began
-        super()._attempt(phase, window)
-        if self._may_record:
-            self.storage.put_scalar(DATA_TIME, self.data_time)
+    def create_updater(self) -> EngineUpdater:
+        """Return what makes the updates of this door, and reports them."""
+        return EngineUpdater(self)
 
     @property
-    def _may_record(self) -> bool:
+    def may_record(self) -> bool:
         """Whether a step may be a replay, in which a number of the host's would stand still."""
         return isinstance(self.this_run.execution, GraphExecution) and not self.processes.distributed
 
@@ -249,12 +245,13 @@ class EngineCore(Trainer):
             super().update(phase, window)
             self._report_window()
             return
-        self._phase = None
+        updater = self.this_run.updater
+        updater.phase = None
         assert self._train_dataloader is not None
         self._show_first_data_of_foreign_step()
         with self.precision.autocast():
             self._step_watch.run(self.plan.foreign, self.plan.accumulation)
-        self._window_samples = self._train_dataloader.take_samples() or self._window_samples
+        updater.samples = self._train_dataloader.take_samples() or updater.samples
         self._report_norm()
 
     def own_update(self, get_batch: Callable[..., Any] | None = None) -> None:
@@ -273,7 +270,7 @@ class EngineCore(Trainer):
 
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the sum of the model's losses for one micro-batch, and keep its numbers for the report."""
-        args, kwargs = self._arguments(batch)
+        args, kwargs = self.arguments_of(batch)
         outputs = self.plan.call(*args, **kwargs)
         size = size_of(batch)
         result = {"loss": total_loss(outputs), "model_outputs": outputs, "batch_size": size}
@@ -283,23 +280,16 @@ class EngineCore(Trainer):
         self._outputs.append((weight, scalars_of(outputs)))
         return result
 
-    def _arguments(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def arguments_of(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Return what the model is called with for a batch."""
         args, kwargs = call_arguments(self._get_batch(batch))
         if self.on_first_data is not None:
             self._show_first_data(args, kwargs)
         return args, kwargs
 
-    def _stage_loss(self) -> StageLoss:
-        return OutputsAtEnd(lambda batch: self.parallel.route(self.model, *self._arguments(batch)))
-
-    def _stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
-        """Give every stage what the last one reports of a window, and what its losses are means over."""
-        numbers = self.parallel.from_last(numbers_of(found))
-        items = numbers.pop("num_items_in_batch", None)
-        weight = self._window_samples if items is None else items
+    def put_outputs(self, weight: Any, numbers: dict[str, Any]) -> None:
+        """Take what the last stage reports of a window, and what that is over."""
         self._outputs = [(weight, numbers)]
-        return weight
 
     def _show_first_data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         look, self.on_first_data = self.on_first_data, None
@@ -323,11 +313,11 @@ class EngineCore(Trainer):
             numbers = mean_over_window(outputs)
             numbers.pop("num_items_in_batch", None)
             weight = sum(part for part, _ in outputs)
-            write_metrics(numbers, None if self._may_record else self.data_time, weight=weight)
+            write_metrics(numbers, None if self.may_record else self.data_time, weight=weight)
         self._report_norm()
 
     def _report_norm(self) -> None:
-        if self._clips and self.gradient_norm is not None:
+        if self.this_run.updater.clips and self.gradient_norm is not None:
             self.storage.put_scalar("grad_norm", self.gradient_norm)
 
     def _draw_one_by_one(self) -> Iterator[Batch]:
@@ -350,7 +340,7 @@ class EngineCore(Trainer):
     @property
     def leaves_bad_updates_out(self) -> bool:
         """Whether updates whose numbers are not finite are left out."""
-        return self._gate_in_use is not None
+        return self.this_run.updater.gate_in_use is not None
 
     # Saving -------------------------------------------------------------------------------------------------
 

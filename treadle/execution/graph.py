@@ -150,7 +150,7 @@ class GraphExecution(Execution):
 
     def _needs_batches(self) -> bool:
         """Whether something is done with the batches of a window before its update: cut finer, or passed over."""
-        return self._trainer.microbatch != "fixed" or bool(self._trainer.skipped.steps)
+        return self._trainer.microbatch != "fixed" or bool(self._trainer.this_run.updater.skipped.steps)
 
     def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""
@@ -348,8 +348,8 @@ class GraphExecution(Execution):
             trainer.update(phase, inputs.window())
             for callback in callbacks:
                 callback.recorded_update(trainer)
-        recorded.norm = trainer.gradient_norm if trainer._clips else None
-        recorded.samples = trainer._window_samples
+        recorded.norm = trainer.gradient_norm if trainer.this_run.updater.clips else None
+        recorded.samples = trainer.this_run.updater.samples
         return recorded
 
     @contextmanager
@@ -397,8 +397,8 @@ class GraphExecution(Execution):
     def _hand_over(self, phase: "Phase", step: CapturedStep) -> None:
         """Give the host what the step found out, as copies: the next replay writes over it."""
         trainer, recorded = self._trainer, step.recorded
-        trainer._phase, trainer._updated = phase, True
-        trainer._window_samples = recorded.samples
+        updater = trainer.this_run.updater
+        updater.phase, updater.stepped, updater.samples = phase, True, recorded.samples
         self.recorded_callbacks = step.callbacks
         numbers = [] if step.rows is None else step.rows.claim()
         if len(numbers) == len(recorded.losses) == 1:
@@ -426,4 +426,5 @@ def _scaler_of(trainer: "Trainer") -> list[Any]:
 
 
 def _gate_of(trainer: "Trainer") -> list[Any]:
-    return [] if trainer._gate is None else trainer._gate.tensors()
+    gate = trainer.this_run.updater.gate
+    return [] if gate is None else gate.tensors()

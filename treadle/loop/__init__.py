@@ -3,5 +3,6 @@
 from treadle.loop.cadence import Due, DueNow
 from treadle.loop.log import Log
 from treadle.loop.stop import Stop
+from treadle.loop.update import Updater
 
-__all__ = ["Due", "DueNow", "Log", "Stop"]
+__all__ = ["Due", "DueNow", "Log", "Stop", "Updater"]

@@ -48,8 +48,9 @@ class Log:
         self.put_state_of_updates()
         if trainer.on_nonfinite == "skip":
             nonfinite = None
-        if trainer.skipped.steps:
-            trainer.storage.put_scalar("skipped_steps", len(trainer.skipped.steps), smoothing_hint=False)
+        skipped = trainer.this_run.updater.skipped.steps
+        if skipped:
+            trainer.storage.put_scalar("skipped_steps", len(skipped), smoothing_hint=False)
         if count:
             trainer.storage.put_scalar("train_loss", total / count)
         trainer.fire("on_log", scalars=trainer.storage.flush(), nonfinite=nonfinite)
@@ -58,14 +59,15 @@ class Log:
 
     def take_losses(self) -> tuple[float, float, NonFinite | None]:
         """Read the losses since the last log: their sum, what it is over, and the first that is not finite."""
-        self._trainer._means.check()
+        self._trainer.this_run.updater.means.check()
         return self._trainer._loss_tracker.take()
 
     def put_state_of_updates(self) -> None:
         """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
         trainer = self._trainer
-        if trainer._gate is not None:
-            trainer.storage.put_scalar("skipped_steps", trainer._gate.skipped.clone(), smoothing_hint=False)
+        gate = trainer.this_run.updater.gate
+        if gate is not None:
+            trainer.storage.put_scalar("skipped_steps", gate.skipped.clone(), smoothing_hint=False)
         if trainer.precision.scaler is not None:
             trainer.storage.put_scalar("loss_scale", trainer.precision.scaler.scale_now, smoothing_hint=False)
         peak = peak_device_memory(trainer.device)
@@ -85,7 +87,8 @@ class Log:
     def sees_bad_loss(self) -> bool:
         """Whether a loss since the last log is not finite and may have spoilt the weights."""
         # Where bad updates are left out, the weights are good whatever the losses are.
-        return self._trainer._loss_tracker.read() is not None and self._trainer._gate_in_use is None
+        trainer = self._trainer
+        return trainer._loss_tracker.read() is not None and trainer.this_run.updater.gate_in_use is None
 
     def check_weights(self) -> None:
         """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.

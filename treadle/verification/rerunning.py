@@ -118,7 +118,8 @@ class Repetition:
             trainer._settings = replace(trainer.settings, resume="auto")
         # One step more than is compared: before it all that follows the last one is done, such as logs, evaluations
         # and checkpoints, and doors that count iterations from 0 have reported the one of that number.
-        attempt, epoch = trainer._attempt, trainer._run_epoch
+        updater, epoch = trainer.this_run.updater, trainer._run_epoch
+        attempt = updater.attempt
 
         def attempt_if_wanted(*args: Any) -> None:
             self._end_if_made(trainer)
@@ -128,7 +129,8 @@ class Repetition:
             self._end_if_made(trainer)
             epoch()
 
-        vars(trainer).update(_attempt=attempt_if_wanted, _run_epoch=run_epoch_if_wanted)
+        vars(updater).update(attempt=attempt_if_wanted)
+        vars(trainer).update(_run_epoch=run_epoch_if_wanted)
 
     def _end_if_made(self, trainer: Trainer) -> None:
         if trainer.progress.step > self.to:

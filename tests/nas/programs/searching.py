@@ -71,7 +71,7 @@ class RewardsOfOneModel(TrainerCallback):
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
         """Fail where a rank has others."""
-        if trainer._phase.name == "weights" or not dist.is_initialized():
+        if trainer.this_run.updater.phase.name == "weights" or not dist.is_initialized():
             return
         self.compared += 1
         for name, own in trainer.model.named_buffers():

@@ -94,7 +94,7 @@ class OwnUpdate(Trainer):
             loss = self.loss_func(self.model(inputs), targets)
             self._update_loss_tracker(loss, len(targets))
             (loss / len(window)).backward()
-            self._window_samples += len(targets)
+            self.this_run.updater.samples += len(targets)
         self.optimizer.step()
         self.optimizer.zero_grad()
 

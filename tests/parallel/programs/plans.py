@@ -287,8 +287,8 @@ def offload_optimizer(run: Run) -> Report:
 def skipping(run: Run) -> Report:
     trainer = run.trainer(on_nonfinite="skip", loss_func=Loss(spoilt=True))
     report = run.train(trainer, max_steps=8)
-    assert trainer._gate is not None
-    return without_bad_losses(report) | {"skipped": float(trainer._gate.skipped)}
+    assert trainer.this_run.updater.gate is not None
+    return without_bad_losses(report) | {"skipped": float(trainer.this_run.updater.gate.skipped)}
 
 
 def without_bad_losses(report: Report) -> Report:

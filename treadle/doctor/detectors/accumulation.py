@@ -47,7 +47,7 @@ class Accumulation(Detector):
         try:
             # Silent: this pass is nobody's business but the doctor's.
             trainer.calculate_gradients(replace(phase, silent=True), window)
-            if trainer._scale.pending or trainer.this_run.shared_loss.module is not None:
+            if trainer.this_run.updater.scale.pending or trainer.this_run.shared_loss.module is not None:
                 trainer.normalise_gradients(phase)
             found = [one.grad.detach().double().flatten() for one in phase.trained if _is_dense(one.grad)]
             return torch.cat(found).clone() if found else None

@@ -18,6 +18,7 @@ from treadle.data.loaders import is_map_style
 from treadle.errors import CheckpointError
 from treadle.events.series import Series
 from treadle.execution import Compile
+from treadle.loop import Updater
 from treadle.losses import targets_of
 from treadle.nas.decisions import Architecture
 from treadle.nas.oneshot.streams import begin_again, longer_of
@@ -27,7 +28,6 @@ from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
 from treadle.run_folder import RunFolder
 from treadle.schedules.factory import require_scheduler
-from treadle.settings import RunSettings
 from treadle.trainer import Trainer
 
 ARCHITECTURE, WEIGHTS = "architecture", "weights"
@@ -123,7 +123,6 @@ class SearchCore(Trainer):
         super().__init__(supernet, loss, optimizers, compile=_inside(compile_how), **options)
         self.activation_checkpointing = ActivationCheckpointing(supernet.space, patterns or ())
         self.search = SearchState(self._names())
-        self._bounded: dict[float | None, RunSettings] = {}
         self.penalties: list[Any] = []
         self.draw_found: Callable[[], None] = lambda: None
 
@@ -276,32 +275,28 @@ class SearchCore(Trainer):
 
     # Updates ------------------------------------------------------------------------------------------------
 
-    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
-        self.before_update(phase)
-        super()._attempt(phase, window)
+    def create_updater(self) -> "SearchUpdater":
+        """Return what makes the updates of the phases, each bounded by its own norm."""
+        return SearchUpdater(self)
 
     def before_update(self, phase: Phase) -> None:
         """Get ready, on the host, for the update of a phase: what is random in it follows from seed and step."""
 
     def _clip_gradients(self) -> None:
         """Bound the gradients of each phase as the plan says."""
-        phase, plan, whole = self._phase, self.plan, self.settings
+        updater = self.this_run.updater
+        phase, plan = updater.phase, self.plan
         limit = plan.clip_norm if phase is None or phase.name == WEIGHTS else plan.architecture_clip_norm
         if limit is None and not self.track_gradient_norm:
             # Nobody asked: that of another phase is not this one's.
             self.gradient_norm = None
             return
-        self._settings = self._bounded.setdefault(limit, replace(whole, clip_norm=limit))
-        try:
-            super()._clip_gradients()
-        finally:
-            self._settings = whole
+        updater.clip(limit, None)
 
     # State --------------------------------------------------------------------------------------------------
 
     def _track_run(self) -> None:
         super()._track_run()
-        self._bounded.clear()
         self.search.seed = self.data_seed
         self.track(search=self.search)
 
@@ -346,6 +341,17 @@ class SearchCore(Trainer):
                 for step, value in zip(series.steps, series.values, strict=True):
                     records.setdefault(step, {})[name] = value
         return collected(self.trainer_name, rows, sorted(records.items()))
+
+
+class SearchUpdater(Updater):
+    """Makes the updates of a search, whose chance is drawn before each."""
+
+    _trainer: SearchCore
+
+    def attempt(self, phase: Phase, window: list[Batch]) -> None:
+        """Draw what is random in an update, and make it."""
+        self._trainer.before_update(phase)
+        super().attempt(phase, window)
 
 
 class SearchCheckpointer(RunCheckpointer):

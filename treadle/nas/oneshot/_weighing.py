@@ -103,7 +103,7 @@ class WeighingCore(SearchCore):
         step.put_back()
         for alpha, gradient in zip(alphas, second_order(first, sides[0], sides[1], eps), strict=True):
             alpha.grad = gradient
-        self._phase = phase
+        self.this_run.updater.phase = phase
 
     def _looks_ahead(self, phase: Phase) -> bool:
         return self.unrolled and phase.name == ARCHITECTURE
@@ -122,7 +122,7 @@ class WeighingCore(SearchCore):
     def _gradient(self, phase: Phase, window: list[Batch]) -> list[Tensor]:
         """Return the gradient of what `phase` trains, over all ranks, and leave none behind."""
         super().calculate_gradients(phase, window)
-        if self._scale.pending or self.this_run.shared_loss.module is not None:
+        if self.this_run.updater.scale.pending or self.this_run.shared_loss.module is not None:
             super().normalise_gradients(phase)
         found = [torch.zeros_like(one) if one.grad is None else one.grad for one in phase.trained]
         for one in phase.trained:

@@ -37,7 +37,8 @@ class ProxylessCore(WeighingCore):
         assert isinstance(weights, PathWeights)
         before = weights.alpha.detach().clone()
         super().optimizer_step()
-        if self._phase is not None and self._phase.name == ARCHITECTURE:
+        phase = self.this_run.updater.phase
+        if phase is not None and phase.name == ARCHITECTURE:
             weights.rescale(before)
 
     def eval_epoch_start(self) -> None:

@@ -85,7 +85,8 @@ class SposCore(SearchCore):
         if phase.name != EVOLUTION:
             super().update(phase, window)
             return
-        self._phase, self._updated, self._window_samples = phase, True, 0
+        updater = self.this_run.updater
+        updater.phase, updater.stepped, updater.samples = phase, True, 0
         architecture = self.evolution.propose()
         if architecture is None:
             return

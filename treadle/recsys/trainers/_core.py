@@ -16,10 +16,11 @@ from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError, LossError
 from treadle.leaving import leaving_in
-from treadle.phase import LossVerb, Phase, held_by
+from treadle.phase import LossVerb, Phase
 from treadle.progress import AFTER_EPOCH
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
+from treadle.recsys.trainers._micro_batches import RecommenderUpdater
 from treadle.recsys.trainers._run_keeping import ModelFileState, RecommenderCheckpointer
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
 from treadle.recsys.trainers.clipping import clip_limit, clips_unusually
@@ -89,8 +90,6 @@ class RecsysCore(Trainer):
         self._face, self._data, self.options, self._epoch_end = face, train_data, options, epoch_end
         self._passes = list(face._passes())
         self._pass_verbs: dict[str, LossVerb] = {}
-        self._share = 1.0
-        self._whole: Any = None
         self._saved_time = time.monotonic()
         self._finished_foreign = False
         self.losses: Losses | None = None
@@ -121,8 +120,7 @@ class RecsysCore(Trainer):
             )
         # In a loop of the user's, the gradients of a process count by its rows: a short batch may not divide evenly.
         self.exchange.weigh = _weight_of_share
-        self.epoch_losses = self._sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
-        self._sums_before: dict[str, Tensor] = {}
+        self.epoch_losses = self.sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
         self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)
         if getattr(face.model, "other_parameter_name", ()):
             self.track(other_parameter=OtherParameters(face.model, self.device))
@@ -253,6 +251,9 @@ class RecsysCore(Trainer):
         check = face._check_nan if face._checks_every_loss() else None
         distributed = self.processes.distributed
 
+        updater = self.this_run.updater
+        assert isinstance(updater, RecommenderUpdater)
+
         def calculate_loss(batch: Batch) -> dict[str, Any]:
             interaction = as_interaction(batch)
             losses = loss_func(interaction)
@@ -260,8 +261,10 @@ class RecsysCore(Trainer):
             if not parts or not all(isinstance(part, Tensor) for part in parts):
                 raise LossError(f"the loss of a batch is {losses!r}; return a tensor, or a tuple of tensors")
             loss: Any = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
-            items = self._items_in(interaction) if distributed or self._whole is not None else None
-            sums.add(name, parts, self._share if self._whole is None else self._part_of_whole(interaction, items))
+            items = self._items_in(interaction) if distributed or updater.whole is not None else None
+            cut = updater.whole is not None
+            part = updater.part_of_whole(interaction, items, self._items_in) if cut else updater.share
+            sums.add(name, parts, part)
             if check is not None:
                 check(loss)
             output = {"loss": loss, "model_outputs": losses, "batch_size": len(interaction)}
@@ -280,27 +283,9 @@ class RecsysCore(Trainer):
                 return (interaction[targets] != 0).sum()
         return None
 
-    def _part_of_whole(self, interaction: Any, items: Any) -> Any:
-        """Return what part of its batch's loss the loss of a micro-batch is."""
-        if not self._scale.mean:
-            return self._share
-        if items is None:
-            return self._share * len(interaction) / len(self._whole)
-        part, whole = (torch.as_tensor(one, dtype=torch.float64) for one in (items, self._items_in(self._whole)))
-        return self._share * part / whole.clamp_min(1)
-
-    def _attempt(self, phase: Phase, window: list[Batch]) -> None:
-        if self.processes.distributed:
-            self._share = getattr(phase.stream, "share", 1.0)
-        if self.microbatch == "auto":
-            self._whole = as_interaction(window[0]) if self._splits.parts > 1 else None
-            self._sums_before = {name: total.clone() for name, total in self._sums.state_dict().items()}
-        super()._attempt(phase, window)
-
-    def _cut_finer(self) -> None:
-        """Halve the micro-batches, and forget the losses of those that were calculated already."""
-        self._sums.load_state_dict(self._sums_before)
-        super()._cut_finer()
+    def create_updater(self) -> RecommenderUpdater:
+        """Return what makes the updates, and knows what part of a batch is under way."""
+        return RecommenderUpdater(self)
 
     def training_run_epoch_end(self) -> None:
         """Have the epoch evaluated, judged and saved."""
@@ -371,15 +356,15 @@ class RecsysCore(Trainer):
         model: Any = self.model
         verb = self._loss_verb(TRAIN, loss_func or model.calculate_loss, sums)
         phase = Phase(TRAIN, stream, verb, self._face.optimizer)
-        inside, self.in_own_loop, self._sums = self.in_own_loop, True, sums
+        inside, self.in_own_loop, self.sums = self.in_own_loop, True, sums
         try:
             for window in self._windows(phase):
-                self._attempt(phase, window)
-                self.progress.count_update(self._window_samples)
+                self.this_run.updater.attempt(phase, window)
+                self.progress.count_update(self.this_run.updater.samples)
                 if self.callback_handler.table["on_update_end"]:
                     self.fire("on_update_end")
         finally:
-            self.in_own_loop, self._sums = inside, self.epoch_losses
+            self.in_own_loop, self.sums = inside, self.epoch_losses
         found = _reported(sums.read([TRAIN], self.processes))
         return 0.0 if found is None else found
 
@@ -422,10 +407,9 @@ class ClippingCore(RecsysCore):
     """Clips by another norm than the Euclidean one, as torch's `clip_grad_norm_` does."""
 
     def _clip_gradients(self) -> None:
-        optimizer = self._acting_optimizer
-        self.precision.unscale(optimizer)
-        trained = held_by(optimizer) if self._phase is None else self._phase.trained
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(trained, **self._face.clip_grad_norm)
+        updater = self.this_run.updater
+        self.precision.unscale(updater.optimizer)
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(updater.trained, **self._face.clip_grad_norm)
 
 
 def make_core(face: "Face", train_data: Any, options: CoreOptions, epoch_end: Any = None) -> RecsysCore:

@@ -46,10 +46,11 @@ class TreeCore(RecsysCore):
 
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Add a round, and put what the library says of it among the metrics."""
-        self._phase, self._updated = phase, True
+        updater = self.this_run.updater
+        updater.phase, updater.stepped = phase, True
         rounds = self._face.rounds
         # Each process counts its share of the rows, as in every other training.
-        self._window_samples = len(rounds.boosting.train) // self.processes.size
+        updater.samples = len(rounds.boosting.train) // self.processes.size
         found = rounds.add()
         values = {f"valid/{one.metric}": one.value for one in found}
         self.storage.put_scalars(values, smoothing_hint=False, cur_iter=self.progress.step + 1)
