@@ -173,7 +173,6 @@ class Foundation:
         self.create_scheduler_fn: Any = None
         self.scheduler: Any = None
         self.run_config: TrainerRunConfig | None = None
-        self.streams: dict[str, Stream] = {}
         self.recording = self.in_own_loop = self.in_own_run = False
         self.track_gradient_norm = False
         self.gradient_norm: Tensor | None = None
@@ -183,7 +182,6 @@ class Foundation:
         self.prepares_data = False
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
-        self.data_seed = 0
         self.scheduled_by_step = True
         self._rate_factor = 1.0
         # What carries updates out, or leaves them out.
@@ -197,6 +195,11 @@ class Foundation:
     def device(self) -> torch.device:
         """Where this process trains."""
         return self.processes.device
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """What the batches of training are drawn from, by name."""
+        return self.this_run.streams.by_name
 
     @property
     def storage(self) -> Any:

@@ -1,7 +1,7 @@
 """Keeping a run: its checkpoints, its end, leaving it in good order and going back in it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,8 @@ from torch.optim import Optimizer
 from treadle._setup import SetUp
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.kept import kept_by
-from treadle.leaving import EvaluationLeft, LeavableEvaluation
+from treadle.leaving import EvaluationLeft
 from treadle.loop import Log
-from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.parallel import local_updates
-from treadle.progress import AFTER_STEP
 
 
 class Running(SetUp):
@@ -97,50 +94,22 @@ class Running(SetUp):
             with ExitStack() as last_first:
                 last_first.callback(self.this_run.execution.close)
                 last_first.callback(self.this_run.checkpointer.close, waits=waits)
-                last_first.callback(self._close_streams)
+                last_first.callback(self.this_run.streams.close)
 
     def afterwards(self, action: Callable[[], object]) -> None:
         """Have `action` called once the files of this run are complete and closed, however the run ends."""
         self.this_run.checkpointer.afterwards(action)
-
-    def _evaluate_run(self, when: int) -> None:
-        """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
-        length = getattr(self._eval_dataloader, "length", None)
-        with self._in_evaluation(when, length), local_updates() if when == AFTER_STEP else nullcontext():
-            self._run_eval_epoch(self._eval_dataloader, **({"is_intermediate": True} if when == AFTER_STEP else {}))
-
-    @contextmanager
-    def _in_evaluation(self, when: int, length: int | None = None) -> Iterator[None]:
-        """Let the evaluation in the block be broken off when the run is asked to leave, and be made when it goes on."""
-        self.progress.evaluation = when
-        self.parallel.share_buffers(self.model)
-        if self.this_run.checkpointer.saves:
-            asked = self.this_run.stop.is_asked_to_leave
-            self._leavable = LeavableEvaluation(asked, self.processes, length, AGREEMENT_STEPS)
-        try:
-            yield
-        except EvaluationLeft:
-            self._leave_evaluation()
-        finally:
-            self._leavable = None
-        self.progress.evaluation = 0
 
     def _fire_update_end(self) -> None:
         try:
             self.fire("on_update_end")
         except EvaluationLeft:
             # A callback's own evaluation, which knows that it is to be made again.
-            self._leave_evaluation()
-
-    def _leave_evaluation(self) -> None:
-        # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
-        if not (self.this_run.epoch_is_cut and self.progress.evaluation):
-            self.this_run.checkpointer.forget_place()
-        self._leave_if_asked()
+            self.this_run.evaluator.leave()
 
     # Leaving and rolling back -----------------------------------------------------------------------------
 
-    def _leave_if_asked(self) -> None:
+    def leave_if_asked(self) -> None:
         """Save and leave if a signal asked any process to; every process must come here together.
 
         Raises:

@@ -124,7 +124,7 @@ class Saving(Foundation):
         """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
         if not self.parallel.spreads:
             return OptimizerState(optimizer, self.model)
-        self._prepare_model()
+        self.prepare_model()
         return self.parallel.optimizer_state(optimizer)
 
     def save_training_state(
@@ -160,7 +160,7 @@ class Saving(Foundation):
         own: Any = self
         return RunState(own)
 
-    def _prepare_model(self) -> None:
+    def prepare_model(self) -> None:
         raise NotImplementedError
 
 

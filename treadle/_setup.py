@@ -12,11 +12,10 @@ from torch import nn
 
 from treadle._evaluation import Evaluation
 from treadle._saving import ModelState
-from treadle.data import RandomState, Stream, fold_seed
-from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
+from treadle.data import RandomState, Stream
 from treadle.data.loaders import loader_arguments, needs_no_workers, refuse_idle_collate
-from treadle.data.seeds import draw_seed, seed_generators
-from treadle.errors import ConfigError, DataError
+from treadle.data.streams import Streams
+from treadle.errors import ConfigError
 from treadle.execution import CompiledVerbs, CudaGraphs, Execution, GraphExecution, Recorder, prefer_fused
 from treadle.execution.fused import state_to_weights
 from treadle.loop import Due
@@ -42,7 +41,7 @@ class SetUp(Evaluation):
         self.update_applied = None
         if reset_history:
             self.run_history.reset()
-        self._seed_run()
+        self.this_run.streams.seed_run()
         self.precision.begin_run()
         self.prepares_data = True
         try:
@@ -50,7 +49,7 @@ class SetUp(Evaluation):
             self._prepare_dataloaders()
         finally:
             self.prepares_data = False
-        self._open_streams()
+        self.this_run.streams.open()
         self._prepare_model_and_optimizer()
         forget_peak(self.device)
         if self.device.type == "cpu":
@@ -104,6 +103,11 @@ class SetUp(Evaluation):
                 stack.enter_context(offloaded)
             yield
 
+    def create_streams(self) -> Streams:
+        """Return what makes the streams of a run."""
+        own: Any = self
+        return Streams(own)
+
     def create_due(self) -> Due:
         """Return what says when the run logs, evaluates, saves and ends: by default what `train` was asked for."""
         settings = self.settings
@@ -115,15 +119,6 @@ class SetUp(Evaluation):
             agree=AGREEMENT_STEPS if self.processes.distributed else 0,
         )
 
-    def _seed_run(self) -> None:
-        if self.seed is not None:
-            # Ranks that work on the same samples draw the same numbers.
-            own = fold_seed(self.seed, self.parallel.data_rank)
-            seed_generators(own)
-        self.data_seed = int(self.processes.share(draw_seed() if self.seed is None else self.seed))
-        if draws_in_cudnn(self.model, self.device):
-            hold_dropout(self.device)
-
     def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Have the loaders of training and evaluation made, by the verbs for them."""
         self._train_dl_kwargs, self._eval_dl_kwargs = train_kwargs, eval_kwargs
@@ -133,23 +128,7 @@ class SetUp(Evaluation):
 
     def _prepare_dataloaders(self) -> None:
         """Make the streams that batches of training and evaluation are drawn from, out of the loaders."""
-        self._open_streams()
-
-    def _open_streams(self) -> None:
-        """Make a stream of each loader that is none yet."""
-        if self._train_dataloader is None:
-            raise ConfigError("there is no training data: _prepare_dataloaders left _train_dataloader as None")
-        if not isinstance(self._train_dataloader, Stream):
-            self._train_dataloader = self._stream(self._train_dataloader)
-        if self._train_dataloader.length == 0:
-            raise DataError(
-                "the training data gives no batch; check that the data set is not empty "
-                "and that drop_last leaves at least one full batch"
-            )
-        if self._train_dataloader not in self.streams.values():
-            self.streams = {"train": self._train_dataloader}
-        if self._eval_dataloader is not None and not isinstance(self._eval_dataloader, Stream):
-            self._eval_dataloader = self._eval_stream(self._eval_dataloader)
+        self.this_run.streams.open()
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader for training; `train_dl_kwargs` win over the defaults."""
@@ -157,7 +136,9 @@ class SetUp(Evaluation):
         kwargs = loader_arguments(self.train_dataset, defaults, train_dl_kwargs, "train_dataloader_kwargs")
         sources = [self.train_dataset] if self.eval_dataset is None else [self.train_dataset, self.eval_dataset]
         refuse_idle_collate(self.collate_fn, *sources)
-        return self._loader(self.train_dataset, bool(kwargs.pop("shuffle", True)), kwargs, self.collate_fn)
+        return self.this_run.streams.loader(
+            self.train_dataset, **{"shuffle": True, "collate_fn": self.collate_fn, **kwargs}
+        )
 
     def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
         """Return the loader arguments of training that were not given."""
@@ -170,15 +151,11 @@ class SetUp(Evaluation):
 
         Call it in `training_run_start` or later; its place is saved with the run.
         """
-        kwargs = loader_arguments(source, {}, loader_kwargs, f"add_stream({name!r})")
-        loader = self._loader(source, bool(kwargs.pop("shuffle", True)), kwargs, None)
-        self.streams[name] = self._stream(loader, name=name)
-        self.track(**{f"stream_{name}": self.streams[name]})
-        return self.streams[name]
+        return self.this_run.streams.add(name, source, **loader_kwargs)
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
-        self._prepare_model()
+        self.prepare_model()
         self.precision.check(self.model)
         self._optimizers = list(self.optimizers().values())
         if not self.offload_optimizer:
@@ -191,7 +168,7 @@ class SetUp(Evaluation):
         self.this_run.shared_loss.prepare(self.model, self._optimizers)
         return self.model
 
-    def _prepare_model(self) -> None:
+    def prepare_model(self) -> None:
         """Bring the model to the device, or what this process holds of it."""
         if not self.parallel.prepared:
             self._check_held()

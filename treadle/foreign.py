@@ -46,7 +46,7 @@ class ForeignUpdates:
             )
         for optimizer in self._trainer.optimizers().values():
             self._handles.append(optimizer.register_step_post_hook(self._after))
-        self._trainer._begin_streams()
+        self._trainer.this_run.streams.begin()
         return self
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -261,7 +261,12 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
-            with trainer.single_precision, trainer._looking(), own_forward(trainer), leaving_in(_own_leavable(trainer)):
+            with (
+                trainer.single_precision,
+                trainer.this_run.evaluator.eval_mode(),
+                own_forward(trainer),
+                leaving_in(_own_leavable(trainer)),
+            ):
                 # The contract's has no `is_intermediate`.
                 return own(trainer, *args, **{key: kwargs[key] for key in kwargs if takes_all or key in taken})
         finally:
@@ -272,7 +277,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
 
 def _own_leavable(trainer: "Trainer") -> LeavableEvaluation | None:
     """Return how an evaluation that a user wrote is broken off; None if it is not."""
-    if trainer._leavable is None or trainer.processes.distributed:
+    if trainer.this_run.evaluator.leavable is None or trainer.processes.distributed:
         return None
     before = _recorded(trainer)
     return LeavableEvaluation(

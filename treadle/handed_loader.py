@@ -43,7 +43,11 @@ class HandedLoader:
             value = value.stream
         if not (value is None or isinstance(value, Stream) or trainer.prepares_data):
             loader = require_loader(value, self._name)
-            value = trainer._eval_stream(loader) if self._evaluation else trainer._stream(loader)
+            value = (
+                trainer.this_run.streams.for_evaluation(loader)
+                if self._evaluation
+                else trainer.this_run.streams.make(loader)
+            )
             value.begin(before.epoch if isinstance(before, Stream) else 0)
         vars(trainer)[self._name] = value
         if isinstance(before, Stream) and isinstance(value, Stream) and value is not before:

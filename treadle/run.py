@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from treadle.checkpoint.checkpointer import NoCheckpointer
+from treadle.data.streams import Streams
 from treadle.execution import Execution
-from treadle.loop import Due, Log, Stop, Updater
+from treadle.loop import Due, Evaluator, Log, Stop, Updater
 from treadle.parallel.shared_loss import SharedLoss
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Run:
         updater: What makes the updates, and owns what they leave behind.
         log: What reads losses from the device, and acts on those that are not finite.
         shared_loss: Where losses are computed, so that the processes share their gradients.
+        streams: What its batches are drawn from.
+        evaluator: What evaluates and predicts.
         state: What the run is made of where it stands.
         checkpointer: What keeps it, and brings it back.
         epoch_is_cut: Whether the limit of steps ended the epoch under way before its data did.
@@ -33,6 +36,8 @@ class Run:
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         self.execution = Execution(trainer)
+        self.streams: Streams = trainer.create_streams()
+        self.evaluator = Evaluator(trainer)
         self.shared_loss = SharedLoss(trainer.parallel)
         self.updater: Updater = trainer.create_updater()
         self.log: Log = trainer.create_log()

@@ -237,7 +237,7 @@ class Trainer(Updating):
             left or self.this_run.due.evaluates_after(self.progress.epoch + 1, (before, self.progress.step))
         )
         if evaluated:
-            self._evaluate_run(AFTER_EPOCH)
+            self.this_run.evaluator.evaluate_run(AFTER_EPOCH)
             self.this_run.stop.agree()
         self._schedule_epoch(evaluated)
         try:
@@ -279,7 +279,7 @@ class Trainer(Updating):
         """Save and leave, if it is time."""
         if not self.this_run.epoch_is_cut:
             self._save_after_epoch(step_before, evaluated)
-        self._leave_if_asked()
+        self.leave_if_asked()
 
     def _schedule_epoch(self, evaluated: bool) -> None:
         """Move a schedule by epochs on."""
@@ -309,15 +309,14 @@ class Trainer(Updating):
             self._begin_epoch()
             if self.progress.evaluation == AFTER_STEP:
                 # The run was saved inside the evaluation after its last step.
-                self._evaluate_run(AFTER_STEP)
+                self.this_run.evaluator.evaluate_run(AFTER_STEP)
                 keeper = self.this_run.checkpointer
                 keeper.save(best=keeper.improved(evaluated=True))
             done = self.progress.visit
             for visit, phase in enumerate(self.phases(self.progress.epoch)):
                 if visit < done:
                     continue
-                for stream in self.streams.values():
-                    stream.replaying = False
+                self.this_run.streams.replay(replaying=False)
                 for window in self._windows(phase):
                     self.this_run.updater.attempt(phase, window)
                     self._after_update()
@@ -342,26 +341,19 @@ class Trainer(Updating):
         if run.epoch_is_cut:
             run.checkpointer.save(finished=True)
 
-    def _begin_streams(self) -> None:
-        if not self.progress.mid_epoch:
-            self._loss_tracker.reset()
-            for stream in self.streams.values():
-                stream.begin(self.progress.epoch)
-
     def _begin_epoch(self) -> None:
         self.this_run.epoch_is_cut = False
         resumed = self.progress.mid_epoch
-        self._begin_streams()
+        self.this_run.streams.begin()
         with self.this_run.stop.together():
             self.train_epoch_start()
         self.fire("on_train_epoch_start")
-        self._look_for_sparse()
+        self.this_run.evaluator.look_for_sparse()
         self.this_run.shared_loss.begin_epoch()
         self.this_run.execution.begin_epoch(self.this_run.shared_loss.learning())
         if resumed:
             self.this_run.state.restore()
-            for stream in self.streams.values():
-                stream.replaying = True
+            self.this_run.streams.replay(replaying=True)
         self._note_start()
         self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
         self.this_run.updater.clips = self.track_gradient_norm or self._clipping_is_asked_for()
@@ -428,12 +420,12 @@ class Trainer(Updating):
         if due.log:
             self.this_run.log.write()
         if due.evaluate:
-            self._evaluate_run(AFTER_STEP)
+            self.this_run.evaluator.evaluate_run(AFTER_STEP)
             best = self.this_run.checkpointer.improved(evaluated=True)
         if best or due.save:
             self.this_run.checkpointer.save(best=best)
         if due.leave:
-            self._leave_if_asked()
+            self.leave_if_asked()
         if due.agree:
             self.this_run.stop.agree()
 
@@ -442,7 +434,7 @@ class Trainer(Updating):
         rounded = self.this_run.due.note_custom_loop()
         if rounded is not None:
             self.print(rounded)
-        self.progress.samples += sum(stream.take_samples() for stream in self.streams.values())
+        self.progress.samples += self.this_run.streams.take_samples()
         recorded = len(self.run_history.get_metric_values("train_loss_epoch"))
         self.this_run.log.write()
         if recorded < self.run_history.current_epoch:

@@ -169,7 +169,7 @@ class RunState:
         self._load_all(state, {**state, "tracked": tracked}, partly=partly)
         if trainer.parallel.data_rank:
             # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
-            seed_generators(fold_seed(trainer.data_seed, trainer.parallel.data_rank, trainer.progress.step))
+            seed_generators(fold_seed(trainer.this_run.streams.seed, trainer.parallel.data_rank, trainer.progress.step))
             if draws_in_cudnn(trainer.model, trainer.device):
                 hold_dropout(trainer.device)
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream, size_of
+from treadle.data.streams import Streams
 from treadle.engine._checkpointing import EngineCheckpointer, EngineState
 from treadle.engine._hook_events import HookEvents
 from treadle.engine._numbers import EngineLog
@@ -202,17 +203,18 @@ class EngineCore(Trainer):
                 "of; leave run_step as it is, or set it to 1"
             )
 
-    def _is_compiled(self) -> bool:
+    @property
+    def is_compiled(self) -> bool:
+        """Whether what the model is called by was compiled."""
         return self.plan.call is not self.plan.model
 
     def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
         """Return the loader that the face was given: in this door even a list is one, of batches."""
         return self.plan.loader
 
-    def _stream(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
-        stream = super()._stream(source, evaluation=evaluation, name=name)
-        stream.endless = not evaluation
-        return stream
+    def create_streams(self) -> "EndlessStreams":
+        """Return what makes the streams of this door, whose training data has no end."""
+        return EndlessStreams(self)
 
     def create_state(self) -> EngineState:
         """Return the state of a run that counts the samples of all processes, and may be carried over in memory."""
@@ -373,3 +375,13 @@ class EngineCore(Trainer):
 
     def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
         """Record no loss of an epoch: this door counts iterations."""
+
+
+class EndlessStreams(Streams):
+    """Makes streams that begin again when their data ends."""
+
+    def make(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
+        """Return a stream; one of training data is endless."""
+        stream = super().make(source, evaluation=evaluation, name=name)
+        stream.endless = not evaluation
+        return stream

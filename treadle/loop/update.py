@@ -13,6 +13,7 @@ from treadle.direct_step import direct_step, refuse_closures
 from treadle.errors import StopTrainingError
 from treadle.execution.inputs import PlacedWindow
 from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.loop.evaluator import mean_loss, size_in
 from treadle.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
 from treadle.losses import check_loss, describe_batch, name_of
 from treadle.micro_batches import BeforeAttempt, MicroBatchSplits
@@ -190,7 +191,9 @@ class Updater:
             # What is recorded is a mean: a sum is divided by what it is over.
             if heard:
                 recorded = weight if counted is None else counted.recorded(weight)
-                trainer._loss_tracker.update(loss if scale.mean else trainer._mean_loss(loss, weight), recorded)
+                trainer._loss_tracker.update(
+                    loss if scale.mean else mean_loss(loss, weight, trainer.loss_reduction), recorded
+                )
             if gate is not None and gate.watches:
                 gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
@@ -214,7 +217,7 @@ class Updater:
         first = not trainer.recording and trainer.progress.visit_step == 0
         seen = self._look_at_means() if first and self.scale.pending else None
         # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
-        plainly = set_stance("force_eager") if seen is not None and trainer._is_compiled() else NO_CONTEXT
+        plainly = set_stance("force_eager") if seen is not None and trainer.is_compiled else NO_CONTEXT
         with plainly, NO_CONTEXT if seen is None else seen:
             if shared.module is None and trainer.precision.plain:
                 output = verb(batch)
@@ -230,7 +233,7 @@ class Updater:
     def _look_at_means(self) -> MeansSeen | None:
         """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
         trainer = self._trainer
-        if trainer._is_compiled() and (trainer.progress.step > 0 or trainer.this_run.execution.replays):
+        if trainer.is_compiled and (trainer.progress.step > 0 or trainer.this_run.execution.replays):
             return None
         return MeansSeen()
 
@@ -239,7 +242,7 @@ class Updater:
         size = output.get("batch_size")
         if type(size) is not int:
             self.samples += size_of(batch)
-            return self._trainer._size_in(output, batch)
+            return size_in(output, batch)
         self.samples += size
         items = output.get("num_items_in_batch")
         return size if items is None else items

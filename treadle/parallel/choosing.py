@@ -98,7 +98,7 @@ def _stage_problems(trainer: "Trainer", base: Any) -> list[str]:
         found.append("precision='fp16' scales a loss that only the last stage has; use 'bf16'")
     if trainer.loss_reduction != "mean":
         found.append(f"loss_reduction={trainer.loss_reduction!r}: the stages know means only; use 'mean'")
-    if trainer._is_compiled() or trainer.execution in ("compile", "graph"):
+    if trainer.is_compiled or trainer.execution in ("compile", "graph"):
         found.append("stages are carried out by torch's schedule; use execution='eager' and compile=False")
     if trainer.microbatch != "fixed":
         found.append(f"microbatch={trainer.microbatch!r}: stages cut windows themselves; use 'fixed'")

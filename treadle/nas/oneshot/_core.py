@@ -297,7 +297,7 @@ class SearchCore(Trainer):
 
     def _track_run(self) -> None:
         super()._track_run()
-        self.search.seed = self.data_seed
+        self.search.seed = self.this_run.streams.seed
         self.track(search=self.search)
 
     def train_epoch_end(self) -> None:

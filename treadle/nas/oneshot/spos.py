@@ -56,7 +56,7 @@ class SposCore(SearchCore):
 
     def _track_run(self) -> None:
         super()._track_run()
-        self.evolution.seed = self.data_seed
+        self.evolution.seed = self.this_run.streams.seed
         self.evolution.judged.clear()
         self.track(evolution=self.evolution)
         self._kept: list[Batch] | None = None
@@ -101,7 +101,7 @@ class SposCore(SearchCore):
         """Return how good a network of the space is on the validation data, with batch norms of its own."""
         space = self.model.space
         self._go(architecture)
-        with self._looking(), recalibrated(space, self._passes()):
+        with self.this_run.evaluator.eval_mode(), recalibrated(space, self._passes()):
             self.processes.share_buffers(space)
             total = count = 0.0
             stream = self._judging_stream()
@@ -133,9 +133,8 @@ class SposCore(SearchCore):
         """Return some batches of the training data, always the same."""
         if self._kept is None:
             options = {} if is_ready(self.train_dataset) else self._loading()
-            stream = self._stream(
-                self._loader(self.train_dataset, True, options, self.collate_fn), name="recalibration"
-            )
+            streams, given = self.this_run.streams, {"shuffle": True, "collate_fn": self.collate_fn, **options}
+            stream = streams.make(streams.loader(self.train_dataset, **given), name="recalibration")
             stream.reseed(self.search.seed)
             stream.begin(0)
             self._kept = list(islice(stream.rest(), self.recalibration_batches))
@@ -149,7 +148,8 @@ class SposCore(SearchCore):
     def _judging_stream(self) -> Stream:
         data = self.plan.validation
         options = {} if is_ready(data) else self._loading()
-        stream = self._stream(self._loader(data, False, options, None), evaluation=True, name="judging")
+        streams = self.this_run.streams
+        stream = streams.make(streams.loader(data, **{"shuffle": False, **options}), evaluation=True, name="judging")
         stream.begin(0)
         return stream
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from treadle.checkpoint import Policy
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
+from treadle.data.streams import Streams
 from treadle.errors import ConfigError, LossError
 from treadle.leaving import leaving_in
 from treadle.phase import LossVerb, Phase
@@ -161,7 +162,7 @@ class RecsysCore(Trainer):
         """Make a stream for each pass; a loop of the user's has one."""
         passes = self._passes[:1] if self._loop_is_foreign() else self._passes
         first = 0
-        self.streams = {}
+        self.streams.clear()
         for one in passes:
             own = self._data if one.data is None or self._loop_is_foreign() else one.data(self._data)
             self.streams[one.name] = self.stream_over(own, one.name, passes=one.times, first_pass=first)
@@ -172,7 +173,7 @@ class RecsysCore(Trainer):
     def stream_over(self, data: Any, name: str = TRAIN, *, passes: int = 1, first_pass: int = 0) -> Stream:
         """Return a stream over training data: a loader of this door, or any iterable of interactions."""
         if not isinstance(data, AbstractDataLoader):
-            return self._stream(data, name=name)
+            return self.this_run.streams.make(data, name=name)
         return LoaderStream(
             data.to(self.device),
             device=self.device,
@@ -183,6 +184,10 @@ class RecsysCore(Trainer):
             first_pass=first_pass,
             limit=self.max_batches_per_epoch,
         )
+
+    def create_streams(self) -> "RecommenderStreams":
+        """Return what makes the streams, and begins the sums of an epoch with them."""
+        return RecommenderStreams(self)
 
     def create_state(self) -> RunState:
         """Return the state of the run, which may be read from the file of a model."""
@@ -201,11 +206,6 @@ class RecsysCore(Trainer):
 
     def _loop_is_foreign(self) -> bool:
         return not self.options.alone and self._face._has_own_loop()
-
-    def _begin_streams(self) -> None:
-        if not self.progress.mid_epoch:
-            self.epoch_losses.reset()
-        super()._begin_streams()
 
     def train_epoch_start(self) -> None:
         """Put the model into training mode, and tell it which epoch begins."""
@@ -304,7 +304,10 @@ class RecsysCore(Trainer):
 
         On several processes it is not: nobody knows how many batches a method of the user's evaluates on each.
         """
-        with self._in_evaluation(AFTER_EPOCH), leaving_in(None if self.processes.distributed else self._leavable):
+        with (
+            self.this_run.evaluator.in_run(AFTER_EPOCH),
+            leaving_in(None if self.processes.distributed else self.this_run.evaluator.leavable),
+        ):
             yield
 
     # Loops of the user's ------------------------------------------------------------------------------------
@@ -395,6 +398,18 @@ class RecsysCore(Trainer):
     def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of a state is this process's own."""
         return {name: value for name, value in state["tracked"].items() if self.this_run.state.is_local(name)}
+
+
+class RecommenderStreams(Streams):
+    """Begins the sums of losses of an epoch where its data begins."""
+
+    _trainer: RecsysCore
+
+    def begin(self) -> None:
+        """Begin the epoch, if the run is not in the middle of one."""
+        if not self._trainer.progress.mid_epoch:
+            self._trainer.epoch_losses.reset()
+        super().begin()
 
 
 def _weight_of_share(core: RecsysCore) -> float:

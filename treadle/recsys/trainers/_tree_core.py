@@ -26,7 +26,8 @@ class TreeCore(RecsysCore):
         """Make a stream of the numbers of the rounds: the library holds the rows itself."""
         rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
         # Not divided among processes: each counts every round.
-        self.streams = {BOOSTING: Stream(rounds, device=self.device, limit=self.max_batches_per_epoch, name=BOOSTING)}
+        self.streams.clear()
+        self.streams[BOOSTING] = Stream(rounds, device=self.device, limit=self.max_batches_per_epoch, name=BOOSTING)
         self._train_dataloader = self.streams[BOOSTING]
         self.data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
         self._eval_dataloader = None
