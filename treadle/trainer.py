@@ -163,7 +163,8 @@ class Trainer(Updating):
 
     def _run(self) -> TrainResult:
         """Open the run that is set up, run it, and close it however it ends."""
-        with self._closing_run(), failing_together(self.processes, self.run_dir):
+        alike = failing_together(self.processes, self.run_dir)
+        with self._closing_run(), alike, self.exchange.outside_of_epochs():
             self._open_run()
             self.this_run.state.restore(partly=True)
             if type(self)._run_training is Trainer._run_training:

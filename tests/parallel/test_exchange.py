@@ -50,3 +50,43 @@ def test_weights_beside_the_model_that_differ_from_rank_to_rank_are_refused(laun
 def test_one_process_alone_may_fit_a_probe_after_an_evaluation(launched: Launch) -> None:
     first, second = launched("exchange", processes=2)("probe_after_an_evaluation")
     assert (first["fitted"], second["fitted"], first["steps"]) == (2, 0, 4)
+
+
+SHAPES = "the SGD of weights of shape (5, 3), (5,), (1, 5) and 1 more"
+CRITIC = f"the optimizer 'opt_critic', {SHAPES}"
+LOOP, EVALUATION = "outside of the loop over an epoch", "in an evaluation"
+ELSEWHERE = [
+    ("at_run_start", CRITIC, LOOP),
+    ("after_an_epoch", CRITIC, LOOP),
+    ("at_run_end", CRITIC, LOOP),
+    ("own_run", CRITIC, LOOP),
+    ("of_the_model_at_run_end", "the SGD of weights of shape (3, 8), (3,)", LOOP),
+    ("in_a_callback_between_epochs", f"the optimizer 'callback_handler.callback_list[0].optimizer', {SHAPES}", LOOP),
+    ("in_an_evaluation", CRITIC, EVALUATION),
+    ("in_an_evaluation_by_steps", CRITIC, EVALUATION),
+    ("in_evaluate", CRITIC, EVALUATION),
+]
+
+
+@pytest.mark.parametrize(("scenario", "optimizer", "place"), ELSEWHERE, ids=[scenario for scenario, _, _ in ELSEWHERE])
+def test_an_optimizer_of_the_run_that_steps_where_nobody_averages_gradients_is_refused_by_name(
+    launched: Launch, scenario: str, optimizer: str, place: str
+) -> None:
+    assert launched("exchange", processes=1).rank_zero(scenario) == {"message": ""}
+    for report in launched("exchange", processes=2)(scenario):
+        assert report["message"] == (
+            f"{optimizer}, steps {place} on 2 processes, where nobody averages gradients: its weights would become "
+            "others on each. Step it in the loop over an epoch, such as in train_epoch_end, in on_train_epoch_end or "
+            "in a _run_train_epoch of your own; or, if its weights are no part of the run, within "
+            "treadle.parallel.local_updates()"
+        )
+
+
+def test_a_probe_that_is_made_in_an_evaluation_is_that_evaluations_own_also_where_it_is_kept(launched: Launch) -> None:
+    first, second = launched("exchange", processes=2)("probe_of_each_evaluation")
+    assert (first["fitted"], second["fitted"]) == ([True, True], [False, False])
+
+
+def test_one_process_alone_may_fit_probes_after_the_last_epoch(launched: Launch) -> None:
+    first, second = launched("exchange", processes=2)("probe_at_the_end")
+    assert (first["fitted"], second["fitted"]) == (1, 0)

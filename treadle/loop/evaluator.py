@@ -1,7 +1,7 @@
 """Looking at a model without changing it: evaluation and prediction."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ from treadle.leaving import EvaluationLeft, LeavableEvaluation
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.loss_items import counted_in
 from treadle.losses import check_loss, describe_batch
-from treadle.parallel import in_step, local_updates
+from treadle.parallel import in_step
 from treadle.progress import AFTER_STEP
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Evaluator:
         random = RandomState()
         state = random.state_dict()
         try:
-            yield
+            with self._trainer.exchange.in_evaluation():
+                yield
         finally:
             self._trainer.parallel.after_looking(model)
             for module, mode in modes:
@@ -64,7 +65,7 @@ class Evaluator:
         trainer = self._trainer
         length = getattr(trainer._eval_dataloader, "length", None)
         intermediate = {"is_intermediate": True} if when == AFTER_STEP else {}
-        with self.in_run(when, length), local_updates() if intermediate else nullcontext():
+        with self.in_run(when, length), trainer.exchange.in_evaluation():
             trainer._run_eval_epoch(trainer._eval_dataloader, **intermediate)
 
     @contextmanager
@@ -198,7 +199,7 @@ class Evaluator:
                 max_num_train_steps=None,
                 gradient_clip_value=None,
             )
-            with history.in_use():
+            with history.in_use(), trainer.exchange.in_evaluation():
                 trainer._run_evaluation()
         finally:
             trainer.run_history = history_of_run

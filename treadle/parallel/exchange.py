@@ -1,8 +1,8 @@
-"""Every optimizer that steps in training does so with the gradients of all processes, whoever made it."""
+"""Every optimizer that steps in a run does so with the gradients of all processes, whoever made it, or not at all."""
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
@@ -14,12 +14,12 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError
 from treadle.gradients import gradients_of
-from treadle.kept import name_within
+from treadle.kept import kept_by, name_within
 from treadle.parallel.averaging import GradientAverager
 from treadle.parallel.processes import Processes
 from treadle.phase import held_by
 
-_inside: list["GradientExchange"] = []
+_inside: list["GradientExchange | UnsharedSteps"] = []
 _apart: list[None] = []
 
 
@@ -77,6 +77,18 @@ class GradientExchange:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def outside_of_epochs(self) -> "UnsharedSteps":
+        """Return what refuses steps in a run but outside of its epochs, while it is entered."""
+        return UnsharedSteps(self._processes, self._keeper(), "outside of the loop over an epoch")
+
+    def in_evaluation(self) -> AbstractContextManager[Any]:
+        """Return what refuses steps in an evaluation while it is entered, but of optimizers that are made there."""
+        keeper, last = self._keeper(), _inside[-1] if _inside else None
+        if isinstance(last, UnsharedSteps) and last.spares_new and last.keeper is keeper:
+            # Within one already, which knows what was made since it began.
+            return nullcontext()
+        return UnsharedSteps(self._processes, keeper, "in an evaluation", spares_new=True)
 
     def note(self, optimizer: Optimizer | None) -> None:
         """Take note that the gradients of `optimizer` are those of all processes; None that no one's are, any more."""
@@ -156,6 +168,72 @@ class GradientExchange:
                 f"the weights of the optimizer{called}, {_described(optimizer)}, are not the same on all processes; "
                 "make them before train() after torch.manual_seed(...), or make them part of the model"
             )
+
+
+class UnsharedSteps:
+    """While entered on several processes, refuses steps of the optimizers of a run, where nobody averages gradients.
+
+    There processes need not step equally often. Of all that are entered, and of exchanges, the innermost acts.
+
+    Args:
+        processes: The processes.
+        keeper: The trainer. Its optimizers are those that it was given, those that it, the model or a callback keeps,
+            and those of weights of the model.
+        place: Where the steps would be, in words.
+        spares_new: Whether an optimizer that is made meanwhile is left alone, such as that of a probe.
+    """
+
+    def __init__(self, processes: Processes, keeper: Any, place: str, *, spares_new: bool = False) -> None:
+        self._processes, self.keeper, self._place, self.spares_new = processes, keeper, place, spares_new
+        self._spared: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._known: list[tuple[str, Optimizer]] = []
+        self._handle: RemovableHandle | None = None
+
+    def __enter__(self) -> Self:
+        _inside.append(self)
+        if self._processes.distributed:
+            self._known = self._kept() if self.spares_new else []
+            self._handle = register_optimizer_step_pre_hook(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _inside.remove(self)
+        if self._handle is not None:
+            self._handle.remove()
+        self._known = []
+
+    def passes(self, optimizer: Optimizer) -> bool:
+        """Whether `optimizer` may step."""
+        return bool(_apart) or _inside[-1] is not self or optimizer in self._spared
+
+    def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Look at `optimizer`, which is about to step.
+
+        Raises:
+            ConfigError: It is one of the run's.
+        """
+        if self.passes(optimizer):
+            return
+        known = self._known if self.spares_new else self._kept()
+        name = next((name for name, one in known if one is optimizer), None)
+        if name is None and (self.spares_new or not self._is_of_model(optimizer)):
+            self._spared.add(optimizer)
+            return
+        called = "" if name is None else f"the optimizer {name!r}, "
+        raise ConfigError(
+            f"{called}{_described(optimizer)}, steps {self._place} on {self._processes.size} processes, where nobody "
+            "averages gradients: its weights would become others on each. Step it in the loop over an epoch, such as "
+            "in train_epoch_end, in on_train_epoch_end or in a _run_train_epoch of your own; or, if its weights are "
+            "no part of the run, within treadle.parallel.local_updates()"
+        )
+
+    def _kept(self) -> list[tuple[str, Optimizer]]:
+        given = self.keeper.optimizers().items()
+        return [*given, *((name, one) for name, one in kept_by(self.keeper) if isinstance(one, Optimizer))]
+
+    def _is_of_model(self, optimizer: Optimizer) -> bool:
+        own = {id(one) for one in self.keeper.model.parameters()}
+        return any(id(one) in own for one in held_by(optimizer))
 
 
 class _Others:

@@ -231,3 +231,143 @@ def probe_after_an_evaluation() -> Report:
     data = {"eval_dataset": samples(12), "eval_every": "2 steps"}
     trainer.train(samples(48), num_epochs=1, per_device_batch_size=per_device(trainer), **data)
     return {"fitted": probe.fitted, "steps": trainer.progress.step}
+
+
+def halves() -> tuple[Tensor, Tensor]:
+    """Return other samples on each process."""
+    inputs, targets = samples(48).tensors
+    rank = trainer_of(classifier()).processes.rank
+    return inputs[24 * rank : 24 * (rank + 1)], targets[24 * rank : 24 * (rank + 1)]
+
+
+class AtRunStart(WithCritic):
+    def training_run_start(self) -> None:
+        self.learn_critic(halves())
+
+
+class AfterAnEpoch(WithCritic):
+    def training_run_epoch_end(self) -> None:
+        self.learn_critic(halves())
+
+
+class AtRunEnd(WithCritic):
+    def training_run_end(self) -> None:
+        self.learn_critic(halves())
+
+
+class OwnRun(WithCritic):
+    def _run_training(self) -> None:
+        self._run_train_epoch(self._train_dataloader)
+        for batch in self._train_dataloader:
+            self.learn_critic(batch)
+
+
+class InAnEvaluation(WithCritic):
+    def calculate_eval_batch_loss(self, batch: Any) -> dict[str, Any]:
+        with torch.enable_grad():
+            self.learn_critic(batch)
+        return super().calculate_eval_batch_loss(batch)
+
+
+class OfTheModelAtRunEnd(Trainer):
+    """Trains the last layer once more when the run is over, by an optimizer that nobody keeps."""
+
+    def training_run_end(self) -> None:
+        inputs, targets = halves()
+        loss = self.loss_func(self.model(inputs), targets)
+        step_on(torch.optim.SGD(self.model[2].parameters(), lr=0.05), loss)
+
+
+class Between(Probing):
+    """Learns from a callback, between two epochs."""
+
+    on_train_step_end = TrainerCallback.on_train_step_end
+
+    def on_training_run_epoch_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        inputs, targets = halves()
+        step_on(self.optimizer, judged(self.critic, trainer.model(inputs), targets))
+
+
+def with_evaluations(kind: type[Trainer], *, callbacks: Any = (), **settings: Any) -> Trainer:
+    trainer = trainer_of(classifier(), kind, callbacks=callbacks)
+    trainer.train(
+        samples(48),
+        num_epochs=1,
+        per_device_batch_size=per_device(trainer),
+        eval_dataset=samples(12),
+        **{"eval_every": "1 epoch", **settings},
+    )
+    return trainer
+
+
+OUTSIDE = {
+    "at_run_start": AtRunStart,
+    "after_an_epoch": AfterAnEpoch,
+    "at_run_end": AtRunEnd,
+    "own_run": OwnRun,
+    "of_the_model_at_run_end": OfTheModelAtRunEnd,
+    "in_an_evaluation": InAnEvaluation,
+}
+for name, kind in OUTSIDE.items():
+    program.add(name, lambda kind=kind: refused(lambda: with_evaluations(kind)))  # type: ignore[misc]
+
+
+@program.scenario
+def in_an_evaluation_by_steps() -> Report:
+    return refused(lambda: with_evaluations(InAnEvaluation, eval_every="2 steps"))
+
+
+@program.scenario
+def in_evaluate() -> Report:
+    return refused(lambda: trainer_of(classifier(), InAnEvaluation).evaluate(samples(12), per_device_batch_size=2))
+
+
+@program.scenario
+def in_a_callback_between_epochs() -> Report:
+    return refused(lambda: with_evaluations(Trainer, callbacks=(Between(),)))
+
+
+class ProbedInEvaluations(Trainer):
+    """Makes and keeps a probe for each evaluation, and fits it on the first process only."""
+
+    fitted = 0
+
+    def eval_epoch_start(self) -> None:
+        super().eval_epoch_start()
+        self.probe = nn.Linear(4, 3).double()
+        self.optimizer_of_probe = sgd(self.probe)
+
+    def calculate_eval_batch_loss(self, batch: Any) -> dict[str, Any]:
+        if self.processes.is_main:
+            with torch.enable_grad():
+                step_on(self.optimizer_of_probe, self.loss_func(self.probe(batch[0]), batch[1]))
+            self.fitted += 1
+        return super().calculate_eval_batch_loss(batch)
+
+
+@program.scenario
+def probe_of_each_evaluation() -> Report:
+    trainers = [with_evaluations(ProbedInEvaluations, eval_every=every) for every in ("1 epoch", "2 steps")]
+    return {"fitted": [trainer.fitted > 0 for trainer in trainers]}
+
+
+class ProbedAtTheEnd(Trainer):
+    """Fits a probe on the first process only when the run is over, and one that it keeps, within `local_updates`."""
+
+    fitted = 0
+
+    def training_run_end(self) -> None:
+        self.probe = nn.Linear(4, 3).double()
+        self.optimizer_of_probe = sgd(self.probe)
+        if self.processes.is_main:
+            inputs, targets = samples(12).tensors
+            beside = nn.Linear(4, 3).double()
+            step_on(sgd(beside), self.loss_func(beside(inputs), targets))
+            with local_updates():
+                step_on(self.optimizer_of_probe, self.loss_func(self.probe(inputs), targets))
+            self.fitted += 1
+
+
+@program.scenario
+def probe_at_the_end() -> Report:
+    return {"fitted": with_evaluations(ProbedAtTheEnd).fitted}
