@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.guards.no_sync import no_sync
 from tests.interrupting import assert_same_bits, momentum, samples
 from tests.spoiling import IN_ORDER, seeded
-from treadle import Phase, Trainer
+from treadle import Phase, Trainer, TrainerCallback
 from treadle.errors import LossError
 from treadle.precision import LossScaling
 
@@ -22,6 +23,11 @@ ADDED = (
     "backward_step adds the gradient of a loss that precision='fp16' has not scaled, which would vanish when gradients "
     "are brought to their true size; call super().backward_step(loss) or self.precision.scale(loss).backward()"
 )
+MIXED = (
+    "has a part from a loss that precision='fp16' has not scaled, beside that of the scaled loss: it would vanish when "
+    "gradients are brought to their true size. Add that loss to the one that the loss verb returns; or, where you call "
+    "its backward(), call self.precision.scale(loss).backward()"
+)
 STILL_SCALED = (
     "SGD steps with the gradients of a loss that precision='fp16' has scaled; call super().optimizer_step() in an "
     "optimizer_step of your own and self.optimizer_step() elsewhere, which bring them to their true size and leave out "
@@ -29,13 +35,19 @@ STILL_SCALED = (
 )
 
 
-def train(kind: type[Trainer], precision: str = "fp16", **settings: Any) -> Trainer:
+def train(kind: type[Trainer], precision: str = "fp16", *, callbacks: Any = (), **settings: Any) -> Trainer:
     model = seeded(lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)))
     options: dict[str, Any] = {"loss_scaling": LossScaling(initial=64.0)} if precision == "fp16" else {}
     trainer = kind(
-        model, nn.MSELoss(), momentum(model.parameters()), callbacks=(), device="cpu", precision=precision, **options
+        model,
+        nn.MSELoss(),
+        momentum(model.parameters()),
+        callbacks=callbacks,
+        device="cpu",
+        precision=precision,
+        **options,
     )
-    trainer.train(samples(), 1, **IN_ORDER, **settings)
+    trainer.train(samples(), 1, **{**IN_ORDER, **settings})
     return trainer
 
 
@@ -192,3 +204,147 @@ class HandWritten(Trainer):
 
 def test_a_loop_that_neither_scales_nor_unscales_is_left_alone() -> None:
     assert torch.equal(*(train(HandWritten, kind).model[0].weight for kind in ("fp16", "fp32")))
+
+
+# Passes that were not scaled, wherever they begin ---------------------------------------------------------------
+
+
+class InTheLossVerb(Trainer):
+    """Learns in the loss verb, from the loss itself or from a second one."""
+
+    keeps = True
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        (output["loss"] * 0.5).backward(retain_graph=True)
+        return output if self.keeps else {**output, "loss": output["loss"].detach().requires_grad_()}
+
+
+class InAnEvent(TrainerCallback):
+    def on_train_step_end(self, trainer: Trainer, **kwargs: Any) -> None:
+        trainer.model[0].weight.square().sum().backward()
+
+
+class InOwnGradients(Trainer):
+    """Adds a second loss where it calculates the gradients of the first."""
+
+    def calculate_gradients(self, phase: Phase, window: list[Any]) -> None:
+        super().calculate_gradients(phase, window)
+        self.model[0].weight.square().sum().backward()
+
+
+class InOwnLoop(Trainer):
+    def _run_train_epoch(self, train_dl: Any) -> None:
+        for batch in train_dl:
+            self.model[0].weight.square().sum().backward()
+            self.backward_step(self.calculate_train_batch_loss(batch)["loss"])
+            self.optimizer_step()
+            self.optimizer_zero_grad()
+
+
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.1}, {"gradient_accumulation_steps": 2}], ids=str)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_loss_verb_that_learns_from_a_loss_that_is_not_scaled_is_refused_in_fp16(
+    settings: dict[str, Any], keeps: bool
+) -> None:
+    kind = type("Learning", (InTheLossVerb,), {"keeps": keeps})
+    with pytest.raises(LossError) as caught:
+        train(kind, **settings)
+    assert str(caught.value) == f"the gradient of 2.weight {MIXED}"
+    train(kind, "bf16", **settings)
+
+
+@pytest.mark.parametrize("kind", [InOwnGradients, InOwnLoop])
+def test_a_second_loss_that_is_not_scaled_is_refused_in_gradients_and_loops_of_ones_own(kind: type[Trainer]) -> None:
+    with pytest.raises(LossError) as caught:
+        train(kind)
+    assert str(caught.value) == f"the gradient of 0.weight {MIXED}"
+
+
+def test_a_callback_that_learns_from_a_loss_that_is_not_scaled_is_refused_in_fp16() -> None:
+    with pytest.raises(LossError) as caught:
+        train(Trainer, callbacks=(InAnEvent(),))
+    assert str(caught.value) == f"the gradient of 0.weight {MIXED}"
+
+
+class Beginning(Trainer):
+    """Adds a second loss from the third update of an epoch on: before, within or after the verb that scales."""
+
+    place, every = "before", 1
+
+    def second(self, place: str) -> None:
+        step = self.progress.step
+        if place == self.place and step >= 2 and step % self.every == 0:
+            self.model[0].weight.square().sum().backward()
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        self.second("before")
+        return output
+
+    def backward_step(self, loss: Tensor) -> None:
+        super().backward_step(loss)
+        self.second("after")
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(("place", "message"), [("before", f"the gradient of 0.weight {MIXED}"), ("after", ADDED)])
+def test_a_second_loss_that_begins_in_the_middle_of_an_epoch_is_refused_too(
+    place: str, message: str, every: int
+) -> None:
+    with pytest.raises(LossError) as caught:
+        train(type("Later", (Beginning,), {"place": place, "every": every}), per_device_batch_size=2)
+    assert str(caught.value) == message
+
+
+class WithoutHarm(Trainer):
+    """Makes passes that leave nothing behind in the gradients of the update."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.critic = seeded(lambda: nn.Linear(1, 1))
+        self.optimizer_of_critic = torch.optim.SGD(self.critic.parameters(), lr=0.1)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        loss = super().calculate_train_batch_loss(batch)["loss"]
+        torch.autograd.grad(loss, [self.model[0].weight], retain_graph=True)
+        loss.backward()
+        self.optimizer.zero_grad()
+        self.critic(loss.detach().float().reshape(1, 1)).sum().backward()
+        self.optimizer_of_critic.step()
+        return super().calculate_train_batch_loss(batch)
+
+
+class Looks(TrainerCallback):
+    """Notes at each update whether gradients are looked at."""
+
+    def __init__(self) -> None:
+        self.found: list[bool] = []
+
+    def on_train_step_start(self, trainer: Trainer, **kwargs: Any) -> None:
+        self.found.append(bool(trainer.model[0].weight._post_accumulate_grad_hooks))
+
+
+def test_passes_that_leave_no_gradient_are_no_reason_to_stop_nor_to_look_at_every_update() -> None:
+    looks = Looks()
+    trainer = train(WithoutHarm, callbacks=(looks,), per_device_batch_size=2)
+    assert_same_bits(trainer.model.state_dict(), train(Trainer, per_device_batch_size=2).model.state_dict())
+    assert looks.found == [True, False, True] + [False] * 9
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 4), nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        return checkpoint(self.second, hidden.tanh(), use_reentrant=True)
+
+
+def test_what_is_computed_again_for_a_scaled_loss_is_a_part_of_its_pass() -> None:
+    model = seeded(Checkpointed)
+    trainer = ScaledBackward(
+        model, nn.MSELoss(), momentum(model.parameters()), callbacks=(), device="cpu", precision="fp16"
+    )
+    assert trainer.train(samples(), 1, **IN_ORDER).steps == 6

@@ -21,7 +21,7 @@ from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel.choosing import check_trainer
 from treadle.parallel.failing import failing_together
 from treadle.phase import Phase
-from treadle.precision import ScaledSteps
+from treadle.precision import ScaledPasses, ScaledSteps
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Cadence
 from treadle.result import TrainResult, find_best
 from treadle.run_lock import occupied
@@ -258,7 +258,15 @@ class Trainer(Updating):
         if self._loop_is_foreign():
             self.this_run.execution.begin_custom_loop()
         scaled_steps = ScaledSteps(self.precision, self._optimizers)
-        with self.exchange, scaled_steps, ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT:
+        scaled_passes = ScaledPasses(
+            self.precision,
+            self.model,
+            self._optimizers,
+            phase=lambda: self.this_run.updater.phase,
+            recording=lambda: self.recording,
+        )
+        foreign = ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT
+        with self.exchange, scaled_steps, scaled_passes, foreign:
             data = self._train_dataloader if train_dl is None else train_dl
             # A loop of the user's draws what the run does; anybody else goes through the data beside it.
             handed = RunPass(data) if self._loop_is_foreign() and isinstance(data, Stream) else data

@@ -21,7 +21,6 @@ from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState
 from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
-from treadle.precision import ScaledPasses
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -203,11 +202,10 @@ class Updater:
                 trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             if several:
                 loss = scale.share(loss, weight if counted is None else counted, rider)
-            if precision.scaler is None or not self._own_backward or not first:
+            if precision.passes is None or not self._own_backward:
                 trainer.backward_step(loss)
             else:
-                # A verb of the user's adds the gradient: the first window shows whether it scales what it adds.
-                with ScaledPasses(precision, phase.trained):
+                with precision.passes.in_backward_step():
                     trainer.backward_step(loss)
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:

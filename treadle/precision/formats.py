@@ -44,7 +44,7 @@ class Precision:
         scaler: Scales the loss where gradients would underflow; None otherwise.
         fallback: When and why the format was changed; None if it was not.
         products: Keeps autocast away from products with sparse tensors.
-        on_scaled: Called with every loss that was scaled, while somebody wants to know.
+        passes: What looks at the backward passes of an epoch that is trained in fp16; a `ScaledPasses`.
         agree_on_overflow: Makes the flag of an overflow the largest of all processes, where each has other gradients.
     """
 
@@ -67,7 +67,7 @@ class Precision:
         self.products = SparseProducts(device.type)
         self._device, self._agree = device, agree
         self._scaled = self._unscaled = False
-        self.on_scaled: Callable[[Tensor], Any] | None = None
+        self.passes: Any = None
         self.agree_on_overflow: Callable[[Tensor], Any] | None = None
         self.begin_run()
 
@@ -130,11 +130,11 @@ class Precision:
         """Return `loss` as the backward pass begins with it; the gradients that it adds are then of the scaled loss."""
         if self.scaler is None:
             return loss
+        scaled = self.scaler.scale(loss)
+        if self.passes is not None:
+            self.passes.scaled(scaled)
         # Also after an update that failed between `unscale` and `stepped`, and is made again.
         self._scaled, self._unscaled = True, False
-        scaled = self.scaler.scale(loss)
-        if self.on_scaled is not None:
-            self.on_scaled(scaled)
         return scaled
 
     @property

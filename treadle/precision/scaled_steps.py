@@ -1,14 +1,18 @@
 """Gradients and the scale of the loss fit together: in passes and in steps of the user's own."""
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import LossError
+from treadle.phase import Phase, held_by
 from treadle.precision.formats import Precision
 
 
@@ -53,46 +57,154 @@ class ScaledSteps:
 
 
 class ScaledPasses:
-    """While entered in fp16, refuses a backward pass that adds to gradients from a loss that was not scaled.
+    """While entered in fp16, refuses a backward pass that adds to gradients of an update a loss that was not scaled.
 
-    A pass that begins at a scaled loss is known by the number that torch gives to it. Nothing is read.
+    Torch numbers all passes, so those of an update that do not begin at a scaled loss are counted without a look at
+    any. Gradients are looked at in the first update of an epoch, and from an update on that has another number of such
+    passes than those that were looked at, until one like it comes. What is forgotten again before the loss of the
+    update is scaled, such as the gradient of a step to the side, does no harm. Nothing is read.
 
     Args:
         precision: What scales the loss.
-        parameters: Whose gradients are looked at.
+        model: Whose weights are named.
+        optimizers: Whose gradients are looked at; a step of one ends an update.
+        phase: Returns what is trained now; None for all.
+        recording: Whether a step is being recorded, which is left alone.
     """
 
-    def __init__(self, precision: Precision, parameters: Iterable[nn.Parameter]) -> None:
-        self._precision = precision
-        self._parameters = [one for one in parameters if one.requires_grad and one.is_leaf]
-        self._passes: set[int] = set()
+    def __init__(
+        self,
+        precision: Precision,
+        model: nn.Module,
+        optimizers: Iterable[Optimizer],
+        *,
+        phase: Callable[[], Phase | None],
+        recording: Callable[[], bool],
+    ) -> None:
+        self._precision, self._model, self._optimizers = precision, model, list(optimizers)
+        self._phase, self._recording = phase, recording
+        self._parameters = [one for optimizer in self._optimizers for one in held_by(optimizer)]
+        self._steps: list[RemovableHandle] = []
         self._handles: list[RemovableHandle] = []
+        self._runs = self._strict = False
+        self._noted: list[tuple[Tensor, weakref.ref[Tensor], int]] = []
+        # The numbers of the scaled passes of this update, and the last one of the update before it.
+        self._passes: list[int] = []
+        self._last: int | None = None
+        self._sought: tuple[str | None, int] | None = None
+        self._cleared: set[tuple[str | None, int]] = set()
 
     def __enter__(self) -> Self:
-        self._precision.on_scaled = self._watch
-        self._handles = [
-            one.register_post_accumulate_grad_hook(self._look)  # type: ignore[no-untyped-call]
-            for one in self._parameters
-        ]
+        if self._precision.scaler is not None:
+            self._precision.passes = self
+            self._steps = [one.register_step_pre_hook(self._end_update) for one in self._optimizers]
+            self._watch()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._precision.on_scaled = None
-        for handle in self._handles:
+        self._precision.passes = None
+        self._unwatch()
+        for handle in self._steps:
             handle.remove()
-        self._handles = []
 
-    def _watch(self, scaled: Tensor) -> None:
-        if scaled.requires_grad:
-            scaled.register_hook(self._note)  # type: ignore[no-untyped-call]
+    @contextmanager
+    def in_backward_step(self) -> Iterator[None]:
+        """Within it, in a `backward_step` of the user's, a pass that was not scaled is refused in the user's line."""
+        self._strict = True
+        try:
+            yield
+        finally:
+            self._strict = False
 
-    def _note(self, gradient: Tensor) -> None:
-        self._passes.add(torch._C._current_graph_task_id())
+    def scaled(self, loss: Tensor) -> None:
+        """Take note that a pass is about to begin at `loss`, which was scaled.
+
+        Raises:
+            LossError: Gradients of another loss are there, to which it would be added.
+        """
+        self._runs = False
+        if self._recording():
+            self._last = None
+            return
+        noted, self._noted = self._noted, []
+        left = [one for one, gradient, version in noted if _is_as_it_was(one.grad, gradient(), version)]
+        if left and (trained := self._trained(left)):
+            raise self._mixed(trained[0])
+        if loss.requires_grad:
+            loss.register_hook(self._begin)  # type: ignore[no-untyped-call]
+
+    def _begin(self, gradient: Tensor) -> None:
+        self._passes.append(torch._C._current_graph_task_id())
+        if self._handles:
+            # What is computed again for it, as by checkpointing, are passes within this one.
+            self._runs = True
+            Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self._runs = False
 
     def _look(self, parameter: Tensor) -> None:
-        if torch._C._current_graph_task_id() not in self._passes:
+        """Look at a gradient that was just added to."""
+        if self._runs or self._recording() or self._precision.scaler is None:
+            return
+        if self._strict and self._trained([parameter]):
             raise LossError(
                 "backward_step adds the gradient of a loss that precision='fp16' has not scaled, which would vanish "
                 "when gradients are brought to their true size; call super().backward_step(loss) or "
                 "self.precision.scale(loss).backward()"
             )
+        if self._precision.scaled and self._trained([parameter]):
+            raise self._mixed(parameter)
+        assert parameter.grad is not None
+        self._noted.append((parameter, weakref.ref(parameter.grad), parameter.grad._version))
+
+    def _trained(self, parameters: list[Tensor]) -> list[Tensor]:
+        phase = self._phase()
+        own = {id(one) for one in (self._parameters if phase is None else phase.trained)}
+        return [one for one in parameters if id(one) in own]
+
+    def _mixed(self, parameter: Tensor) -> LossError:
+        names = {id(one): name for name, one in self._model.named_parameters()}
+        place = names.get(id(parameter), f"a weight of shape {tuple(parameter.shape)}")
+        return LossError(
+            f"the gradient of {place} has a part from a loss that precision='fp16' has not scaled, beside that of the "
+            "scaled loss: it would vanish when gradients are brought to their true size. Add that loss to the one that "
+            "the loss verb returns; or, where you call its backward(), call self.precision.scale(loss).backward()"
+        )
+
+    # When to look -----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        self._handles = [
+            one.register_post_accumulate_grad_hook(self._look)  # type: ignore[no-untyped-call]
+            for one in self._parameters
+            if one.requires_grad and one.is_leaf
+        ]
+
+    def _unwatch(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._noted = [], []
+
+    def _end_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Count the passes of the update that ends, and look at the next one if there are others than so far."""
+        passes, self._passes = self._passes, []
+        if self._recording() or not passes:
+            if self._noted:
+                # A loop of the user's that does not scale.
+                self._unwatch()
+            return
+        phase, before = self._phase(), passes[0] - 1 if self._last is None else self._last
+        self._last = passes[-1]
+        found = (None if phase is None else phase.name, self._last - before - len(passes))
+        if self._handles:
+            self._cleared.add(found)
+            if self._sought in (None, found):
+                self._unwatch()
+        elif found not in self._cleared:
+            self._sought = found
+            self._watch()
+
+
+def _is_as_it_was(gradient: Tensor | None, before: Tensor | None, version: int) -> bool:
+    return gradient is not None and gradient is before and gradient._version == version
