@@ -348,3 +348,102 @@ def test_what_is_computed_again_for_a_scaled_loss_is_a_part_of_its_pass() -> Non
         model, nn.MSELoss(), momentum(model.parameters()), callbacks=(), device="cpu", precision="fp16"
     )
     assert trainer.train(samples(), 1, **IN_ORDER).steps == 6
+
+
+# Forward passes of updates of one's own ---------------------------------------------------------------------------
+
+
+class Noting(nn.Linear):
+    """Notes the format of what it returns."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = super().forward(inputs)
+        self.seen.append(outputs.dtype)
+        return outputs
+
+
+class OwnScaledUpdate(Trainer):
+    def update(self, phase: Phase, window: list[Any]) -> None:
+        self._phase = phase
+        for batch in window:
+            self.backward_step(self.calculate_train_batch_loss(batch)["loss"])
+            self._window_samples = len(batch[0])
+        self.apply_gradients(phase)
+
+
+class OwnGradients(Trainer):
+    def calculate_gradients(self, phase: Phase, window: list[Any]) -> None:
+        self._phase = phase
+        for batch in window:
+            self.backward_step(self.calculate_train_batch_loss(batch)["loss"])
+            self._window_samples = len(batch[0])
+
+
+class AroundGradients(Trainer):
+    """Calls the trainer's verb, within which one pass is in single precision on purpose, and listens."""
+
+    def calculate_gradients(self, phase: Phase, window: list[Any]) -> None:
+        super().calculate_gradients(phase, window)
+
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        with torch.autocast("cpu", enabled=False):
+            self.model(batch[0])
+        return super().calculate_train_batch_loss(batch)
+
+
+def formats(kind: type[Trainer], precision: str) -> list[torch.dtype]:
+    model = seeded(lambda: Noting(2, 1))
+    trainer = kind(
+        model, nn.MSELoss(), momentum(model.parameters()), callbacks=(), device="cpu", precision=precision, seed=1
+    )
+    trainer.train(samples(), 2, **IN_ORDER)
+    assert not model._forward_pre_hooks
+    return model.seen
+
+
+SAID = (
+    "precision='fp16' is not applied to forward passes in an update or calculate_gradients of your own: run them "
+    "within self.precision.autocast(), and use self.backward_step(loss) and self.optimizer_step()\n"
+)
+
+
+@pytest.mark.parametrize("kind", [OwnScaledUpdate, OwnGradients])
+def test_an_update_of_ones_own_runs_in_bf16_and_in_fp16_it_is_said_once_that_it_does_not(
+    capsys: pytest.CaptureFixture[str], kind: type[Trainer]
+) -> None:
+    assert formats(kind, "bf16") == [torch.bfloat16] * 12
+    assert formats(kind, "fp32") == [torch.float32] * 12
+    assert capsys.readouterr().out == ""
+    assert formats(kind, "fp16") == [torch.float32] * 12
+    assert capsys.readouterr().out == SAID
+
+
+def test_an_update_of_ones_own_in_bf16_learns_what_the_trainers_does() -> None:
+    own, trainers = (train(kind, "bf16").model.state_dict() for kind in (OwnScaledUpdate, Trainer))
+    assert_same_bits(own, trainers)
+
+
+@pytest.mark.parametrize(("precision", "half"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_what_runs_within_the_trainers_verbs_keeps_the_format_that_it_has_there(
+    capsys: pytest.CaptureFixture[str], precision: str, half: torch.dtype
+) -> None:
+    assert formats(AroundGradients, precision) == [torch.float32, half] * 12
+    assert capsys.readouterr().out == ""
+
+
+def test_a_method_that_only_an_update_of_the_parent_calls_is_no_slip_of_the_pen() -> None:
+    class Parent(Trainer):
+        def update(self, phase: Phase, window: list[Any]) -> None:
+            self.calculate_gradient(phase, window)
+
+        def calculate_gradient(self, phase: Phase, window: list[Any]) -> None:
+            super().update(phase, window)
+
+    class Child(Parent):
+        pass
+
+    assert train(Child).progress.step == 6

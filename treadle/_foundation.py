@@ -173,7 +173,7 @@ class Foundation:
         self.create_scheduler_fn: Any = None
         self.scheduler: Any = None
         self.run_config: TrainerRunConfig | None = None
-        self.recording = self.in_own_loop = self.in_own_run = False
+        self.recording = self.in_own_loop = self.in_own_run = self.in_own_update = False
         self.track_gradient_norm = False
         self.gradient_norm: Tensor | None = None
         self.update_applied: Tensor | None = None

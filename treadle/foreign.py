@@ -1,6 +1,7 @@
 """Loops that a user wrote: their updates are counted all the same."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
@@ -13,9 +14,13 @@ from treadle.leaving import LeavableEvaluation, leaving_in
 from treadle.loss_items import IGNORED, criterion_of
 from treadle.precision import OwnForward
 from treadle.progress import Progress
+from treadle.verbs import LIBRARIES
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
+
+UPDATING = ("update", "calculate_gradients")
+"""The verbs of an update that have the model called."""
 
 
 def own_forward(trainer: "Trainer") -> OwnForward:
@@ -273,6 +278,46 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
             trainer._loss_tracker = tracker
 
     setattr(kind, "_run_eval_epoch", run_eval_epoch)  # noqa: B010 - mypy knows it as a method
+
+
+def guard_updates(kind: type["Trainer"]) -> None:
+    """Have it noted while an `update` or `calculate_gradients` that a user wrote is at work."""
+    for name in UPDATING:
+        own = vars(kind).get(name)
+        if own is not None and kind.__module__.partition(".")[0] not in LIBRARIES:
+            setattr(kind, name, _noted(own))
+
+
+def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(own)
+    def verb(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        before, trainer.in_own_update = trainer.in_own_update, True
+        try:
+            return own(trainer, *args, **kwargs)
+        finally:
+            trainer.in_own_update = before
+
+    return verb
+
+
+def own_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
+    """Return what has the model run in the precision of the run where an `update` that a user wrote calls it.
+
+    In fp16 it is said once that it does not. What runs under autocast already, as in verbs of the trainer's that it
+    calls, goes without. It is entered for the run: what is compiled would be made anew wherever hooks come and go.
+    """
+    if trainer.precision.plain or not any(hasattr(getattr(type(trainer), name), "__wrapped__") for name in UPDATING):
+        return nullcontext()
+
+    def tell() -> None:
+        trainer.print(
+            "precision='fp16' is not applied to forward passes in an update or calculate_gradients of your own: run "
+            "them within self.precision.autocast(), and use self.backward_step(loss) and self.optimizer_step()"
+        )
+
+    products = trainer.precision.products
+    idle: Callable[[], bool] = lambda: not trainer.in_own_update or products.regions > 0  # noqa: E731
+    return OwnForward(trainer.precision, trainer.model, idle, tell if trainer.progress == Progress() else None)
 
 
 def _own_leavable(trainer: "Trainer") -> LeavableEvaluation | None:

@@ -14,7 +14,7 @@ from treadle.data.loaders import DEFAULT_SIZE, chosen_size
 from treadle.determinism import Deterministic
 from treadle.direct_step import check_closures
 from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
-from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation
+from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation, guard_updates, own_updates
 from treadle.handed_loader import training_on
 from treadle.lr_scaling import LRScaling
 from treadle.nonfinite import REMEDY, RollBack
@@ -52,6 +52,7 @@ class Trainer(Updating):
         super().__init_subclass__(**kwargs)
         check_trainer_class(cls, Trainer)
         guard_evaluation(cls)
+        guard_updates(cls)
 
     def train(
         self,
@@ -168,9 +169,10 @@ class Trainer(Updating):
             self._open_run()
             self.this_run.state.restore(partly=True)
             if type(self)._run_training is Trainer._run_training:
-                self._run_training()
+                with own_updates(self):
+                    self._run_training()
             else:
-                with self.callback_handler.session(None, self), ForeignRun(self):
+                with self.callback_handler.session(None, self), ForeignRun(self), own_updates(self):
                     self._run_training()
         return self._result(self.this_run.stop.reason)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from inspect import unwrap
 from types import CodeType, FunctionType
 
 from treadle.callback import EVENTS
@@ -116,7 +117,9 @@ def own_methods(kind: type) -> list[str]:
     if kind not in own:
         return []
     methods = [(name, getattr(value, "__func__", value)) for one in own for name, value in vars(one).items()]
-    mentions = [(name, _names_in(method.__code__)) for name, method in methods if isinstance(method, FunctionType)]
+    # Some are wrapped when their class is made.
+    functions = [(name, unwrap(method)) for name, method in methods if isinstance(method, FunctionType)]
+    mentions = [(name, _names_in(function.__code__)) for name, function in functions]
     known = {name for one in kind.__mro__ if one not in own for name in vars(one)}
     known |= set(getattr(kind, "custom_methods", ()))
     # One that only mentions itself, as `super().name()` does, is used by nobody.

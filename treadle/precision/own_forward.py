@@ -4,12 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from treadle.data.batches import map_leaves
 from treadle.precision.formats import Precision
-from treadle.precision.sparse import widened
+from treadle.precision.sparse import is_compiled, widened
 
 
 class OwnForward:
@@ -22,18 +23,29 @@ class OwnForward:
             its loss would learn nothing.
         model: The model.
         idle: Whether the trainer's own loop is at work.
+        tell: Called in fp16, once, when the model is called otherwise.
     """
 
-    def __init__(self, precision: Precision, model: nn.Module, idle: Callable[[], bool]) -> None:
-        self._precision, self._model, self._idle = precision, model, idle
+    def __init__(
+        self,
+        precision: Precision,
+        model: nn.Module,
+        idle: Callable[[], bool],
+        tell: Callable[[], None] | None = None,
+    ) -> None:
+        self._precision, self._model, self._idle, self._tell = precision, model, idle, tell
         self._entered: list[AbstractContextManager[Any] | None] = []
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> Self:
-        if self._precision.kind == "bf16":
+        before, after = self._before, self._after
+        if is_compiled(self._model):
+            # Traced, what is entered anew for each call would have the model compiled anew for each.
+            before, after = map(torch.compiler.disable, (before, after))
+        if not self._precision.plain:
             self._handles = [
-                self._model.register_forward_pre_hook(self._before),
-                self._model.register_forward_hook(self._after, always_call=True),
+                self._model.register_forward_pre_hook(before),
+                self._model.register_forward_hook(after, always_call=True),
             ]
         return self
 
@@ -43,7 +55,11 @@ class OwnForward:
         self._handles = []
 
     def _before(self, model: nn.Module, args: Any) -> None:
-        region = None if self._idle() else self._precision.autocast("own")
+        idle = self._idle()
+        if not idle and self._precision.kind == "fp16" and self._tell is not None:
+            tell, self._tell = self._tell, None
+            tell()
+        region = None if idle or self._precision.kind != "bf16" else self._precision.autocast("own")
         self._entered.append(region)
         if region is not None:
             region.__enter__()

@@ -108,6 +108,7 @@ class SparseProducts:
 
     Attributes:
         expected: Whether functions are watched all the time.
+        regions: How many regions under autocast are entered.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -116,6 +117,7 @@ class SparseProducts:
         self._looked_at: set[str] = set()
         self._looks = True
         self.expected = False
+        self.regions = 0
 
     def look_again(self, model: nn.Module, *, compiled: bool = False) -> None:
         """Look out for sparse tensors once more, since an epoch or an evaluation begins.
@@ -175,17 +177,20 @@ class Region(torch.autocast):
 
     def __init__(self, device_type: str, dtype: torch.dtype, products: SparseProducts, kind: str) -> None:
         super().__init__(device_type, dtype=dtype)
+        self._products = products
         self._watching = products.watching() if products.watches(kind) else None
 
     def __enter__(self) -> Self:
         """Turn autocast on."""
         super().__enter__()  # type: ignore[no-untyped-call]
+        self._products.regions += 1
         if self._watching is not None:
             self._watching.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> Any:
         """Turn autocast off, and add an explanation to the error of a sparse product that nobody expected."""
+        self._products.regions -= 1
         if self._watching is not None:
             self._watching.__exit__(*exception)
         elif isinstance(exception[1], NotImplementedError) and "sparse" in str(exception[1]):
