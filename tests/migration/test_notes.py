@@ -56,6 +56,18 @@ def test_imports_inside_functions_and_beside_other_modules_are_changed() -> None
     exec(migration.after, names)  # noqa: S102 - to run it is what the test is for
 
 
+def test_a_name_may_be_imported_from_a_module_of_theirs_that_had_only_imported_it_itself() -> None:
+    migration = migrate_text(
+        "from pytorch_accelerated.trainer import Trainer, TrainerRunConfig, InMemoryRunHistory\n"
+        "import pytorch_accelerated.trainer as trainer\n\n"
+        "print(Trainer, TrainerRunConfig, InMemoryRunHistory, trainer.CallbackHandler, trainer.Unheard)\n"
+    )
+    assert "from treadle.run_config import TrainerRunConfig\n" in migration.after
+    assert "from treadle.events import InMemoryRunHistory\n" in migration.after
+    assert "from treadle.callback import CallbackHandler\n" in migration.after
+    assert [note.text for note in migration.left] == ["pytorch_accelerated.trainer.Unheard has no counterpart"]
+
+
 def test_text_before_an_edit_may_have_any_letters() -> None:
     migration = migrate_text(
         "# Größe, 大きさ\nimport nni.retiarii.nn.pytorch as nn\n\n"

@@ -24,7 +24,7 @@ def migrate(source: Source) -> None:
         {**known.homes, ("accelerate", "notebook_launcher"): Home("treadle.parallel", "notebook_launcher")}
     )
     table.reasons = {**known.reasons, "Accelerator": "arguments of treadle.Trainer, such as precision= and device="}
-    rewriter = Rewriter(source, table, (*ROOTS, "accelerate"))
+    rewriter = Rewriter(source, table, (*ROOTS, "accelerate"), fallback=lambda full: _elsewhere(table, full))
     rewriter.run()
     for node in source.find(ast.FunctionDef):
         if node.name in METHODS and isinstance(source.parent(node), ast.ClassDef):
@@ -34,6 +34,18 @@ def migrate(source: Source) -> None:
             source.replace(node, repr(VARIABLES[node.value]))
     _tell_of_calls(source, rewriter)
     rewriter.finish()
+
+
+def _elsewhere(table: ImportMap, full: str) -> Home | None:
+    """Return where a name is to be had that was imported from a module that had only imported it itself.
+
+    >>> _elsewhere(read_import_map(), "pytorch_accelerated.trainer.TrainerRunConfig")
+    Home(module='treadle.run_config', name='TrainerRunConfig')
+    """
+    module, _, name = full.rpartition(".")
+    homes = [home for (other, known), home in table.homes.items() if known == name and other.startswith(ROOTS)]
+    # Of two rows for one thing, one may go through the package.
+    return homes[0] if module.startswith(ROOTS) and homes else None
 
 
 def _tell_of_calls(source: Source, rewriter: Rewriter) -> None:
