@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.interrupting import make_trainer, samples
-from treadle import _setup
+from treadle import run
 from treadle.callback import TrainerCallback
 from treadle.callbacks import ThroughputMonitor
 from treadle.memory import forget_peak, peak_device_memory
@@ -113,6 +113,6 @@ def test_large_blocks_are_taken_from_what_is_kept_and_go_back_there() -> None:
 
 def test_a_run_on_the_cpu_has_the_host_keep_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[None] = []
-    monkeypatch.setattr(_setup, "keep_host_memory", lambda: asked.append(None))
+    monkeypatch.setattr(run, "keep_host_memory", lambda: asked.append(None))
     make_trainer(None).train(samples(), 1)
     assert asked == [None]

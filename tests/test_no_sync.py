@@ -16,6 +16,8 @@ from tests.guards.no_sync import DEVICES, DeviceReadError, host_counters, no_syn
 from treadle import DEFAULT_CALLBACKS, Phase, Trainer
 from treadle.callback import TrainerCallback
 from treadle.callbacks import GradientNormMonitor, LearningRateMonitor, ModelEmaCallback, ThroughputMonitor
+from treadle.loop import Log
+from treadle.run import Run
 from treadle.schedules import CosineSchedule
 
 NEVER = 10_000
@@ -39,14 +41,21 @@ class GuardedTrainer(Trainer):
             super().update(phase, window)
         self.guarded_updates += self.armed
 
-    def _after_update(self) -> None:
-        with self.guard():
-            super()._after_update()
+    def create_run(self) -> Run:
+        return GuardedRun(self)
 
     def fire(self, event: str, **kwargs: Any) -> None:
         # The one event of an update that is outside of the two methods above, because data is drawn in between.
         with self.guard() if event == "on_update_start" else nullcontext():
             super().fire(event, **kwargs)
+
+
+class GuardedRun(Run):
+    """A run in which what follows an update is guarded, too."""
+
+    def after_update(self) -> None:
+        with self._trainer.guard():
+            super().after_update()
 
 
 class GuardedEvaluator(Trainer):
@@ -196,15 +205,23 @@ def test_the_step_at_which_a_log_is_due_does_read(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_steps_between_two_logs_read_nothing(device: str) -> None:
-    class ReadsAtTheLog(GuardedTrainer):
-        def _log(self) -> None:
-            self.logs.append(self.progress.step)
-            super()._log()
+    class NotedLog(Log):
+        def write(self) -> None:
+            self._trainer.logs.append(self._trainer.progress.step)
+            super().write()
 
-        def _after_update(self) -> None:
-            self.armed = (self.progress.step + 1) % 3 != 0
-            super()._after_update()
-            self.armed = True
+    class DisarmedAtTheLog(GuardedRun):
+        def after_update(self) -> None:
+            self._trainer.armed = (self._trainer.progress.step + 1) % 3 != 0
+            super().after_update()
+            self._trainer.armed = True
+
+    class ReadsAtTheLog(GuardedTrainer):
+        def create_log(self) -> Log:
+            return NotedLog(self)
+
+        def create_run(self) -> Run:
+            return DisarmedAtTheLog(self)
 
     trainer = make(ReadsAtTheLog, device)
     trainer.logs = []

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from treadle.errors import NonFiniteError
 
 if TYPE_CHECKING:
-    from treadle._foundation import Foundation
+    from treadle.trainer import Trainer
 
 
-def fell_back(trainer: "Foundation", bad_loss: str | None) -> bool:
+def fell_back(trainer: "Trainer", bad_loss: str | None) -> bool:
     """Leave fp16 if it will not do, on all processes together; return whether that was done now.
 
     Weights are as they were before the updates that failed. So a loss that is not finite in fp16 is no reason to end
@@ -39,7 +39,7 @@ def fell_back(trainer: "Foundation", bad_loss: str | None) -> bool:
     return True
 
 
-def _overflows(trainer: "Foundation") -> str | None:
+def _overflows(trainer: "Trainer") -> str | None:
     """Return what is wrong with the gradients if no scale of the loss helps, the same on every process."""
     scaler = trainer.precision.scaler
     assert scaler is not None, "only a scaled loss has a scale"

@@ -65,7 +65,7 @@ class ForeignUpdates:
             handle.remove()
         ran_the_trainers_own = self._trainer.progress.step > self._own_updates
         if exception[0] is None and not ran_the_trainers_own:
-            self._trainer._finish_foreign_epoch()
+            self._trainer.this_run.finish_custom_epoch()
             if self._first:
                 self._tell_of_means()
 
@@ -192,7 +192,7 @@ class ForeignRun:
             trainer.this_run.stop.agree()
             self._epoch = (trainer.progress.step, trainer.run_history.current_epoch, self._evaluations())
             self._trains = True
-            trainer._train_epoch(train_dl)
+            trainer.this_run.train_epoch(train_dl)
             trainer.this_run.stop.agree()
         except StopTrainingError as error:
             # In the middle of an epoch, which is not counted.
@@ -211,7 +211,7 @@ class ForeignRun:
             self._begun, self._resumed = True, trainer.this_run.state.restored is not None
             trainer.this_run.state.restore()
             over = self._wish = trainer.this_run.stop.over
-        over = over or (trainer._limit_reached() if self._resumed else None)
+        over = over or (trainer.this_run.limit_reached() if self._resumed else None)
         if over is not None:
             raise StopTrainingError(over)
 
@@ -225,9 +225,9 @@ class ForeignRun:
         trainer, (step, epoch, evaluations) = self._trainer, self._epoch
         self._epoch = None
         evaluated = self._evaluations() > evaluations
-        trainer._schedule_epoch(evaluated)
-        trainer._count_epoch(in_history=trainer.run_history.current_epoch == epoch)
-        trainer._after_epoch(step, evaluated)
+        trainer.this_run.schedule_epoch(evaluated)
+        trainer.this_run.count_epoch(in_history=trainer.run_history.current_epoch == epoch)
+        trainer.this_run.after_epoch(step, evaluated)
 
     def _training_run_end(self) -> None:
         if self._trainer.in_own_run:
@@ -245,8 +245,8 @@ class ForeignRun:
         self._finish_epoch()
         if self._wish is not None:
             trainer.this_run.stop.end_loop(self._wish)
-        trainer.this_run.stop.reason = self._wish or trainer._limit_reached() or "its own _run_training ended"
-        trainer._finish_run_or_say_why()
+        trainer.this_run.stop.reason = self._wish or trainer.this_run.limit_reached() or "its own _run_training ended"
+        trainer.this_run.finish()
 
 
 def guard_evaluation(kind: type["Trainer"]) -> None:

@@ -329,3 +329,23 @@ def _rebuild(original: list[Any] | tuple[Any, ...], items: list[Any]) -> list[An
         return items
     named = hasattr(original, "_fields")
     return type(original)(*items) if named else tuple(items)
+
+
+def values_in(trainer: "Trainer") -> dict[str, int | None]:
+    """Return what the placeholders in a scheduler factory stand for in the run of a trainer."""
+    config, settings = trainer.run_config, trainer.settings
+    assert config is not None
+    assert trainer._train_dataloader is not None
+    updates, epochs = config.num_local_update_steps_per_epoch, settings.num_epochs
+    if epochs is None and settings.max_steps is not None and updates is not None:
+        epochs = math.ceil(settings.max_steps / updates)
+    values = {
+        TrainerPlaceholderValues.NUM_EPOCHS: epochs,
+        TrainerPlaceholderValues.NUM_UPDATE_STEPS_PER_EPOCH: updates,
+        TrainerPlaceholderValues.PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH: updates,
+        TrainerPlaceholderValues.TRAIN_DATALOADER_LEN: trainer._train_dataloader.length,
+        TrainerPlaceholderValues.EVAL_DATALOADER_LEN: (
+            None if trainer._eval_dataloader is None else trainer._eval_dataloader.length
+        ),
+    }
+    return {placeholder.name: value for placeholder, value in values.items()}

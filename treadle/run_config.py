@@ -1,9 +1,12 @@
 """What a run resolved its settings to."""
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
 
 DECIDED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", "mixed_precision", "num_processes")
 """What is settled when the trainer is built, and cannot be changed by a config."""
@@ -96,3 +99,66 @@ def checked_config(config: Any, own: TrainerRunConfig) -> TrainerRunConfig:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
+
+
+def resolved_config(
+    trainer: "Trainer",
+    num_epochs: int | None,
+    gradient_accumulation_steps: int,
+    max_num_train_steps: int | None,
+    gradient_clip_value: float | None,
+) -> TrainerRunConfig:
+    """Return the settings of a trainer's run, resolved.
+
+    Args:
+        trainer: Whose run it is.
+        num_epochs: Its epochs; None if only its steps are limited.
+        gradient_accumulation_steps: Micro-batches in one update.
+        max_num_train_steps: The most updates; None if only its epochs are limited.
+        gradient_clip_value: The bound of every element of the gradient.
+    """
+    settings, size, accumulation = trainer._settings, trainer.parallel.data_size, gradient_accumulation_steps
+    train_size = None if trainer._train_dataloader is None else trainer._train_dataloader.batch_size
+    eval_size = None if trainer._eval_dataloader is None else trainer._eval_dataloader.batch_size
+    updates, scheduled, limit = trainer.planned_updates(num_epochs, max_num_train_steps, accumulation)
+    return TrainerRunConfig(
+        num_epochs=num_epochs,
+        train_per_device_batch_size=train_size,
+        train_dl_kwargs=trainer._train_dl_kwargs,
+        eval_per_device_batch_size=eval_size,
+        eval_dl_kwargs=trainer._eval_dl_kwargs,
+        gradient_accumulation_steps=accumulation,
+        gradient_clip_value=gradient_clip_value,
+        clip_norm=None if settings is None else settings.clip_norm,
+        train_total_batch_size=None if train_size is None else train_size * size * accumulation,
+        eval_total_batch_size=None if eval_size is None else eval_size * size,
+        num_update_steps_per_epoch=updates,
+        num_local_update_steps_per_epoch=scheduled,
+        max_num_train_steps=limit,
+        is_local_process_zero=trainer.processes.is_local_main,
+        is_world_process_zero=trainer.processes.is_main,
+        is_distributed=trainer.processes.distributed,
+        mixed_precision=trainer.precision.kind,
+        num_processes=trainer.processes.size,
+        parallel=trainer.parallel.describe(),
+        device=str(trainer.device),
+        seed=trainer.seed,
+        loss_reduction=trainer.loss_reduction,
+        on_nonfinite=trainer.on_nonfinite,
+        microbatch=trainer.microbatch,
+        deterministic=trainer.deterministic,
+        matmul_precision=trainer.single_precision.matmul,
+        convolution_precision=trainer.single_precision.convolution,
+        loss_scaling=asdict(trainer.precision.loss_scaling) if trainer.precision.initial == "fp16" else None,
+        activation_checkpointing=list(trainer.activation_checkpointing.patterns) or None,
+        offload_optimizer=trainer.offload_optimizer,
+        execution=trainer.execution
+        if isinstance(trainer.execution, str)
+        else getattr(trainer.execution, "__name__", repr(trainer.execution)),
+        compile=None if trainer.compile is None else trainer.compile.describe(),
+        eval_every=None if settings is None or trainer.eval_dataset is None else str(settings.eval_every),
+        log_every="" if settings is None else str(settings.log_every),
+        save_every=None if settings is None or settings.save_every is None else str(settings.save_every),
+        run_dir=None if trainer.run_dir is None else str(trainer.run_dir),
+        lr_scaling=None if settings is None or settings.lr_scaling.rule == "none" else asdict(settings.lr_scaling),
+    )

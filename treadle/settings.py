@@ -1,17 +1,24 @@
-"""The arguments of `Trainer.train`, checked together before anything is built."""
+"""The arguments of a trainer and of `Trainer.train`, checked together before anything is built."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.errors import ConfigError
+from treadle.gradients import REDUCTIONS
 from treadle.lr_scaling import LRScaling
 from treadle.progress import Cadence
 from treadle.run_config import TrainerRunConfig
 
 Interval = Literal["step", "epoch"]
+ON_NONFINITE = ("raise", "skip", "rollback")
+MICROBATCH = ("fixed", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +101,46 @@ def one_limit(max_num_train_steps: int | None, max_steps: int | None) -> int | N
             f"max_steps={max_steps} and max_num_train_steps={max_num_train_steps} differ; pass one of them"
         )
     return max_steps if max_steps is not None else max_num_train_steps
+
+
+def check_choices(
+    on_nonfinite: str, max_rollbacks: int, microbatch: str, loss_reduction: str, seed: Any, deterministic: Any
+) -> None:
+    """Refuse arguments of a trainer that are none of those there are.
+
+    Raises:
+        ConfigError: One of them is not.
+    """
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, Integral)):
+        raise ConfigError(f"seed={seed!r} must be a whole number, or None to seed nothing")
+    if not isinstance(deterministic, bool):
+        raise ConfigError(f"deterministic={deterministic!r} must be True or False")
+    if on_nonfinite not in ON_NONFINITE:
+        raise ConfigError(f"on_nonfinite={on_nonfinite!r} is unknown; use one of {ON_NONFINITE}")
+    if type(max_rollbacks) is not int or max_rollbacks < 0:
+        raise ConfigError(f"max_rollbacks={max_rollbacks!r} must be a whole number from 0")
+    if microbatch not in MICROBATCH:
+        raise ConfigError(f"microbatch={microbatch!r} is unknown; use one of {MICROBATCH}")
+    if loss_reduction not in REDUCTIONS:
+        raise ConfigError(f"loss_reduction={loss_reduction!r} is unknown; use 'mean' or 'sum'")
+
+
+def check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any) -> None:
+    """Refuse a model, a loss, optimizers or callbacks that cannot be these.
+
+    Raises:
+        ConfigError: One of them cannot.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(loss_func, type) and issubclass(loss_func, nn.Module):
+        name = loss_func.__name__
+        raise ConfigError(f"loss_func is the class {name}; pass an instance: loss_func={name}()")
+    if loss_func is not None and not callable(loss_func):
+        raise ConfigError(f"loss_func is a {type(loss_func).__name__}; pass a callable of (outputs, targets), or None")
+    several = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
+    for one in several:
+        if one is not None and not isinstance(one, Optimizer):
+            raise ConfigError(f"optimizer is a {type(one).__name__}; pass a torch.optim.Optimizer, or a dict of them")
+    if callbacks is None or isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
+        raise ConfigError(f"callbacks={callbacks!r}; pass a sequence of callbacks, or () for none")

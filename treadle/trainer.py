@@ -1,43 +1,127 @@
-"""The training loop, with verbs to override and events to listen to."""
+"""The trainer: what was built once, the loop, and the verbs to override."""
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from treadle._updating import Updating
-from treadle.data import Batch, RunPass, Stream
-from treadle.data.loaders import DEFAULT_SIZE, chosen_size
+from treadle.accelerator import AcceleratorFacade
+from treadle.activation_checkpointing import ActivationCheckpointing
+from treadle.callback import EVENTS, CallbackHandler
+from treadle.callbacks import DEFAULT_CALLBACKS
+from treadle.callbacks.limit_batches import active_limit
+from treadle.checkpoint import Policy, Tracked, write_file
+from treadle.checkpoint.checkpointer import RunCheckpointer
+from treadle.checkpoint.importing import import_weights, weights_in
+from treadle.checkpoint.kinds import read_checkpoint, read_training_state
+from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
+from treadle.checkpoint.run_state import RunState, state_file
+from treadle.checkpoint.suffixes import format_of
+from treadle.checkpoint.tracked import telling_misfit
+from treadle.data import Batch, Stream
+from treadle.data.loaders import (
+    DEFAULT_SIZE,
+    chosen_size,
+    loader_arguments,
+    needs_no_workers,
+    refuse_idle_collate,
+)
+from treadle.data.streams import Streams
 from treadle.determinism import Deterministic
 from treadle.direct_step import check_closures
-from treadle.errors import ConfigError, DataError, NonFiniteError, StopTrainingError
-from treadle.foreign import ForeignRun, ForeignUpdates, guard_evaluation, guard_updates, own_updates
-from treadle.handed_loader import training_on
+from treadle.errors import CheckpointError, ConfigError, DataError, StopTrainingError
+from treadle.events import InMemoryRunHistory, LossTracker, RunHistory
+from treadle.execution import (
+    Compile,
+    CompiledVerbs,
+    CudaGraphs,
+    Execution,
+    GraphExecution,
+    Recorder,
+    check_execution,
+    prefer_fused,
+)
+from treadle.execution.fused import state_to_weights
+from treadle.foreign import ForeignRun, guard_evaluation, guard_updates, own_updates
+from treadle.gradients import forget_gradients
+from treadle.handed_loader import HandedLoader, training_on
+from treadle.loop import Due, Log, Updater
+from treadle.loop.cadence import AGREEMENT_STEPS
+from treadle.loss_items import count_targets
+from treadle.losses import default_loss, model_inputs, targets_of
 from treadle.lr_scaling import LRScaling
-from treadle.nonfinite import REMEDY, RollBack
-from treadle.parallel.choosing import check_trainer
-from treadle.parallel.failing import failing_together
+from treadle.metrics import EvaluationMetrics
+from treadle.nonfinite import RollBack
+from treadle.offload import check_offload
+from treadle.optimizer_state import OptimizerState
+from treadle.parallel import GradientAverager, GradientExchange, Plan, Processes
+from treadle.parallel.choosing import check_trainer, strategy_for
+from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
-from treadle.precision import ScaledPasses, ScaledSteps
-from treadle.progress import AFTER_EPOCH, AFTER_STEP, Cadence
-from treadle.result import TrainResult, find_best
+from treadle.placeholders import replace_placeholders, values_in
+from treadle.precision import LossScaling, Precision, SinglePrecision
+from treadle.progress import AFTER_STEP, Cadence, Progress
+from treadle.result import TrainResult
+from treadle.run import Run
+from treadle.run_config import TrainerRunConfig, resolved_config
 from treadle.run_lock import occupied
+from treadle.run_place import place_of
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
-from treadle.settings import Interval, RunSettings, one_limit
+from treadle.schedules.factory import require_scheduler
+from treadle.settings import Interval, RunSettings, check_choices, check_parts, one_limit
 from treadle.verbs import check_trainer_class
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
-class Trainer(Updating):
+class Trainer:
     """Trains a model; subclass it and override a verb, or add a callback.
 
-    The arguments are those of `Foundation`. Verbs that begin with *create* or *calculate* return a value, all
-    others change the trainer.
+    It holds what was built, and nothing of a single run: that is in `this_run`. Verbs that begin with *create* or
+    *calculate* return a value, all others change the trainer.
+
+    Args:
+        model: The module to train.
+        loss_func: Called as `loss_func(outputs, targets)`; None if the model returns its own loss, or if both
+            loss verbs are overridden.
+        optimizer: What updates the weights, or several by name for a trainer with phases; None is enough to
+            evaluate.
+        callbacks: Instances or classes, called in this order.
+        run_history: Where metrics of epochs are kept; by default in memory.
+        metrics: Torchmetrics by name, kept during evaluations.
+        seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
+            of the data then follows torch's generator at that moment.
+        run_dir: The folder of the run; None writes nothing.
+        precision: The format of forward and backward passes: "fp32", "bf16", "fp16", or "auto", which is bf16 on CUDA
+            devices that have units for it and fp32 elsewhere.
+        loss_scaling: How the loss is scaled in fp16, and what happens when that does not help.
+        matmul_precision: How products of fp32 matrices are rounded during the run: "highest", "high" (TF32) or
+            "medium"; None leaves torch as it is.
+        convolution_precision: The same for convolutions: "highest" or "high" (TF32).
+        loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its samples.
+        device: Where to train; by default the GPU of this process if there is one.
+        checkpoints: Which checkpoints of the run folder are kept, and how they are written.
+        on_nonfinite: What happens when a loss or gradient is nan or infinite: "raise" ends the run and names the
+            step; "skip" leaves that update out; "rollback" returns to the last checkpoint and skips its data.
+        max_rollbacks: How often a run may roll back before it gives up.
+        deterministic: Whether torch must give the same bits each time, and fail where it cannot.
+        execution: How a step is carried out: "eager" line by line, "compile" with `torch.compile`, "graph" recorded
+            on the CUDA device and replayed, "auto" recorded where it can be and line by line elsewhere; or what
+            makes an `Execution` of one's own for a trainer.
+        compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
+        microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
+        activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
+            in the backward pass instead of being kept.
+        offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
+        timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
+        parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model.
 
     >>> import torch
     >>> from torch import nn, optim
@@ -48,11 +132,127 @@ class Trainer(Updating):
     4
     """
 
+    _train_dataloader = HandedLoader(evaluation=False)
+    _eval_dataloader = HandedLoader(evaluation=True)
+    custom_methods: frozenset[str] = frozenset()
+    """Methods of a subclass's own whose names are near those of the trainer's, and that others call."""
+    _pad_uneven_eval_batches = False
+    """A name of pytorch-accelerated's: here an evaluation counts every sample once, and pads nothing."""
+    ITEMS_REMEDY = (
+        'return "num_items_in_batch" beside "loss": the sum of the weights of the targets that are not ignored, '
+        "which treadle.loss_items.items_in(loss_func, targets) gives"
+    )
+    """What to do where a loss is a mean over something else than samples and does not say so."""
+    how_to_resume = "start the same command to go on"
+    """What a run that was asked to leave says after where it is saved."""
+    leaves_by_itself = True
+    """Whether `train` leaves where a signal came at its end; a door that has more to do then leaves after that."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_trainer_class(cls, Trainer)
         guard_evaluation(cls)
         guard_updates(cls)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_func: Any,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None,
+        callbacks: Iterable[Any] = DEFAULT_CALLBACKS,
+        run_history: RunHistory | None = None,
+        *,
+        metrics: Any = None,
+        seed: int | None = None,
+        run_dir: str | Path | None = None,
+        precision: str = "fp32",
+        loss_scaling: LossScaling | None = None,
+        matmul_precision: str | None = None,
+        convolution_precision: str | None = None,
+        loss_reduction: str = "mean",
+        device: torch.device | str | None = None,
+        checkpoints: Policy | None = None,
+        on_nonfinite: str = "raise",
+        max_rollbacks: int = 3,
+        deterministic: bool = False,
+        microbatch: str = "fixed",
+        execution: str | Callable[["Trainer"], Execution] = "eager",
+        compile: bool | str | Compile = False,
+        activation_checkpointing: Sequence[str] | None = None,
+        offload_optimizer: bool = False,
+        timeout: float | None = None,
+        parallel: Plan | Strategy | str = "auto",
+    ) -> None:
+        check_choices(on_nonfinite, max_rollbacks, microbatch, loss_reduction, seed, deterministic)
+        check_parts(model, loss_func, optimizer, callbacks)
+        self.model = model
+        self.loss_func = loss_func
+        self.optimizer: Any = optimizer
+        self.seed = seed
+        self.run_dir = None if run_dir is None else place_of(Path(run_dir))
+        self.loss_reduction = loss_reduction
+        self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
+        self.on_nonfinite = on_nonfinite
+        self.max_rollbacks = max_rollbacks
+        self.deterministic = deterministic
+        self.microbatch = microbatch
+        self.execution = execution
+        self.compile = Compile.of(compile or execution == "compile")
+        self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
+        self.exchange = GradientExchange(self.processes, self)
+        check_execution(execution, self.processes.device, self.compile)
+        agree = self.processes.make_largest if self.processes.distributed else None
+        self.precision = Precision(precision, self.processes.device, loss_scaling, agree)
+        self.parallel = strategy_for(parallel, self.processes)
+        self.precision.agree_on_overflow = agree if self.parallel.spreads else None
+        self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
+        self.activation_checkpointing = ActivationCheckpointing(model, activation_checkpointing or ())
+        self.offload_optimizer = offload_optimizer
+        check_offload(offload_optimizer, self.optimizers().values(), execution)
+        self.progress = Progress()
+        self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
+        self.callback_handler = CallbackHandler(callbacks)
+        self.callback_handler.on_stop = lambda error: self.this_run.stop.take(error)
+        self.max_batches_per_epoch: int | None = active_limit()
+        self._accelerator = AcceleratorFacade(self)
+        self._loss_tracker = LossTracker(self.progress)
+        self._metrics = EvaluationMetrics(metrics)
+        self.tracked = Tracked()
+        self._forget_runs()
+        self.this_run = self.create_run()
+        self.fire("on_init_end")
+        self.check_plan()
+
+    def _forget_runs(self) -> None:
+        """Have everything that a run fills in as it is where none has begun."""
+        self.train_dataset: Any = None
+        self.eval_dataset: Any = None
+        self.collate_fn: Any = None
+        self.create_scheduler_fn: Any = None
+        self.scheduler: Any = None
+        self.run_config: TrainerRunConfig | None = None
+        self.recording = self.in_own_loop = self.in_own_run = self.in_own_update = False
+        self.track_gradient_norm = False
+        self.gradient_norm: Tensor | None = None
+        self.update_applied: Tensor | None = None
+        self._settings: RunSettings | None = None
+        self._train_dataloader = self._eval_dataloader = None
+        self.prepares_data = False
+        self._train_dl_kwargs: dict[str, Any] | None = None
+        self._eval_dl_kwargs: dict[str, Any] | None = None
+        self.scheduled_by_step = True
+        self.rate_factor = 1.0
+        # What carries updates out, or leaves them out.
+        self._optimizers: list[Optimizer] = []
+        self._verbs: CompiledVerbs | None = None
+
+    def check_plan(self) -> None:
+        """Refuse what the plan cannot do, before anything runs."""
+        check_trainer(self, Trainer)
+        if not self.has_custom_loop:
+            check_closures(self, Trainer)
+
+    # Training -----------------------------------------------------------------------------------------------
 
     def train(
         self,
@@ -135,12 +335,15 @@ class Trainer(Updating):
         self._check_can_train(save_every, resume)
         self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
         self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
-        self._set_up_run(train_dataloader_kwargs, eval_dataloader_kwargs, reset_run_history and resume_from is None)
+        if reset_run_history and resume_from is None:
+            self.run_history.reset()
+        run = self.this_run = self.create_run()
+        run.prepare(train_dataloader_kwargs, eval_dataloader_kwargs)
         exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
-        alone = occupied(self.run_dir, self.processes, lambda: not self.this_run.stop.pauses)
-        signals = self.this_run.stop.heeding_signals(can_save=self.run_dir is not None)
-        with alone, self.storage, signals, exactly, self.single_precision, self._saving_memory():
-            result = self._run()
+        alone = occupied(self.run_dir, self.processes, lambda: not run.stop.pauses)
+        signals = run.stop.heeding_signals(can_save=self.run_dir is not None)
+        with alone, self.storage, signals, exactly, self.single_precision, run.saving_memory():
+            result = self.carry_out()
         if self.leaves_by_itself:
             self.leave_after_end()
         return result
@@ -155,60 +358,51 @@ class Trainer(Updating):
         if self.optimizer is None:
             raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
 
-    def _check_plan(self) -> None:
-        check_trainer(self, Trainer)
-        if not self._loop_is_foreign():
-            check_closures(self, Trainer)
-
-    # The run ----------------------------------------------------------------------------------------------
-
-    def _run(self) -> TrainResult:
-        """Open the run that is set up, run it, and close it however it ends."""
-        alike = failing_together(self.processes, self.run_dir)
-        with self._closing_run(), alike, self.exchange.outside_of_epochs():
-            self._open_run()
-            self.this_run.state.restore(partly=True)
+    def carry_out(self) -> TrainResult:
+        """Open the run that is prepared, run it, and close it however it ends."""
+        run = self.this_run
+        with run.opened():
             if type(self)._run_training is Trainer._run_training:
                 with own_updates(self):
                     self._run_training()
             else:
                 with self.callback_handler.session(None, self), ForeignRun(self), own_updates(self):
                     self._run_training()
-        return self._result(self.this_run.stop.reason)
+        return run.result()
 
     def _run_training(self) -> None:
         """Run the epochs, with the verbs and events that go before and after them."""
+        run, stop = self.this_run, self.this_run.stop
         self.in_own_run = True
         self.training_run_start()
         with self.callback_handler.session("on_training_run_start", self):
-            self.this_run.state.restore()
-            stop = self.this_run.stop
+            run.state.restore()
             stop.reason = self._run_epochs() if stop.over is None else self._stay_stopped(stop.over)
-            self._finish_run_or_say_why()
+            run.finish()
             self.training_run_end()
             self.fire("on_training_run_end")
         self.in_own_run = False
 
-    def _finish_run_or_say_why(self) -> None:
-        try:
-            self._finish_run(stopped=self.this_run.stop.stopped)
-        except RollBack as request:
-            # The run is over, and there is nothing left to go on with.
-            raise NonFiniteError(f"{request}, at the end of the run; {REMEDY}") from None
+    def _stay_stopped(self, reason: str) -> str:
+        """Say that the run was over when it was started, and why; return that."""
+        self.this_run.stop.stopped = True
+        self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
+        return reason
 
     def _run_epochs(self) -> str:
-        stop = self.this_run.stop
+        """Run epochs until a limit is reached or somebody wants to stop; return why."""
+        run, stop = self.this_run, self.this_run.stop
         stop.looping, stop.stopped = True, False
-        self._tell_of_untracked()
+        run.tell_of_untracked()
         try:
-            if self.progress.mid_epoch and self._limit_reached():
+            if self.progress.mid_epoch and run.limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
-                self._run_epoch()
-            while (reason := self._limit_reached()) is None:
+                run.epoch()
+            while (reason := run.limit_reached()) is None:
                 try:
-                    self._run_epoch()
+                    run.epoch()
                 except RollBack as request:
-                    self.this_run.checkpointer.roll_back(request)
+                    run.checkpointer.roll_back(request)
         except StopTrainingError as error:
             reason = str(error) or "a callback asked to stop"
             stop.end_loop(reason)
@@ -217,161 +411,42 @@ class Trainer(Updating):
         stop.looping = False
         return reason
 
-    def _limit_reached(self) -> str | None:
-        """Return why the run is over, None while it is not."""
-        epochs, steps = self.settings.num_epochs, self.settings.max_steps
-        if epochs is not None and self.progress.epoch >= epochs:
-            return f"all {epochs} epochs are done"
-        if steps is not None and self.progress.step >= steps:
-            return f"all {steps} steps are done"
-        return None
-
-    def _run_epoch(self) -> None:
-        """Train one epoch, evaluate if it is time, and count the epoch."""
-        before = self.progress.step
-        left = self.progress.evaluation == AFTER_EPOCH
-        if left:
-            # The run was saved inside the evaluation of this epoch: that is what is left of it.
-            self._note_start()
-        else:
-            self._train_epoch()
-        self.this_run.stop.agree()
-        evaluated = self._eval_dataloader is not None and (
-            left or self.this_run.due.evaluates_after(self.progress.epoch + 1, (before, self.progress.step))
-        )
-        if evaluated:
-            self.this_run.evaluator.evaluate_run(AFTER_EPOCH)
-            self.this_run.stop.agree()
-        self._schedule_epoch(evaluated)
-        try:
-            with self.this_run.stop.together():
-                self.training_run_epoch_end()
-            self.fire("on_training_run_epoch_end")
-        finally:
-            # Counted even if a callback stops the run here: nothing of this epoch is left to do.
-            self._count_epoch()
-        self.this_run.stop.agree()
-        self._after_epoch(before, evaluated)
-
-    def _train_epoch(self, train_dl: Any = None) -> None:
-        """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
-        self.in_own_loop = False
-        self.this_run.due.begin_epoch()
-        if self._loop_is_foreign():
-            self.this_run.execution.begin_custom_loop()
-        scaled_steps = ScaledSteps(self.precision, self._optimizers)
-        scaled_passes = ScaledPasses(
-            self.precision,
-            self.model,
-            self._optimizers,
-            phase=lambda: self.this_run.updater.phase,
-            recording=lambda: self.recording,
-        )
-        foreign = ForeignUpdates(self) if self._loop_is_foreign() else NO_CONTEXT
-        with self.exchange, scaled_steps, scaled_passes, foreign:
-            data = self._train_dataloader if train_dl is None else train_dl
-            # A loop of the user's draws what the run does; anybody else goes through the data beside it.
-            handed = RunPass(data) if self._loop_is_foreign() and isinstance(data, Stream) else data
-            type(self)._run_train_epoch(self, handed)
-        if not self.progress.mid_epoch and not self._loop_is_foreign():
-            raise DataError(
-                f"epoch {self.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
-                "epoch only, so pass something that can be iterated again"
-            )
-
-    def _count_epoch(self, *, in_history: bool = True) -> None:
-        """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
-        if not self.this_run.epoch_is_cut:
-            self.progress.finish_epoch()
-            if in_history:
-                self.run_history._increment_epoch()
-
-    def _after_epoch(self, step_before: int, evaluated: bool) -> None:
-        """Save and leave, if it is time."""
-        if not self.this_run.epoch_is_cut:
-            self._save_after_epoch(step_before, evaluated)
-        self.leave_if_asked()
-
-    def _schedule_epoch(self, evaluated: bool) -> None:
-        """Move a schedule by epochs on."""
-        if self.scheduler is not None and not self.scheduled_by_step and not self.this_run.epoch_is_cut:
-            self._step_by_epoch(evaluated or self._eval_dataloader is None)
-
-    def _step_by_epoch(self, reported: bool) -> None:
-        """Move a schedule by epochs on; one that a metric drives waits for an epoch that reported it."""
-        metric = self.settings.metric_of(self.scheduler, evaluates=self._eval_dataloader is not None)
-        if metric is None or reported or metric == "train_loss_epoch":
-            self.scheduler_step()
-
-    def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
-        """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
-        due = self.this_run.due.saves_after(self.progress.epoch, (step_before, self.progress.step))
-        best = self.this_run.checkpointer.improved(evaluated=evaluated)
-        if due or best:
-            self.this_run.checkpointer.save(best=best)
-
-    def _loop_is_foreign(self) -> bool:
+    @property
+    def has_custom_loop(self) -> bool:
+        """Whether the loop of an epoch is the user's own."""
         return type(self)._run_train_epoch is not Trainer._run_train_epoch
 
     def _run_train_epoch(self, train_dl: Any) -> bool | None:
         """Train one epoch: every phase, every window, one update each; return whether all steps of the run are made."""
+        run, progress = self.this_run, self.progress
         with training_on(self, train_dl):
             self.in_own_loop = True
-            self._begin_epoch()
-            if self.progress.evaluation == AFTER_STEP:
+            run.begin_epoch()
+            if progress.evaluation == AFTER_STEP:
                 # The run was saved inside the evaluation after its last step.
-                self.this_run.evaluator.evaluate_run(AFTER_STEP)
-                keeper = self.this_run.checkpointer
-                keeper.save(best=keeper.improved(evaluated=True))
-            done = self.progress.visit
-            for visit, phase in enumerate(self.phases(self.progress.epoch)):
+                run.evaluator.evaluate_run(AFTER_STEP)
+                run.checkpointer.save(best=run.checkpointer.improved(evaluated=True))
+            done = progress.visit
+            for visit, phase in enumerate(self.phases(progress.epoch)):
                 if visit < done:
                     continue
-                self.this_run.streams.replay(replaying=False)
-                for window in self._windows(phase):
-                    self.this_run.updater.attempt(phase, window)
-                    self._after_update()
-                if self._limit_reached():
+                run.streams.replay(replaying=False)
+                for window in run.windows(phase):
+                    run.updater.attempt(phase, window)
+                    run.after_update()
+                if run.limit_reached():
                     break
-                self.progress.finish_visit()
-            self._note_cut()
+                progress.finish_visit()
+            run.note_cut()
             self.parallel.share_buffers(self.model)
-            with self.this_run.stop.together():
+            with run.stop.together():
                 self.train_epoch_end()
-            if self.this_run.due.logs_after(self.progress.epoch + 1):
-                self.this_run.log.write()
+            if run.due.logs_after(progress.epoch + 1):
+                run.log.write()
             self._add_epoch_loss_to_run_history()
             self.fire("on_train_epoch_end")
         self.in_own_loop = False
-        return self.progress.step >= self.this_run.due.last_step
-
-    def _note_cut(self) -> None:
-        """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
-        run, stream = self.this_run, self._train_dataloader
-        run.epoch_is_cut = self.progress.step >= run.due.last_step and stream is not None and stream.has_next()
-        if run.epoch_is_cut:
-            run.checkpointer.save(finished=True)
-
-    def _begin_epoch(self) -> None:
-        self.this_run.epoch_is_cut = False
-        resumed = self.progress.mid_epoch
-        self.this_run.streams.begin()
-        with self.this_run.stop.together():
-            self.train_epoch_start()
-        self.fire("on_train_epoch_start")
-        self.this_run.evaluator.look_for_sparse()
-        self.this_run.shared_loss.begin_epoch()
-        self.this_run.execution.begin_epoch(self.this_run.shared_loss.learning())
-        if resumed:
-            self.this_run.state.restore()
-            self.this_run.streams.replay(replaying=True)
-        self._note_start()
-        self.track_gradient_norm = self.track_gradient_norm or self.on_nonfinite == "rollback"
-        self.this_run.updater.clips = self.track_gradient_norm or self._clipping_is_asked_for()
-
-    def _clipping_is_asked_for(self) -> bool:
-        bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
-        return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
+        return progress.step >= run.due.last_step
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the phases of an epoch, in order; override it to alternate losses, data or optimizers.
@@ -393,63 +468,31 @@ class Trainer(Updating):
             accumulation=self.settings.accumulation,
         )
 
-    def _windows(self, phase: Phase) -> Iterator[list[Batch]]:
-        """Draw the micro-batches of one update after the other, until the phase or the run is over."""
-        stream, progress = phase.stream, self.progress
-        while phase.steps is None or progress.visit_step < phase.steps:
-            if progress.step >= self.this_run.due.last_step or not (phase.reuse or stream.has_next()):
-                return
-            if self.callback_handler.table["on_update_start"]:
-                self.fire("on_update_start")
-            if not phase.draws:
-                yield []
-                continue
-            if phase.reuse:
-                window = stream.last_window()
-            else:
-                window = self.this_run.execution.draw(phase)
-            if not window:
-                return
-            yield window
+    @property
+    def clips(self) -> bool:
+        """Whether the gradients of this run are to be bounded."""
+        bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
+        return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
 
-    def _after_update(self) -> None:
-        """Count the update, then do whatever is due at this step."""
-        self.progress.count_update(self.this_run.updater.samples)
-        step = self.progress.step
-        if self.callback_handler.table["on_update_end"]:
-            self._fire_update_end()
-        if step >= self.this_run.due.next_step:
-            self._do_what_is_due(step)
-        if self.this_run.stop.is_requested and not self.processes.distributed:
-            self.this_run.stop.agree()
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the limit of steps ended the epoch under way before its data did."""
+        return self.this_run.epoch_is_cut
 
-    def _do_what_is_due(self, step: int) -> None:
-        """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
-        due = self.this_run.due.after_step(step)
-        self.this_run.checkpointer.check()
-        best = False
-        if due.log:
-            self.this_run.log.write()
-        if due.evaluate:
-            self.this_run.evaluator.evaluate_run(AFTER_STEP)
-            best = self.this_run.checkpointer.improved(evaluated=True)
-        if best or due.save:
-            self.this_run.checkpointer.save(best=best)
-        if due.leave:
-            self.leave_if_asked()
-        if due.agree:
-            self.this_run.stop.agree()
+    def afterwards(self, action: Callable[[], object]) -> None:
+        """Have `action` called once the files of this run are complete and closed, however the run ends."""
+        self.this_run.checkpointer.afterwards(action)
 
-    def _finish_foreign_epoch(self) -> None:
-        """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
-        rounded = self.this_run.due.note_custom_loop()
-        if rounded is not None:
-            self.print(rounded)
-        self.progress.samples += self.this_run.streams.take_samples()
-        recorded = len(self.run_history.get_metric_values("train_loss_epoch"))
-        self.this_run.log.write()
-        if recorded < self.run_history.current_epoch:
-            self._add_epoch_loss_to_run_history()
+    def leave_after_end(self) -> None:
+        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            PreemptedExit: It was SIGTERM or SIGUSR1.
+        """
+        self.this_run.stop.leave_after_end(
+            f"the run in {self.run_dir} had come to its end, at step {self.progress.step}"
+        )
 
     # Verbs to override ------------------------------------------------------------------------------------
 
@@ -469,21 +512,615 @@ class Trainer(Updating):
     def training_run_end(self) -> None:
         """Called when the run is over, stopped runs included."""
 
-    # Records ----------------------------------------------------------------------------------------------
+    # An update ----------------------------------------------------------------------------------------------
 
-    def _result(self, reason: str) -> TrainResult:
-        names = sorted(self.run_history.get_metric_names())
-        history = {name: self.run_history.get_metric_values(name) for name in names}
-        watched = [callback for callback in self.callback_handler if hasattr(callback, "watch_metric")]
-        name, greater = "eval_loss_epoch" if "eval_loss_epoch" in history else "train_loss_epoch", False
-        if watched:
-            name, greater = watched[0].watch_metric, watched[0].greater_is_better
-        return TrainResult(
-            history=history,
-            best=find_best(name, history.get(name, []), greater_is_better=greater),
-            stop_reason=reason,
-            epochs=self.progress.epoch,
-            steps=self.progress.step,
-            run_dir=self.run_dir,
-            unsaved=self.this_run.checkpointer.unsaved,
+    def update(self, phase: Phase, window: list[Batch]) -> None:
+        """Make one update from the micro-batches in `window`."""
+        self.calculate_gradients(phase, window)
+        self.apply_gradients(phase)
+
+    def calculate_gradients(self, phase: Phase, window: list[Batch]) -> None:
+        """Accumulate the gradient of `window`; the host never waits for the device."""
+        self.this_run.updater.calculate(phase, window)
+
+    def apply_gradients(self, phase: Phase) -> None:
+        """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
+        self.this_run.updater.apply(phase)
+
+    def normalise_gradients(self, phase: Phase) -> None:
+        """Make the gradient that of one batch with all samples of the window, over all ranks."""
+        self.this_run.updater.normalise(phase)
+
+    def _clip_gradients(self) -> None:
+        """Bound the gradient of the update, once, over all parameters of its optimizer."""
+        self.this_run.updater.clip(self.settings.clip_norm, self.settings.clip_value)
+
+    def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return the loss of one micro-batch.
+
+        Returns:
+            A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
+            is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
+        """
+        output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        return count_targets(output, self.loss_func, batch) if self.this_run.updater.scale.pending else output
+
+    def backward_step(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
+        self.add_gradient(loss)
+
+    def add_gradient(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, scaled where the precision wants it, to those of what learns now."""
+        if self.precision.scaler is not None:
+            loss = self.precision.scale(loss)
+        phase = self.this_run.updater.phase
+        inputs = None if phase is None else phase.parameters
+        if inputs is not None and self.this_run.shared_loss.module is not None:
+            # What the losses of the window are means over is collected there too.
+            inputs = [*inputs, self.this_run.shared_loss.weight]
+        if self.precision.products.expected and not self.precision.plain:
+            self.precision.products.backward(loss, inputs)
+            return
+        loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+
+    def complete_gradients(self, optimizer: Optimizer, parameters: Iterable[Any]) -> None:
+        """Make the gradients of `parameters` those that `optimizer` will step by, so that they can be clipped.
+
+        In a loop of the user's that is their mean over the processes, which is taken once more when it steps.
+        """
+        if not self.in_own_loop:
+            GradientAverager(self.processes).average(parameters)
+        self.precision.unscale(optimizer)
+
+    def _perform_forward_and_backward_passes(self, batch: Batch, step: int) -> None:
+        """Add the gradient of one micro-batch, for loops of the user's; `step` is its number in the epoch, from 0.
+
+        The loss is divided by the micro-batches of its update, of which the last of an epoch may have fewer.
+        """
+        output = self.calculate_train_batch_loss(batch)
+        parts, length = self.settings.accumulation, getattr(self._train_dataloader, "length", None)
+        if length is not None:
+            parts = min(parts, length - step // parts * parts)
+        self._update_loss_tracker(output["loss"], output["batch_size"])
+        self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+        self.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
+
+    def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
+        """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
+        self._loss_tracker.update(loss, batch_size)
+
+    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
+        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
+        total, count = self.processes.reduce([self._loss_tracker.total_loss, self._loss_tracker.running_count])
+        if count:
+            self.run_history.update_metric(metric_name, total / count)
+        elif metric_name != "train_loss_epoch":
+            raise DataError(
+                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
+            )
+
+    def optimizer_step(self) -> None:
+        """Update the weights."""
+        self.this_run.updater.step()
+
+    def scheduler_step(self) -> None:
+        """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
+        phase = self.this_run.updater.phase
+        scheduler = self.scheduler if phase is None or not self.scheduled_by_step else phase.scheduler
+        metric = self.settings.metric_of(scheduler, evaluates=self._eval_dataloader is not None)
+        if metric is None:
+            scheduler.step()
+        else:
+            scheduler.step(self.run_history.get_latest_metric(metric))
+
+    def optimizer_zero_grad(self) -> None:
+        """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
+        for optimizer in self._optimizers:
+            forget_gradients(optimizer)
+        if self.parallel.spreads:
+            self.parallel.drop_gradients()
+
+    # Data, model, settings, schedule ------------------------------------------------------------------------
+
+    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+        """Have the loaders of training and evaluation made, by the verbs for them."""
+        self._train_dl_kwargs, self._eval_dl_kwargs = train_kwargs, eval_kwargs
+        size = self.settings.per_device_batch_size
+        self._train_dataloader = self.create_train_dataloader(size, train_kwargs)
+        self._eval_dataloader = None if self.eval_dataset is None else self.create_eval_dataloader(size, eval_kwargs)
+
+    def _prepare_dataloaders(self) -> None:
+        """Make the streams that batches of training and evaluation are drawn from, out of the loaders."""
+        self.this_run.streams.open()
+
+    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for training; `train_dl_kwargs` win over the defaults."""
+        defaults = self.get_default_train_dl_kwargs(batch_size)
+        kwargs = loader_arguments(self.train_dataset, defaults, train_dl_kwargs, "train_dataloader_kwargs")
+        sources = [self.train_dataset] if self.eval_dataset is None else [self.train_dataset, self.eval_dataset]
+        refuse_idle_collate(self.collate_fn, *sources)
+        return self.this_run.streams.loader(
+            self.train_dataset, **{"shuffle": True, "collate_fn": self.collate_fn, **kwargs}
         )
+
+    def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of training that were not given."""
+        workers = 0 if needs_no_workers(self.train_dataset, self.collate_fn) else _default_workers(self.device)
+        pins = self.device.type == "cuda"
+        return {"shuffle": True, "batch_size": batch_size, "pin_memory": pins, "num_workers": workers}
+
+    def add_stream(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
+        """Add data for a phase of one's own, and return the stream to draw it from.
+
+        Call it in `training_run_start` or later; its place is saved with the run.
+        """
+        return self.this_run.streams.add(name, source, **loader_kwargs)
+
+    def _prepare_model_and_optimizer(self) -> nn.Module:
+        """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
+        self.prepare_model()
+        self.precision.check(self.model)
+        self._optimizers = list(self.optimizers().values())
+        if not self.offload_optimizer:
+            for optimizer in self._optimizers:
+                state_to_weights(optimizer)
+        if not any(getattr(module, "sparse", False) for module in self.model.modules()):
+            # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
+            for optimizer in self._optimizers:
+                prefer_fused(optimizer)
+        self.this_run.shared_loss.prepare(self.model, self._optimizers)
+        return self.model
+
+    def prepare_model(self) -> None:
+        """Bring the model to the device, or what this process holds of it."""
+        if not self.parallel.prepared:
+            self._check_held()
+        self.parallel.prepare(self.model, list(self.optimizers().values()))
+        self.parallel.place(self.model)
+
+    def _check_held(self) -> None:
+        groups = [group for optimizer in self.optimizers().values() for group in optimizer.param_groups]
+        held = {id(parameter) for group in groups for parameter in group["params"]}
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        if held and trainable and not any(id(parameter) in held for parameter in trainable):
+            raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
+
+    def planned_updates(
+        self, num_epochs: int | None, max_steps: int | None, accumulation: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return how many updates an epoch has, how many of these move a schedule, and the most that a run makes.
+
+        What cannot be known is None.
+        """
+        batches = None if self._train_dataloader is None else self._train_dataloader.length
+        updates = None if batches is None else math.ceil(batches / accumulation)
+        limits = [] if max_steps is None else [max_steps]
+        if num_epochs is not None and updates is not None:
+            limits.append(num_epochs * updates)
+        return updates, updates, min(limits, default=None)
+
+    def _create_run_config(
+        self,
+        per_device_batch_size: int,
+        num_epochs: int | None,
+        gradient_accumulation_steps: int,
+        max_num_train_steps: int | None,
+        gradient_clip_value: float | None,
+    ) -> TrainerRunConfig:
+        """Return the settings of the run, resolved; the run goes by what an override changes."""
+        return self.resolve_config(num_epochs, gradient_accumulation_steps, max_num_train_steps, gradient_clip_value)
+
+    def resolve_config(
+        self,
+        num_epochs: int | None,
+        gradient_accumulation_steps: int,
+        max_num_train_steps: int | None,
+        gradient_clip_value: float | None,
+    ) -> TrainerRunConfig:
+        """Return the settings of the run, resolved, whatever an override of `_create_run_config` makes of them."""
+        return resolved_config(self, num_epochs, gradient_accumulation_steps, max_num_train_steps, gradient_clip_value)
+
+    def settle(self, settings: RunSettings) -> None:
+        """Have the run go by these settings."""
+        self._settings = settings
+
+    def placeholder_values(self) -> dict[str, int | None]:
+        """Return what the placeholders in a scheduler factory stand for in this run."""
+        return values_in(self)
+
+    def make_scheduler(self) -> Any:
+        """Return what `create_scheduler` makes; None only if nobody asked for a scheduler.
+
+        Raises:
+            ConfigError: A factory was given and nothing came of it, or something else than a scheduler.
+        """
+        scheduler = self.create_scheduler()
+        own = type(self).create_scheduler.__module__.partition(".")[0] != "treadle"
+        maker = f"{type(self).__name__}.create_scheduler" if own else "create_scheduler_fn"
+        if scheduler is not None or self.create_scheduler_fn is not None:
+            return require_scheduler(scheduler, maker=maker)
+        if own:
+            self.print(f"{maker} returned None: the learning rates stay as they are")
+        return None
+
+    def create_scheduler(self) -> Any:
+        """Return the scheduler: the factory given to `train`, its placeholders replaced, called with the optimizer."""
+        if self.create_scheduler_fn is None:
+            return None
+        if len(self.optimizers()) > 1:
+            raise ConfigError(
+                "create_scheduler_fn is for one optimizer; with several, override create_scheduler "
+                "and give each phase its scheduler"
+            )
+        factory = replace_placeholders(self.create_scheduler_fn, self.placeholder_values())
+        return factory(next(iter(self.optimizers().values())))
+
+    # Evaluation and prediction ------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        dataset: Any = None,
+        per_device_batch_size: int = DEFAULT_SIZE,
+        dataloader_kwargs: dict[str, Any] | None = None,
+        collate_fn: Any = None,
+    ) -> dict[str, Any]:
+        """Run one evaluation epoch on `dataset` and return its metrics by name.
+
+        Every metric that was recorded meanwhile is returned by its name, the loss as `evaluation_loss`. The metrics
+        of training stay as they are: in the history these are kept apart, as `evaluation_<name>`.
+
+        Args:
+            dataset: What to evaluate on; by default the evaluation data of the last `train`.
+            per_device_batch_size: Samples per batch on each process.
+            dataloader_kwargs: Arguments for the loader, over the defaults.
+            collate_fn: Joins samples into a batch; by default the one of the last `train`.
+        """
+        data = self.eval_dataset if dataset is None else dataset
+        if data is None:
+            raise ConfigError("evaluate() has no data; pass a dataset")
+        refuse_idle_collate(collate_fn, data)
+        own = type(self).create_eval_dataloader is not Trainer.create_eval_dataloader
+        per_device_batch_size = chosen_size(per_device_batch_size, data, used=own, tell=self.print)
+        return self.this_run.evaluator.evaluate(data, per_device_batch_size, dataloader_kwargs, collate_fn)
+
+    def _run_evaluation(self) -> None:
+        """Run the one evaluation epoch of `evaluate`, with what goes before and after it."""
+        self.evaluation_run_start()
+        with self.callback_handler.session("on_evaluation_run_start", self):
+            self._run_eval_epoch(self._eval_dataloader, is_training=False)
+            self.evaluation_run_end()
+            self.fire("on_evaluation_run_end")
+
+    def predict(
+        self,
+        dataset: Any,
+        per_device_batch_size: int = DEFAULT_SIZE,
+        dataloader_kwargs: dict[str, Any] | None = None,
+        collate_fn: Any = None,
+    ) -> Any:
+        """Return the model's outputs for every sample of `dataset`, in order, on every process.
+
+        Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
+        """
+        refuse_idle_collate(collate_fn, dataset)
+        per_device_batch_size = chosen_size(per_device_batch_size, dataset, tell=self.print)
+        return self.this_run.evaluator.predict(dataset, per_device_batch_size, dataloader_kwargs, collate_fn)
+
+    def calculate_prediction(self, batch: Batch) -> Any:
+        """Return the outputs of the model for one batch; override it for other than `model(inputs)`."""
+        if self.parallel.in_stages:
+            return self.parallel.forward(self.model, *model_inputs(batch))
+        return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
+
+    def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
+        defaults = self.get_default_eval_dl_kwargs(batch_size)
+        kwargs = loader_arguments(self.eval_dataset, defaults, eval_dl_kwargs, "eval_dataloader_kwargs")
+        return self.this_run.streams.loader(
+            self.eval_dataset, **{"shuffle": False, "collate_fn": self.collate_fn, **kwargs}
+        )
+
+    def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of an evaluation that were not given."""
+        return {"shuffle": False, "batch_size": batch_size, "pin_memory": self.device.type == "cuda", "num_workers": 0}
+
+    def evaluation_run_start(self) -> None:
+        """Called before `evaluate` begins."""
+
+    def evaluation_run_end(self) -> None:
+        """Called after `evaluate` ends."""
+
+    def eval_epoch_start(self) -> None:
+        """Put the model into evaluation mode; it gets the mode it was found in back afterwards."""
+        self.model.eval()
+
+    def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
+        """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
+        if self.parallel.in_stages:
+            return self.parallel.evaluate(self.model, self.precision.for_loss(self.loss_func), batch)
+        output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        return count_targets(output, self.loss_func, batch)
+
+    def eval_epoch_end(self) -> None:
+        """Called after the last batch of an evaluation, before its loss is recorded."""
+
+    def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
+        """Hand outputs and targets of one evaluation batch to the metrics given to the trainer."""
+        outputs = batch_output.get("model_outputs")
+        self._metrics.update(getattr(outputs, "logits", outputs), targets_of(batch))
+
+    def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
+        """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
+        return self.this_run.evaluator.run_epoch(valid_dl, is_training=is_training, is_intermediate=is_intermediate)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the trainer has forward passes compiled."""
+        return self.compile is not None
+
+    # Files --------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self,
+        save_path: str | os.PathLike[str],
+        checkpoint_kwargs: dict[str, Any] | None = None,
+        save_optimizer: bool = True,
+        save_scheduler: bool = True,
+        save_per_node: bool = True,
+    ) -> None:
+        """Write model, optimizer and scheduler into one file of exactly this name.
+
+        `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin`, `.ckpt`, `.th` or `.torch`; under other names
+        the file is in the safetensors format with everything else as JSON in its header.
+
+        Args:
+            save_path: The file.
+            checkpoint_kwargs: Plain data and tensors to keep beside them.
+            save_optimizer: Whether the optimizer's state is kept.
+            save_scheduler: Whether the scheduler's state is kept.
+            save_per_node: Whether the first process of every machine writes, or only the first of all.
+
+        Raises:
+            CheckpointError: The name is that of a format which is not written, such as `.onnx`, or the file cannot be
+                written.
+        """
+        format_of(save_path)
+        # Each machine writes the same: the buffers of the first process, as everywhere.
+        self.parallel.share_buffers(self.model)
+        state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
+        if save_optimizer and self.optimizer is not None:
+            states = {name: self.optimizer_state(one) for name, one in self.optimizers().items()}
+            state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
+        if save_scheduler and self.scheduler is not None:
+            state["scheduler_state_dict"] = self.scheduler.state_dict()
+        state.update(checkpoint_kwargs or {})
+        if self.processes.is_local_main if save_per_node else self.processes.is_main:
+            write_file(save_path, state)
+        self.processes.barrier()
+
+    def load_checkpoint(
+        self, checkpoint_path: str | os.PathLike[str], load_optimizer: bool = True, load_scheduler: bool = True
+    ) -> dict[str, Any]:
+        """Load what `save_checkpoint` wrote into this trainer, and return all of it.
+
+        Raises:
+            CheckpointError: The file is damaged, does not fit the model, or holds a state for an optimizer or a
+                scheduler that this trainer does not have.
+        """
+        state = read_checkpoint(checkpoint_path)
+        load_plain_state_dict(self.model, state["model_state_dict"], where=str(checkpoint_path))
+        if load_optimizer and "optimizer_state_dict" in state:
+            self._load_optimizers(state["optimizer_state_dict"], checkpoint_path)
+        if load_scheduler and "scheduler_state_dict" in state:
+            if self.scheduler is None:
+                raise CheckpointError(
+                    f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
+                    "pass load_scheduler=False"
+                )
+            with telling_misfit(f"the scheduler in {checkpoint_path}"):
+                self.scheduler.load_state_dict(state["scheduler_state_dict"])
+        return state
+
+    def import_checkpoint(
+        self, path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
+    ) -> dict[str, Any]:
+        """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
+
+        Args:
+            path: The file; tensors and plain data in it are read, and nothing in it is run.
+            load_optimizer: Whether to take the optimizer's state too, where the file has one.
+            load_scheduler: Whether to take the scheduler's state too, where the file has one.
+        """
+        state = import_weights(path)
+        load_plain_state_dict(self.model, weights_in(state), where=str(path))
+        if load_optimizer and "optimizer_state_dict" in state:
+            found = state["optimizer_state_dict"]
+            # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
+            one = not isinstance(found, dict) or "param_groups" in found
+            self._load_optimizers({"optimizer": found} if one else found, path)
+        if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
+            with telling_misfit(f"the scheduler in {path}"):
+                self.scheduler.load_state_dict(state["scheduler_state_dict"])
+        return state
+
+    def _load_optimizers(self, states: dict[str, Any], path: str | os.PathLike[str]) -> None:
+        present = self.optimizers()
+        if not isinstance(states, dict):
+            raise CheckpointError(f"{path} holds a {type(states).__name__} where the states of optimizers should be")
+        if set(states) != set(present):
+            raise CheckpointError(
+                f"{path} holds optimizers {sorted(states)}, this trainer has {sorted(present)}; "
+                "pass load_optimizer=False to leave them"
+            )
+        for name, optimizer in present.items():
+            with telling_misfit(f"the state of {name!r} in {path}"):
+                self.optimizer_state(optimizer).load_whole(states[name])
+
+    def optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
+        """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
+        if not self.parallel.spreads:
+            return OptimizerState(optimizer, self.model)
+        self.prepare_model()
+        return self.parallel.optimizer_state(optimizer)
+
+    def save_training_state(
+        self, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Write everything that a run needs to go on exactly from here into a folder.
+
+        Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
+        save in `on_update_end`, `on_update_start` or at the end of the run.
+        """
+        if self.parallel.spreads:
+            raise CheckpointError(
+                f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
+                "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
+            )
+        self.parallel.share_buffers(self.model)
+        state = {"run": self.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
+        write_file(Path(output_dir) / state_file(self.processes.rank), state)
+        self.processes.barrier()
+
+    def load_training_state(self, input_dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """Bring the run back to where `save_training_state` saw it; return what was kept beside it.
+
+        Raises:
+            CheckpointError: The folder holds no training state, or that of another trainer.
+        """
+        with telling_misfit(f"the training state in {input_dir}"):
+            self.this_run.state.load(*self.this_run.state.read(input_dir))
+        return dict(read_training_state(input_dir, state_file(self.processes.rank))["kwargs"])
+
+    # The parts of a run, which a door may give others ----------------------------------------------------------
+
+    def create_run(self) -> Run:
+        """Return a run, which has not begun."""
+        return Run(self)
+
+    def create_state(self) -> RunState:
+        """Return what says what the state of a run is, and brings it back."""
+        return RunState(self)
+
+    def create_checkpointer(self, folder: Path) -> RunCheckpointer:
+        """Return what keeps the run that begins in its folder."""
+        return RunCheckpointer(self, self.this_run.state, folder)
+
+    def create_log(self) -> Log:
+        """Return what reads losses from the device and acts on those that are not finite."""
+        return Log(self)
+
+    def create_streams(self) -> Streams:
+        """Return what makes the streams of a run."""
+        return Streams(self)
+
+    def create_updater(self) -> Updater:
+        """Return what makes the updates of a run by these verbs."""
+        return Updater(self, own_backward=type(self).backward_step is not Trainer.backward_step)
+
+    def create_due(self) -> Due:
+        """Return what says when the run logs, evaluates, saves and ends: by default what `train` was asked for."""
+        settings = self.settings
+        return Due(
+            last=settings.max_steps,
+            log=settings.log_every,
+            evaluate=None if self._eval_dataloader is None else settings.eval_every,
+            save=settings.save_every,
+            agree=AGREEMENT_STEPS if self.processes.distributed else 0,
+        )
+
+    def create_execution(self) -> Execution:
+        """Return what carries out the updates of this run."""
+        if self.compile is not None and (self._verbs is None or self._verbs.model is not self.model):
+            self._verbs = CompiledVerbs(self.compile, self.model)
+        if callable(self.execution):
+            return self.execution(self)
+        recorder = self.create_recorder() if self.execution in ("graph", "auto") else None
+        return (
+            Execution(self) if recorder is None else GraphExecution(self, recorder, required=self.execution == "graph")
+        )
+
+    def create_recorder(self) -> Recorder | None:
+        """Return what records steps on this device; None if nothing can."""
+        return CudaGraphs(self.device) if self.device.type == "cuda" else None
+
+    # Looking at it, talking to it ----------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains."""
+        return self.processes.device
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """What the batches of training are drawn from, by name."""
+        return self.this_run.streams.by_name
+
+    @property
+    def storage(self) -> Any:
+        """Where scalars are put during a run."""
+        return self.run_history.storage
+
+    @property
+    def settings(self) -> RunSettings:
+        """The arguments of the run under way."""
+        if self._settings is None:
+            raise ConfigError("this trainer has no run yet; call train() first")
+        return self._settings
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """Return the optimizers by name; a single one is called "optimizer"."""
+        if self.optimizer is None:
+            return {}
+        return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"optimizer": self.optimizer}
+
+    def track(self, **objects: Any) -> Self:
+        """Save each object with every checkpoint of this trainer, under its keyword."""
+        self.tracked.add(**objects)
+        return self
+
+    @property
+    def replays(self) -> bool:
+        """Whether updates may be replayed from a recording, so that their verbs are not called."""
+        return self.this_run.execution.replays
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
+        self._accelerator.print(*args, **kwargs)
+        self.this_run.checkpointer.log(" ".join(map(str, args)))
+
+    def gather(self, tensor: Tensor, padding_value: float | None = None) -> Tensor:
+        """Return the rows of `tensor` from every process, in rank order; see `Processes.gather`."""
+        return self.processes.gather(tensor, padding_value)
+
+    def get_model(self, keep_torch_compile: bool = True) -> nn.Module:
+        """Return the user's module, without what `torch.compile` put around it if asked."""
+        return self.model if keep_torch_compile else getattr(self.model, "_orig_mod", self.model)
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell the callbacks that `event` happens."""
+        self.callback_handler.call_event(event, self, **kwargs)
+
+    def show_loop(self) -> None:
+        """Print which callback acts at which event, in the order of a run."""
+        known = [(event, self.callback_handler.listeners(event)) for event in EVENTS]
+        width = max(len(event) for event in EVENTS)
+        for event, callbacks in known:
+            names = ", ".join(type(callback).__name__ for callback in callbacks) or "-"
+            self.print(f"{event:<{width}}  {names}")
+
+    def request_stop(self, reason: str, *, for_good: bool = False) -> None:
+        """Ask for the run to end in good order, on every process, at the next point where they agree.
+
+        Args:
+            reason: Why, in words.
+            for_good: Whether the run is over by that; else it goes on when it is started again.
+        """
+        self.this_run.stop.request(reason, for_good=for_good)
+
+
+def _default_workers(device: torch.device) -> int:
+    """Workers pay where a GPU would wait; on the CPU they only take its cores away."""
+    if device.type != "cuda":
+        return 0
+    per_process = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(8, per_process))

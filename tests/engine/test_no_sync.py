@@ -10,7 +10,7 @@ import torch
 from tests.engine.parts import Classifier
 from tests.guards.no_sync import DEVICES, no_sync
 from treadle.engine import EagerTrainer, Graph, GraphTrainer, hooks
-from treadle.engine._adapter import EngineCore
+from treadle.engine._adapter import EngineCore, EngineRun
 from treadle.optimizers import get_default_optimizer_params
 
 
@@ -28,17 +28,18 @@ class OwnStep(EagerTrainer):
 
 
 def guarded(method: Callable[..., None], calls: list[int]) -> Callable[..., None]:
-    """Return a method of the core that may read nothing, but in the first iteration and in the last."""
+    """Return a method of the core or its run that may read nothing, but in the first iteration and in the last."""
 
-    def guard(core: EngineCore) -> AbstractContextManager[None]:
+    def guard(of: EngineCore | EngineRun) -> AbstractContextManager[None]:
+        core = of._trainer if isinstance(of, EngineRun) else of
         if not 0 < core._face.iter < core._face.max_iter - 1:
             return nullcontext()
         calls.append(core._face.iter)
         return no_sync(core.device.type)
 
-    def call(core: EngineCore, *args: Any) -> None:
-        with guard(core):
-            method(core, *args)
+    def call(of: EngineCore | EngineRun, *args: Any) -> None:
+        with guard(of):
+            method(of, *args)
 
     return call
 
@@ -47,7 +48,7 @@ def guarded(method: Callable[..., None], calls: list[int]) -> Callable[..., None
 @pytest.mark.parametrize("device", DEVICES)
 def test_b37_no_iteration_waits_for_the_device(mode: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(EngineCore, "_after_update", guarded(EngineCore._after_update, calls))
+    monkeypatch.setattr(EngineRun, "after_update", guarded(EngineRun.after_update, calls))
     if mode != "own step":
         monkeypatch.setattr(EngineCore, "update", guarded(EngineCore.update, calls))
     model = Classifier().to(device)

@@ -116,16 +116,16 @@ def _train_config(path: Path, overrides: Sequence[str]) -> None:
 @contextmanager
 def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> Iterator[None]:
     """Have the next training in this process done by somebody else."""
-    plain = Trainer._run
+    plain = Trainer.carry_out
 
     def run_training(trainer: Trainer) -> Any:
-        with patch.object(Trainer, "_run", plain):
+        with patch.object(Trainer, "carry_out", plain):
             train(trainer, _program_of(sys._getframe()))
         raise _Examined
 
     # Nothing is written, so nobody has to be kept out of the folder of the run, which may not even be there.
     unlocked = patch("treadle.trainer.occupied", lambda *arguments, **options: nullcontext())
-    with patch.object(Trainer, "_run", run_training), unlocked:
+    with patch.object(Trainer, "carry_out", run_training), unlocked:
         yield
 
 
@@ -146,7 +146,7 @@ def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None
     trainer.callback_handler.add_callback(probe)
     try:
         with probe.attached():
-            trainer._run()
+            trainer.carry_out()
     except NonFiniteError as error:
         found.findings.append(Finding("not_finite", str(error)))
     except Exception as error:
@@ -161,7 +161,7 @@ def shorten(trainer: Trainer, steps: int) -> None:
     settings = trainer.settings
     last = min(steps, settings.max_steps or steps)
     evaluates = Cadence(last, "steps") if settings.eval_every and trainer._eval_dataloader is not None else None
-    trainer._settings = replace(settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates)
+    trainer.settle(replace(settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates))
     if SCRATCH not in str(trainer.run_dir):
         trainer.run_dir = None
     trainer.this_run.due = Due(last=last, log=settings.log_every, evaluate=evaluates)

@@ -26,7 +26,7 @@ class Probe(TrainerCallback):
         self._trainer, self._detectors, self._losses = trainer, detectors, losses
         self._listening = ExitStack()
         self._gradients = trainer.calculate_gradients
-        self._apply, self._after = trainer.apply_gradients, trainer._after_update
+        self._apply = trainer.apply_gradients
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -34,16 +34,17 @@ class Probe(TrainerCallback):
         names = {
             "calculate_gradients": self.calculate_gradients,
             "apply_gradients": self.apply_gradients,
-            "_after_update": self.after_update,
         }
-        updater = self._trainer.this_run.updater
-        self._attempt = updater.attempt
+        run, updater = self._trainer.this_run, self._trainer.this_run.updater
+        self._attempt, self._after = updater.attempt, run.after_update
         vars(self._trainer).update(names)
         vars(updater).update(attempt=self.attempt)
+        vars(run).update(after_update=self.after_update)
         try:
             yield
         finally:
             vars(updater).pop("attempt", None)
+            vars(run).pop("after_update", None)
             self._listening.close()
             for name in names:
                 vars(self._trainer).pop(name, None)

@@ -63,7 +63,7 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None, argument
     def train(trainer: Trainer, variables: dict[str, Any]) -> None:
         shorten(trainer, WARM_UP + COUNTED)
         trainer.callback_handler.add_callback(clock)
-        trainer._run()
+        trainer.carry_out()
 
     def create_another(trainer: Trainer) -> Execution:
         trainer.execution = execution or trainer.execution

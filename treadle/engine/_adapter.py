@@ -31,6 +31,7 @@ from treadle.parallel.choosing import check_trainer
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling
+from treadle.run import Run
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -182,8 +183,12 @@ class EngineCore(Trainer):
 
     # Setting up ---------------------------------------------------------------------------------------------
 
-    def _set_up_run(self, *args: Any, **kwargs: Any) -> None:
-        super()._set_up_run(*args, **kwargs)
+    def create_run(self) -> "EngineRun":
+        """Return a run that begins at some iteration."""
+        return EngineRun(self)
+
+    def begin_at_iteration(self) -> None:
+        """Begin a run that is prepared at its first iteration."""
         self.progress.step = self._start_iteration
         # What was not looked at when the run was saved is looked at now.
         self.checked_to = self._start_iteration - self._start_iteration % self.options.check_period
@@ -195,7 +200,8 @@ class EngineCore(Trainer):
         """Return when the run ends; when it logs, evaluates and saves is a matter of hooks in this door."""
         return Due(last=self.settings.max_steps, agree=AGREEMENT_STEPS if self.processes.distributed else 0)
 
-    def _check_plan(self) -> None:
+    def check_plan(self) -> None:
+        """Refuse what the plan cannot do with the step of this door."""
         check_trainer(self, EngineCore)
         if self.parallel.in_stages and self.plan.foreign is not None:
             raise ConfigError(
@@ -369,12 +375,23 @@ class EngineCore(Trainer):
         if isinstance(keeper, EngineCheckpointer) and keeper.saved_at and keeper.saved_at[0] == self.progress.step:
             keeper.point(COMPLETE)
 
-    def _note_cut(self) -> None:
-        """Note that data is left, as always, and save nothing: that is for hooks."""
-        self.this_run.epoch_is_cut = True
-
     def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
         """Record no loss of an epoch: this door counts iterations."""
+
+
+class EngineRun(Run):
+    """A run of iterations: it begins at one of them, and what is saved at its end is a matter of hooks."""
+
+    _trainer: EngineCore
+
+    def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+        """Prepare the run, and go to its first iteration."""
+        super().prepare(train_kwargs, eval_kwargs)
+        self._trainer.begin_at_iteration()
+
+    def note_cut(self) -> None:
+        """Note that data is left, as always, and save nothing: that is for hooks."""
+        self.epoch_is_cut = True
 
 
 class EndlessStreams(Streams):

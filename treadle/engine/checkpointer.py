@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import nn
 
-from treadle._saving import plain_state_dict
 from treadle.checkpoint import CheckpointStore, Policy, write_file
 from treadle.checkpoint.durable import replace_text
 from treadle.checkpoint.importing import import_weights, weights_in
 from treadle.checkpoint.manifest import MANIFEST
+from treadle.checkpoint.model_state import plain_state_dict
 from treadle.checkpoint.saver import wait_for_writer
 from treadle.checkpoint.tracked import Stateful, telling_misfit
 from treadle.engine import dist

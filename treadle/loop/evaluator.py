@@ -91,7 +91,7 @@ class Evaluator:
         # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
         if not (run.epoch_is_cut and self._trainer.progress.evaluation):
             run.checkpointer.forget_place()
-        self._trainer.leave_if_asked()
+        run.leave_if_asked()
 
     # One evaluation -----------------------------------------------------------------------------------------
 
@@ -176,7 +176,9 @@ class Evaluator:
 
     # By itself ----------------------------------------------------------------------------------------------
 
-    def evaluate(self, data: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any) -> Any:
+    def evaluate(
+        self, data: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any
+    ) -> dict[str, Any]:
         """Run one evaluation epoch on `data` and return its metrics by name; those of training stay as they are."""
         trainer, looping = self._trainer, self._trainer.this_run.stop.looping
         data_of_run, collate_of_run = trainer.eval_dataset, trainer.collate_fn

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from treadle._saving import load_plain_state_dict
+from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config import Config

@@ -98,7 +98,7 @@ class Repetition:
     @contextmanager
     def _stopping(self, trained: list[Trainer]) -> Iterator[None]:
         """Have the training of the run end behind the last step, with all of its checkpoints kept."""
-        train = Trainer._run
+        train = Trainer.carry_out
 
         def run_training(trainer: Trainer) -> Any:
             if trainer.run_dir is None or os.path.realpath(trainer.run_dir) != os.path.realpath(self.folder):
@@ -108,17 +108,17 @@ class Repetition:
             train(trainer)
             raise _Enough
 
-        with patch.object(Trainer, "_run", run_training):
+        with patch.object(Trainer, "carry_out", run_training):
             yield
 
     def _shorten(self, trainer: Trainer) -> None:
         policy = replace(trainer.checkpoint_policy, keep_last=None, on_error="raise")
         trainer.checkpoint_policy = policy
         if self.after:
-            trainer._settings = replace(trainer.settings, resume="auto")
+            trainer.settle(replace(trainer.settings, resume="auto"))
         # One step more than is compared: before it all that follows the last one is done, such as logs, evaluations
         # and checkpoints, and doors that count iterations from 0 have reported the one of that number.
-        updater, epoch = trainer.this_run.updater, trainer._run_epoch
+        run, updater, epoch = trainer.this_run, trainer.this_run.updater, trainer.this_run.epoch
         attempt = updater.attempt
 
         def attempt_if_wanted(*args: Any) -> None:
@@ -130,7 +130,7 @@ class Repetition:
             epoch()
 
         vars(updater).update(attempt=attempt_if_wanted)
-        vars(trainer).update(_run_epoch=run_epoch_if_wanted)
+        vars(run).update(epoch=run_epoch_if_wanted)
 
     def _end_if_made(self, trainer: Trainer) -> None:
         if trainer.progress.step > self.to:

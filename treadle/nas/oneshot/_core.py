@@ -26,6 +26,7 @@ from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.weight_history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.phase import Phase, held_by
 from treadle.placeholders import replace_placeholders
+from treadle.run import Run
 from treadle.run_folder import RunFolder
 from treadle.schedules.factory import require_scheduler
 from treadle.trainer import Trainer
@@ -295,8 +296,12 @@ class SearchCore(Trainer):
 
     # State --------------------------------------------------------------------------------------------------
 
-    def _track_run(self) -> None:
-        super()._track_run()
+    def create_run(self) -> "SearchRun":
+        """Return a run that tracks what is searched."""
+        return SearchRun(self)
+
+    def track_search(self) -> None:
+        """Name what changes while the search goes on."""
         self.search.seed = self.this_run.streams.seed
         self.track(search=self.search)
 
@@ -341,6 +346,17 @@ class SearchCore(Trainer):
                 for step, value in zip(series.steps, series.values, strict=True):
                     records.setdefault(step, {})[name] = value
         return collected(self.trainer_name, rows, sorted(records.items()))
+
+
+class SearchRun(Run):
+    """A run that tracks what is searched beside the training of its weights."""
+
+    _trainer: SearchCore
+
+    def track(self) -> None:
+        """Name everything that changes while the run goes on."""
+        super().track()
+        self._trainer.track_search()
 
 
 class SearchUpdater(Updater):

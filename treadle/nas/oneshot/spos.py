@@ -54,8 +54,9 @@ class SposCore(SearchCore):
             phase.name, phase.draws, phase.scheduler = EVOLUTION, False, None
             yield phase
 
-    def _track_run(self) -> None:
-        super()._track_run()
+    def track_search(self) -> None:
+        """Name what changes while the search goes on, the evolution among it."""
+        super().track_search()
         self.evolution.seed = self.this_run.streams.seed
         self.evolution.judged.clear()
         self.track(evolution=self.evolution)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from treadle._saving import load_plain_state_dict
+from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.checkpoint.pickled import Record, read_torch_file
 from treadle.errors import CheckpointError
 from treadle.recsys.compat.weights import SETTINGS, bridge, fitted, native_name

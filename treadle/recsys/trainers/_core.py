@@ -29,6 +29,7 @@ from treadle.recsys.trainers.epoch_losses import EpochLosses
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
+from treadle.run import Run
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class RecsysCore(Trainer):
         self._passes = list(face._passes())
         self._pass_verbs: dict[str, LossVerb] = {}
         self._saved_time = time.monotonic()
-        self._finished_foreign = False
+        self.custom_epoch_is_finished = False
         self.losses: Losses | None = None
         self.seconds = 0.0
         config = face.config
@@ -153,18 +154,22 @@ class RecsysCore(Trainer):
 
     # Setting up ---------------------------------------------------------------------------------------------
 
-    def _set_up_run(self, *args: Any, **kwargs: Any) -> None:
-        super()._set_up_run(*args, **kwargs)
+    def create_run(self) -> "RecommenderRun":
+        """Return a run that begins at the epoch where the face is, and is saved as time passes."""
+        return RecommenderRun(self)
+
+    def begin_at_epoch(self) -> None:
+        """Begin a run that is prepared at the epoch where the face is."""
         self.progress.epoch = self._face.start_epoch
         self.run_history._set_epoch(self._face.start_epoch + 1)
 
-    def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Make a stream for each pass; a loop of the user's has one."""
-        passes = self._passes[:1] if self._loop_is_foreign() else self._passes
+        passes = self._passes[:1] if self.has_custom_loop else self._passes
         first = 0
         self.streams.clear()
         for one in passes:
-            own = self._data if one.data is None or self._loop_is_foreign() else one.data(self._data)
+            own = self._data if one.data is None or self.has_custom_loop else one.data(self._data)
             self.streams[one.name] = self.stream_over(own, one.name, passes=one.times, first_pass=first)
             first += one.times
         self._train_dataloader = next(iter(self.streams.values()))
@@ -204,7 +209,9 @@ class RecsysCore(Trainer):
 
     # One epoch ----------------------------------------------------------------------------------------------
 
-    def _loop_is_foreign(self) -> bool:
+    @property
+    def has_custom_loop(self) -> bool:
+        """Whether the loop of an epoch is the user's own."""
         return not self.options.alone and self._face._has_own_loop()
 
     def train_epoch_start(self) -> None:
@@ -216,7 +223,7 @@ class RecsysCore(Trainer):
 
     def _run_train_epoch(self, train_dl: Any) -> None:
         began = time.perf_counter()
-        if self._loop_is_foreign():
+        if self.has_custom_loop:
             self.losses = self._run_foreign_epoch()
         else:
             super()._run_train_epoch(train_dl)
@@ -315,23 +322,17 @@ class RecsysCore(Trainer):
     def _run_foreign_epoch(self) -> Losses | None:
         face, epoch = self._face, self.progress.epoch
         assert self._train_dataloader is not None
-        self._finished_foreign = False
-        self._begin_epoch()
+        self.custom_epoch_is_finished = False
+        self.this_run.begin_epoch()
         drawn = DrawnBatches(self._data, self._train_dataloader)
         shown = accepted(face._train_epoch, show_progress=self.options.show_progress)
         losses = face._train_epoch(drawn, epoch, **shown)
         self.processes.share_buffers(self.model)
         with self.this_run.stop.together():
             self.train_epoch_end()
-        self._finish_foreign_epoch()
+        self.this_run.finish_custom_epoch()
         self.fire("on_train_epoch_end")
         return self._agreed(losses)
-
-    def _finish_foreign_epoch(self) -> None:
-        # Passes of the core's own may have been made inside; what an epoch leaves undone is done once, anyway.
-        if not self._finished_foreign:
-            self._finished_foreign = True
-            super()._finish_foreign_epoch()
 
     def _agreed(self, losses: Any) -> Losses | None:
         """Return the loss of an epoch as numbers, the mean over all processes."""
@@ -361,7 +362,7 @@ class RecsysCore(Trainer):
         phase = Phase(TRAIN, stream, verb, self._face.optimizer)
         inside, self.in_own_loop, self.sums = self.in_own_loop, True, sums
         try:
-            for window in self._windows(phase):
+            for window in self.this_run.windows(phase):
                 self.this_run.updater.attempt(phase, window)
                 self.progress.count_update(self.this_run.updater.samples)
                 if self.callback_handler.table["on_update_end"]:
@@ -373,12 +374,8 @@ class RecsysCore(Trainer):
 
     # Saving -------------------------------------------------------------------------------------------------
 
-    def _save_after_epoch(self, step_before: int, evaluated: bool) -> None:
-        if self.options.save_every is None and not self._time_to_save():
-            return
-        super()._save_after_epoch(step_before, evaluated)
-
-    def _time_to_save(self) -> bool:
+    def is_time_to_save(self) -> bool:
+        """Whether so many seconds have passed since the last time, on the clock of the first process."""
         now = time.monotonic()
         # The clocks of several machines differ: the first process decides.
         due = bool(self.processes.share(now - self._saved_time >= SAVE_SECONDS))
@@ -398,6 +395,28 @@ class RecsysCore(Trainer):
     def local_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return what of a state is this process's own."""
         return {name: value for name, value in state["tracked"].items() if self.this_run.state.is_local(name)}
+
+
+class RecommenderRun(Run):
+    """A run that begins at the epoch where the face is, and is saved as time passes if nobody says how often."""
+
+    _trainer: RecsysCore
+
+    def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+        """Prepare the run, and go to its first epoch."""
+        super().prepare(train_kwargs, eval_kwargs)
+        self._trainer.begin_at_epoch()
+
+    def finish_custom_epoch(self) -> None:
+        """Do what a loop of the user's left undone, once: passes of the core's own may have been made inside."""
+        if not self._trainer.custom_epoch_is_finished:
+            self._trainer.custom_epoch_is_finished = True
+            super().finish_custom_epoch()
+
+    def save_after_epoch(self, step_before: int, evaluated: bool) -> None:
+        """Save if it is time."""
+        if self._trainer.options.save_every is not None or self._trainer.is_time_to_save():
+            super().save_after_epoch(step_before, evaluated)
 
 
 class RecommenderStreams(Streams):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from treadle._saving import load_plain_state_dict
+from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError, DataError
 from treadle.recsys.dataset import Dataset

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from treadle._saving import plain_state_dict
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint.model_state import plain_state_dict
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError, ConfigError
 from treadle.optimizer_state import OptimizerState

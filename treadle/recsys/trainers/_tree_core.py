@@ -7,7 +7,7 @@ from zlib import crc32
 
 from treadle.data import Batch, Stream
 from treadle.phase import Phase
-from treadle.recsys.trainers._core import RecsysCore
+from treadle.recsys.trainers._core import RecommenderRun, RecsysCore
 from treadle.recsys.trainers._run_keeping import RecommenderCheckpointer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class TreeCore(RecsysCore):
     LOG_EVERY = "1 step"
     _face: "DecisionTreeTrainer"
 
-    def _create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Make a stream of the numbers of the rounds: the library holds the rows itself."""
         rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
         # Not divided among processes: each counts every round.
@@ -39,12 +39,6 @@ class TreeCore(RecsysCore):
     def _no_loss(self, batch: Batch) -> dict[str, Any]:
         raise NotImplementedError("a round of boosting has no loss of a batch")
 
-    def _windows(self, phase: Phase) -> Iterator[list[Batch]]:
-        """Draw rounds until the library has had enough."""
-        windows = super()._windows(phase)
-        while not self._face.rounds.is_over and (window := next(windows, None)) is not None:
-            yield window
-
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Add a round, and put what the library says of it among the metrics."""
         updater = self.this_run.updater
@@ -59,10 +53,9 @@ class TreeCore(RecsysCore):
             shown = "".join(f", {one.metric}: {one.value:.6f}" for one in found)
             self.print(f"round {rounds.done} of {rounds.boosting.rounds}{shown}")
 
-    def _after_update(self) -> None:
-        super()._after_update()
-        if self.options.save_every is None and self._time_to_save():
-            self.this_run.checkpointer.save()
+    def create_run(self) -> "TreeRun":
+        """Return a run of rounds."""
+        return TreeRun(self)
 
     def train_epoch_end(self) -> None:
         """Give the model its trees."""
@@ -76,6 +69,24 @@ class TreeCore(RecsysCore):
     def rounds(self) -> Any:
         """The rounds of the boosting run."""
         return self._face.rounds
+
+
+class TreeRun(RecommenderRun):
+    """A run of rounds, which ends when the library has had enough."""
+
+    _trainer: TreeCore
+
+    def windows(self, phase: Phase) -> Iterator[list[Batch]]:
+        """Draw rounds until the library has had enough."""
+        windows = super().windows(phase)
+        while not self._trainer.rounds.is_over and (window := next(windows, None)) is not None:
+            yield window
+
+    def after_update(self) -> None:
+        """Count the round; save as time passes, for there is but one epoch."""
+        super().after_update()
+        if self._trainer.options.save_every is None and self._trainer.is_time_to_save():
+            self.checkpointer.save()
 
 
 class TreeCheckpointer(RecommenderCheckpointer):

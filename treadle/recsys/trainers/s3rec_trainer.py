@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle._saving import load_plain_state_dict
+from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys.loading import AbstractDataLoader, SequenceTrainDataLoader
 from treadle.recsys.models.settings import choice, whole_or_none

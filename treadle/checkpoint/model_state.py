@@ -1,0 +1,53 @@
+"""The weights and buffers of a model under the names that they have without `torch.compile`."""
+
+from typing import Any
+
+from torch import nn
+
+from treadle.errors import CheckpointError
+from treadle.parallel import copying
+
+COMPILED_PREFIX = "_orig_mod."
+
+
+class ModelState:
+    """A model's weights and buffers under the names they have without `torch.compile`."""
+
+    reads_pieces = True
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights and buffers, or the pieces of them that this process holds."""
+        return without_prefix(copying.state_of(self._model))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take weights and buffers back."""
+        load_plain_state_dict(self._model, state, where="the training state")
+
+
+def plain_state_dict(model: nn.Module) -> dict[str, Any]:
+    """Return the weights and buffers of `model`, whole ones, without the prefix of `torch.compile`."""
+    return without_prefix(copying.whole_state_of(model))
+
+
+def without_prefix(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state under the names that it has without `torch.compile`."""
+    return {name.replace(COMPILED_PREFIX, ""): value for name, value in state.items()}
+
+
+def load_plain_state_dict(model: nn.Module, state: dict[str, Any], *, where: str) -> None:
+    """Load weights and buffers into `model`, compiled or not.
+
+    Raises:
+        CheckpointError: Names or shapes differ; the message lists them.
+    """
+    if copying.load_state(model, state, where=where):
+        return
+    actual = {name.replace(COMPILED_PREFIX, ""): name for name in model.state_dict()}
+    renamed = {actual.get(name, name): value for name, value in state.items()}
+    try:
+        model.load_state_dict(renamed)
+    except (RuntimeError, AttributeError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{where} does not fit the model: {error}") from error
