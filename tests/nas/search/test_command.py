@@ -245,6 +245,16 @@ def test_a_mistake_is_one_message_without_a_traceback(treadle: Treadle, argument
     assert told.startswith(f"treadle search: {MISTAKES[arguments]}")
 
 
+def test_a_metric_that_no_evaluation_reports_ends_the_search_with_those_that_are(
+    project: Path, treadle: Treadle
+) -> None:
+    result = treadle("configs/small.py", "optim.lr=log(1e-4,1e-1)", "-m", "accuracy", "-n", "3", status=1)
+    told = " ".join(line.strip() for line in result.stderr.splitlines())
+    assert "treadle search: an intermediate result has ['Acc@1', " in told
+    assert "but not 'accuracy' or 'default', which drives the search: no trial has reported it" in told
+    assert sorted(path.name for path in (project / "runs" / "small-search" / "trials").iterdir()) == ["0000"]
+
+
 @pytest.mark.slow
 def test_a_training_without_evaluation_cannot_be_searched(project: Path, treadle: Treadle) -> None:
     result = treadle("configs/small.py", "optim.lr=log(1e-3,1e-1)", "~dataloader.test", "-n", "1", status=1)

@@ -48,6 +48,45 @@ def test_behaviour_1_a_step_of_ones_own_must_grow() -> None:
         nas.report_intermediate_result(1.0, step=-1)
 
 
+@pytest.mark.parametrize(
+    ("objectives", "message"),
+    [
+        (["acc"], "the final result has ['accuracy', 'loss'], but not 'acc' or 'default', which drives the search"),
+        (
+            ["acc", "loss"],
+            "the final result has ['accuracy', 'loss'], but the search has the objectives ['acc', 'loss']; add ['acc']",
+        ),
+    ],
+)
+def test_a_search_for_what_no_trial_reports_ends_with_the_first_and_lists_what_is(
+    objectives: list[str], message: str
+) -> None:
+    tried = []
+
+    def trainer(taken: Any) -> dict[str, float]:
+        tried.append(taken)
+        return {"accuracy": 0.5, "loss": 1.0}
+
+    with pytest.raises(nas.SearchError) as caught:
+        nas.Search(letters(1), trainer, trials=5, store="memory", objectives=objectives).run()
+    assert str(caught.value) == (
+        f"{message}: no trial has reported it; search for what is reported, by objectives= or -m NAME, in another "
+        "folder (max_failures=None lets this search go on in any case)"
+    )
+    assert len(tried) == 1
+
+
+def test_a_trial_that_leaves_out_what_others_report_fails_alone() -> None:
+    def trainer(taken: Any) -> dict[str, float]:
+        tried.append(taken)
+        return {"loss": 1.0} if len(tried) == 2 else {"accuracy": 0.5}
+
+    tried: list[Any] = []
+    search = nas.Search(letters(1), trainer, trials=3, store="memory", objectives=["accuracy"], strategy="random")
+    trials = [trial for trial in search.run()["trials"] if "replayed_from" not in trial]
+    assert [trial["state"] for trial in trials] == ["complete", "failed", "complete"]
+
+
 def test_behaviour_2_outside_a_search_a_report_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         nas.report_intermediate_result(torch.tensor(0.5))

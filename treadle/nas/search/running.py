@@ -231,7 +231,7 @@ class Running:
         """Store how a trial ended.
 
         Raises:
-            SearchError: Too many have failed in a row.
+            SearchError: Too many have failed in a row, or the objective is one that no trial has reported.
         """
         trial = session.trial
         self.store.note(trial, SECONDS, round(time.monotonic() - session.began, 3))
@@ -240,6 +240,7 @@ class Running:
         if ending.state == FAILED:
             self.store.note(trial, ERROR, dict(ending.error or {}))
             self._finish(trial, FAILED, None)
+            self._require_objectives(session)
             self._count_failure(trial.number, dict(ending.error or {}))
             return
         self._failures = 0
@@ -258,6 +259,16 @@ class Running:
         with suppress(UpdateFinishedTrialError):
             self.store.finish(trial, states[state], values)
         self.search.tell(self.store.storage.get_trial(trial._trial_id))
+
+    def _require_objectives(self, session: Session) -> None:
+        """End a search for something that trials do not report: the next one would fail as this one did."""
+        if session.lacking is None or self.rules.max_failures is None:
+            return
+        if not any(trial.state.name == "COMPLETE" for trial in self.store.trials()):
+            raise SearchError(
+                f"{session.lacking}: no trial has reported it; search for what is reported, by objectives= or "
+                "-m NAME, in another folder (max_failures=None lets this search go on in any case)"
+            )
 
     def _count_failure(self, number: int, error: dict[str, str]) -> None:
         self._failures += 1

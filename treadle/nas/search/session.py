@@ -31,6 +31,9 @@ class Session:
         pruner: What may stop the trial; None is nothing.
         nonfinite: "fail" fails a trial whose final result is nan or infinite and only flags such results before the
             end; "prune" stops a trial at the first of them.
+
+    Attributes:
+        lacking: What was reported without an objective, and which, in words; None if nothing was.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Session:
         self.trial = trial
         self.values: list[float] | None = None
         self.stopped = False
+        self.lacking: str | None = None
         self.began = time.monotonic()
         self._store = store
         self._names = [objective.name for objective in objectives]
@@ -104,7 +108,7 @@ class Session:
                 f"a final result was reported twice (first {self.values}, then {shown(metrics)}); report it once, at "
                 "the end, and others by report_intermediate_result"
             )
-        values = objective_values(metrics, self._names, "the final result")
+        values = self._values(metrics, "the final result")
         bad = nonfinite_names(dict(zip(self._names, values, strict=True)))
         if nonfinite_names(metrics):
             self._flag(metrics, None)
@@ -123,7 +127,14 @@ class Session:
         """Return the value that pruners look at: that of the first objective."""
         if len(self._names) > 1:
             return metrics.get(self._names[0])
-        return objective_values(metrics, self._names, "an intermediate result")[0]
+        return self._values(metrics, "an intermediate result")[0]
+
+    def _values(self, metrics: Metrics, what: str) -> list[float]:
+        try:
+            return objective_values(metrics, self._names, what)
+        except ReportError as error:
+            self.lacking = str(error)
+            raise
 
     def _keep(self, metrics: Metrics, value: float | None) -> None:
         if len(metrics) > 1 or value is None:
