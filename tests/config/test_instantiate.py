@@ -239,3 +239,26 @@ def test_a_configurable_class_without_from_config_says_so() -> None:
 
     assert message(Bare, cfg={}) == "Bare was given a config, but has no class method from_config(cfg) to read it"
     assert message(configurable, keep).startswith("configurable is for __init__, got <function keep")
+
+
+def rated(rate: float, *, count: "int | None" = None, part=0.5, loud=0, either: bool | int = 1, quiet: int = False):  # type: ignore[no-untyped-def]
+    """Take numbers of every kind: annotated, in words, and by their defaults."""
+    return rate, count, part, loud, either, quiet
+
+
+@pytest.mark.parametrize("line", ["rate: off", "rate: 1\n  count: yes", "rate: 1\n  part: no", "rate: ${none}"])
+def test_a_truth_value_where_a_number_is_due_is_refused_by_name(write: Any, line: str) -> None:
+    path = write("main.yaml", f"none: no\ncall:\n  _target_: {__name__}.rated\n  {line}\n")
+    name = line.split()[-2].rstrip(":")
+    with pytest.raises(ConfigError) as caught:
+        instantiate(LazyConfig.load(path).call)
+    assert str(caught.value) == (
+        f"call.{name} in main.yaml is {line.endswith('yes')}, but rated takes a number there; YAML reads `on`, `yes`, "
+        "`off` and `no` as truth values"
+    )
+
+
+def test_a_truth_value_is_taken_where_it_may_be_meant() -> None:
+    assert instantiate(L(rated)(rate=1, loud=True, either=False, quiet=True)) == (1, None, 0.5, True, False, True)
+    with pytest.raises(ConfigError, match=r"lr is False, but SGD takes a number there"):
+        instantiate({"_target_": "torch.optim.SGD", "lr": False}, params=[torch.nn.Parameter(torch.ones(1))])

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack, get_args, get_origin
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, ValueNode
 
 from treadle.config.locating import loaded, locate, title
 from treadle.config.nodes import TARGET, children, is_lazy, location, read
@@ -101,6 +101,46 @@ def check_tree(node: Any, *, load_targets: bool, left_out: Iterable[str] = ()) -
         target = target_of(call, load=load_targets)
         if target is not None:
             check_names(target, [str(name) for name in call], call)
+            _check_numbers(target, call)
+
+
+def _check_numbers(target: Any, call: DictConfig) -> None:
+    """Raise for a truth value where `target` takes a number: as one it would be 0 or 1."""
+    given = {str(name): _plain_value(call, name) for name in call}
+    wrong = [name for name, value in given.items() if isinstance(value, bool)]
+    for parameter in _parameters(target) or [] if wrong else []:
+        if parameter.name in wrong and _takes_numbers_only(parameter):
+            raise ConfigError(
+                f"{location(call, parameter.name)} is {given[parameter.name]}, but {title(target)} takes a number "
+                "there; YAML reads `on`, `yes`, `off` and `no` as truth values"
+            )
+
+
+def _plain_value(call: DictConfig, name: Any) -> Any:
+    node: Any = call._get_node(name)
+    node = None if node is None else node._maybe_dereference_node()
+    return node._value() if isinstance(node, ValueNode) else None
+
+
+def _takes_numbers_only(parameter: inspect.Parameter) -> bool:
+    """Whether an argument is a number by its annotation, or by a default that is no truth value.
+
+    >>> from torch.optim import SGD
+    >>> taken = inspect.signature(SGD).parameters
+    >>> _takes_numbers_only(taken["lr"]), _takes_numbers_only(taken["nesterov"])
+    (True, False)
+    """
+    if isinstance(parameter.default, bool):
+        return False
+    if parameter.annotation is parameter.empty:
+        # A whole number may stand for a truth value there.
+        return isinstance(parameter.default, float)
+    kinds: Iterable[Any] = get_args(parameter.annotation) or (parameter.annotation,)
+    if isinstance(parameter.annotation, str):
+        kinds = [
+            {"float": float, "int": int, "bool": bool}.get(kind.strip()) for kind in parameter.annotation.split("|")
+        ]
+    return (float in kinds or int in kinds) and bool not in kinds
 
 
 def lazy_calls(node: Any, *, left_out: frozenset[str] = frozenset()) -> Iterator[DictConfig]:
