@@ -54,7 +54,7 @@ class GuardedRun(Run):
     """A run in which what follows an update is guarded, too."""
 
     def after_update(self) -> None:
-        with self._trainer.guard():
+        with self.trainer.guard():
             super().after_update()
 
 
@@ -207,14 +207,14 @@ def test_the_step_at_which_a_log_is_due_does_read(device: str) -> None:
 def test_steps_between_two_logs_read_nothing(device: str) -> None:
     class NotedLog(Log):
         def write(self) -> None:
-            self._trainer.logs.append(self._trainer.progress.step)
+            self.trainer.logs.append(self.trainer.progress.step)
             super().write()
 
     class DisarmedAtTheLog(GuardedRun):
         def after_update(self) -> None:
-            self._trainer.armed = (self._trainer.progress.step + 1) % 3 != 0
+            self.trainer.armed = (self.trainer.progress.step + 1) % 3 != 0
             super().after_update()
-            self._trainer.armed = True
+            self.trainer.armed = True
 
     class ReadsAtTheLog(GuardedTrainer):
         def create_log(self) -> Log:

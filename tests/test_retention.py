@@ -151,7 +151,7 @@ def test_a_checkpoint_has_the_state_of_its_step(tmp_path: Path, asynchronous: bo
     class Remembering(RunCheckpointer):
         def save(self, **kwargs: Any) -> None:
             super().save(**kwargs)
-            trainer = self._trainer
+            trainer = self.trainer
             seen.setdefault(
                 trainer.progress.step, {name: value.clone() for name, value in trainer.model.state_dict().items()}
             )
@@ -206,7 +206,7 @@ def test_a_failure_that_shows_late_does_not_cost_the_save_after_it(
 
     class Late(RunCheckpointer):
         def save(self, **kwargs: Any) -> None:
-            if self._trainer.progress.step == 6:
+            if self.trainer.progress.step == 6:
                 saving.set()
             super().save(**kwargs)
 

@@ -57,7 +57,7 @@ class Run:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+        self.trainer = trainer
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         self.execution = Execution(trainer)
@@ -83,7 +83,7 @@ class Run:
             train_kwargs: Arguments of the training loader, over the defaults.
             eval_kwargs: Arguments of the evaluation loader, over the defaults.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         trainer.progress = trainer.storage.progress = trainer._loss_tracker.progress = Progress()
         trainer.update_applied = None
         self.streams.seed_run()
@@ -114,7 +114,7 @@ class Run:
 
     def _resolve_config(self) -> None:
         """Have the settings of the run resolved, and go by what came of it."""
-        trainer, settings = self._trainer, self._trainer.settings
+        trainer, settings = self.trainer, self.trainer.settings
         asked: dict[str, Any] = {
             "num_epochs": settings.num_epochs,
             "gradient_accumulation_steps": settings.accumulation,
@@ -128,7 +128,7 @@ class Run:
 
     def _scale_rates(self) -> None:
         """Have the learning rates follow the batch, whatever an earlier run of this trainer made of them."""
-        trainer, config = self._trainer, self._trainer.run_config
+        trainer, config = self.trainer, self.trainer.run_config
         assert config is not None
         scaling, batch = trainer.settings.lr_scaling, config.train_total_batch_size
         factor = scaling.factor(batch)
@@ -141,7 +141,7 @@ class Run:
 
     def track(self) -> None:
         """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
-        trainer = self._trainer
+        trainer = self.trainer
         trainer.track(model=ModelState(trainer.model))
         for name, optimizer in trainer.optimizers().items():
             trainer.track(**{name: trainer.optimizer_state(optimizer)})
@@ -171,7 +171,7 @@ class Run:
     def saving_memory(self) -> Iterator[None]:
         """Let the run take less memory of the device, in the ways that were asked for."""
         with ExitStack() as stack:
-            stack.enter_context(self._trainer.activation_checkpointing)
+            stack.enter_context(self.trainer.activation_checkpointing)
             for offloaded in self.updater.offloaded:
                 stack.enter_context(offloaded)
             yield
@@ -179,7 +179,7 @@ class Run:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Open the folder of the run and take up what lies in it; close all of the run, however it ends."""
-        trainer = self._trainer
+        trainer = self.trainer
         together = failing_together(trainer.processes, trainer.run_dir)
         with self._closed_at_the_end(), together, trainer.exchange.outside_of_epochs():
             trainer.storage.on_flush = None
@@ -211,7 +211,7 @@ class Run:
 
     def limit_reached(self) -> str | None:
         """Return why the run is over, None while it is not."""
-        settings, progress = self._trainer.settings, self._trainer.progress
+        settings, progress = self.trainer.settings, self.trainer.progress
         if settings.num_epochs is not None and progress.epoch >= settings.num_epochs:
             return f"all {settings.num_epochs} epochs are done"
         if settings.max_steps is not None and progress.step >= settings.max_steps:
@@ -220,7 +220,7 @@ class Run:
 
     def epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
-        trainer, progress = self._trainer, self._trainer.progress
+        trainer, progress = self.trainer, self.trainer.progress
         before = progress.step
         left = progress.evaluation == AFTER_EPOCH
         if left:
@@ -247,7 +247,7 @@ class Run:
 
     def train_epoch(self, train_dl: Any = None) -> None:
         """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
-        trainer = self._trainer
+        trainer = self.trainer
         optimizers = list(trainer.optimizers().values())
         trainer.in_own_loop = False
         self.due.begin_epoch()
@@ -274,7 +274,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """Begin an epoch, or the rest of one that the run is in the middle of."""
-        trainer = self._trainer
+        trainer = self.trainer
         self.epoch_is_cut = False
         resumed = trainer.progress.mid_epoch
         self.streams.begin()
@@ -298,14 +298,14 @@ class Run:
 
     def note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
-        stream, done = self._trainer._train_dataloader, self._trainer.progress.step >= self.due.last_step
+        stream, done = self.trainer._train_dataloader, self.trainer.progress.step >= self.due.last_step
         self.epoch_is_cut = done and stream is not None and stream.has_next()
         if self.epoch_is_cut:
             self.checkpointer.save(finished=True)
 
     def schedule_epoch(self, evaluated: bool) -> None:
         """Move a schedule by epochs on; one that a metric drives waits for an epoch that reported it."""
-        trainer = self._trainer
+        trainer = self.trainer
         if trainer.scheduler is None or trainer.scheduled_by_step or self.epoch_is_cut:
             return
         evaluates = trainer._eval_dataloader is not None
@@ -316,9 +316,9 @@ class Run:
     def count_epoch(self, *, in_history: bool = True) -> None:
         """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
         if not self.epoch_is_cut:
-            self._trainer.progress.finish_epoch()
+            self.trainer.progress.finish_epoch()
             if in_history:
-                self._trainer.run_history._increment_epoch()
+                self.trainer.run_history._increment_epoch()
 
     def after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save and leave, if it is time."""
@@ -328,7 +328,7 @@ class Run:
 
     def save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
-        progress = self._trainer.progress
+        progress = self.trainer.progress
         due = self.due.saves_after(progress.epoch, (step_before, progress.step))
         best = self.checkpointer.improved(evaluated=evaluated)
         if due or best:
@@ -336,7 +336,7 @@ class Run:
 
     def finish_custom_epoch(self) -> None:
         """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
-        trainer, history = self._trainer, self._trainer.run_history
+        trainer, history = self.trainer, self.trainer.run_history
         rounded = self.due.note_custom_loop()
         if rounded is not None:
             trainer.print(rounded)
@@ -344,13 +344,17 @@ class Run:
         recorded = len(history.get_metric_values("train_loss_epoch"))
         self.log.write()
         if recorded < history.current_epoch:
-            trainer._add_epoch_loss_to_run_history()
+            self.record_epoch_loss()
+
+    def record_epoch_loss(self) -> None:
+        """Record the mean loss of the epoch, over the samples of all processes."""
+        self.trainer._add_epoch_loss_to_run_history()
 
     # Steps --------------------------------------------------------------------------------------------------
 
     def windows(self, phase: Phase) -> Iterator[list[Batch]]:
         """Draw the micro-batches of one update after the other, until the phase or the run is over."""
-        trainer, stream, progress = self._trainer, phase.stream, self._trainer.progress
+        trainer, stream, progress = self.trainer, phase.stream, self.trainer.progress
         while phase.steps is None or progress.visit_step < phase.steps:
             if progress.step >= self.due.last_step or not (phase.reuse or stream.has_next()):
                 return
@@ -366,7 +370,7 @@ class Run:
 
     def after_update(self) -> None:
         """Count the update, then do whatever is due at this step."""
-        trainer, progress = self._trainer, self._trainer.progress
+        trainer, progress = self.trainer, self.trainer.progress
         progress.count_update(self.updater.samples)
         if trainer.callback_handler.table["on_update_end"]:
             try:
@@ -376,7 +380,7 @@ class Run:
                 self.evaluator.leave()
         if progress.step >= self.due.next_step:
             self._do_what_is_due(progress.step)
-        if self.stop.is_requested and not trainer.processes.distributed:
+        if self.stop.requested is not None and not trainer.processes.distributed:
             self.stop.agree()
 
     def _do_what_is_due(self, step: int) -> None:
@@ -405,7 +409,7 @@ class Run:
             KeyboardInterrupt: It was SIGINT.
             PreemptedExit: It was SIGTERM or SIGUSR1.
         """
-        trainer, keeper = self._trainer, self.checkpointer
+        trainer, keeper = self.trainer, self.checkpointer
         number = self.stop.agree_to_leave() if keeper.saves else 0
         if number:
             keeper.save()
@@ -430,7 +434,7 @@ class Run:
 
     def tell_of_untracked(self) -> None:
         """Say which optimizers the trainer keeps that no checkpoint will hold."""
-        trainer = self._trainer
+        trainer = self.trainer
         if not self.checkpointer.saves:
             return
         given = list(trainer.optimizers().values())
@@ -446,7 +450,7 @@ class Run:
 
     def result(self) -> TrainResult:
         """Return how the run went."""
-        trainer, history = self._trainer, self._trainer.run_history
+        trainer, history = self.trainer, self.trainer.run_history
         values = {name: history.get_metric_values(name) for name in sorted(history.get_metric_names())}
         watched = [callback for callback in trainer.callback_handler if hasattr(callback, "watch_metric")]
         name, greater = "eval_loss_epoch" if "eval_loss_epoch" in values else "train_loss_epoch", False

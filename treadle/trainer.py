@@ -443,7 +443,7 @@ class Trainer:
                 self.train_epoch_end()
             if run.due.logs_after(progress.epoch + 1):
                 run.log.write()
-            self._add_epoch_loss_to_run_history()
+            run.record_epoch_loss()
             self.fire("on_train_epoch_end")
         self.in_own_loop = False
         return progress.step >= run.due.last_step
@@ -542,7 +542,8 @@ class Trainer:
             A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
             is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
         """
-        output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
+        plain = self.precision.plain
+        output = default_loss(self.model, self.loss_func if plain else self.precision.for_loss(self.loss_func), batch)
         return count_targets(output, self.loss_func, batch) if self.this_run.updater.scale.pending else output
 
     def backward_step(self, loss: Tensor) -> None:

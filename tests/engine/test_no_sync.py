@@ -31,7 +31,7 @@ def guarded(method: Callable[..., None], calls: list[int]) -> Callable[..., None
     """Return a method of the core or its run that may read nothing, but in the first iteration and in the last."""
 
     def guard(of: EngineCore | EngineRun) -> AbstractContextManager[None]:
-        core = of._trainer if isinstance(of, EngineRun) else of
+        core = of.trainer if isinstance(of, EngineRun) else of
         if not 0 < core._face.iter < core._face.max_iter - 1:
             return nullcontext()
         calls.append(core._face.iter)

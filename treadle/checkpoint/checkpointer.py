@@ -124,7 +124,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def __init__(self, trainer: "Trainer", state: RunState, folder: Path) -> None:
         super().__init__()
-        self._trainer, self._state = trainer, state
+        self.trainer, self._state = trainer, state
         self.folder = RunFolder(folder)
         self.saved_at: tuple[int, int] | None = None
         self._saved_finished = False
@@ -152,12 +152,12 @@ class RunCheckpointer(NoCheckpointer):
         if step is not None:
             with telling_misfit(f"the checkpoint {self.store.path(step)}"):
                 self.take(step)
-        if self._trainer.processes.is_main:
+        if self.trainer.processes.is_main:
             self.open_files(fresh=step is None)
 
     def open_files(self, *, fresh: bool) -> None:
         """Open the files that lie beside the checkpoints; those of a run that begins are empty."""
-        trainer = self._trainer
+        trainer = self.trainer
         self.store.clear_leftovers()
         metrics = MetricsFile(self.folder.path / "metrics.jsonl", trainer.progress, trainer.print)
         if fresh:
@@ -169,7 +169,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def write_config(self) -> None:
         """Write what the run was asked to do into its folder."""
-        config = self._trainer.run_config
+        config = self.trainer.run_config
         assert config is not None
         self.folder.write_config({**config.to_dict(), **self.described()})
 
@@ -179,11 +179,11 @@ class RunCheckpointer(NoCheckpointer):
         Raises:
             CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
         """
-        processes, resume = self._trainer.processes, self._trainer.settings.resume
+        processes, resume = self.trainer.processes, self.trainer.settings.resume
         steps = processes.share(self.store.steps())
         if resume is None and any(steps):
             raise CheckpointError(
-                f"{self._trainer.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
+                f"{self.trainer.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
                 "it, or another run_dir"
             )
         if resume is None or not steps:
@@ -198,7 +198,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def take(self, step: int) -> None:
         """Read the checkpoint at `step`, having checked that it is of this run."""
-        trainer, store, state = self._trainer, self.store, self._state
+        trainer, store, state = self.trainer, self.store, self._state
         manifest = store.manifest(step)
         require_facts(store.path(step), manifest)
         saved = manifest["identity"]
@@ -225,7 +225,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
-        trainer = self._trainer
+        trainer = self.trainer
         assert trainer.run_config is not None
         unit = "steps" if trainer.scheduled_by_step else "epochs"
         fitted = fit_schedule(
@@ -243,7 +243,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Say what is no longer as it was, where the run can go on all the same."""
-        trainer = self._trainer
+        trainer = self.trainer
         then, now = manifest["environment"], environment()
         changed = changes(then, now)
         if changed:
@@ -262,7 +262,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def made_of(self) -> dict[str, Any]:
         """Return what else the run is made of, to be told of if it changes; looked at once, before anything moves."""
-        trainer = self._trainer
+        trainer = self.trainer
         given = {
             "training": (trainer._train_dataloader, trainer.train_dataset),
             "evaluation": (trainer._eval_dataloader, trainer.eval_dataset),
@@ -280,11 +280,11 @@ class RunCheckpointer(NoCheckpointer):
 
     def is_scheduled(self) -> bool:
         """Whether a schedule moves the arguments of optimizers, so that other values than at the start are no news."""
-        return self._trainer.scheduler is not None
+        return self.trainer.scheduler is not None
 
     def described(self) -> dict[str, Any]:
         """Return what is trained and how, for people who compare runs."""
-        trainer = self._trainer
+        trainer = self.trainer
         optimizers = {
             name: {"class": type(optimizer).__name__, **plain_values(optimizer.defaults)}
             for name, optimizer in trainer.optimizers().items()
@@ -294,7 +294,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: model, optimizers, data and how they are split."""
-        trainer, config = self._trainer, self._trainer.run_config
+        trainer, config = self.trainer, self.trainer.run_config
         assert config is not None
         data = getattr(trainer._train_dataloader, "known_by", None)
         return {
@@ -316,25 +316,25 @@ class RunCheckpointer(NoCheckpointer):
 
     def sources(self) -> list[Any]:
         """Return what names the files that the run reads: the command line and the data sets."""
-        streams = (self._trainer._train_dataloader, self._trainer._eval_dataloader)
+        streams = (self.trainer._train_dataloader, self.trainer._eval_dataloader)
         return [sys.argv[1:], *(getattr(stream, "dataset", None) for stream in streams)]
 
     def _planned(self) -> dict[str, int | None]:
         """Return how long the run is to be."""
-        config = self._trainer.run_config
+        config = self.trainer.run_config
         assert config is not None
         return {"steps": config.max_num_train_steps, "epochs": config.num_epochs}
 
     def facts(self, *, best: bool, finished: bool) -> dict[str, Any]:
         """Return what the manifest of a checkpoint says of the run."""
         return {
-            "epoch": self._trainer.progress.epoch,
+            "epoch": self.trainer.progress.epoch,
             "identity": self.identity(),
             "environment": environment(),
             "planned": self._planned(),
             "best": best,
             "finished": finished,
-            "stopped": self._trainer.this_run.stop.over,
+            "stopped": self.trainer.this_run.stop.over,
             "made of": self._made_of,
         }
 
@@ -356,7 +356,7 @@ class RunCheckpointer(NoCheckpointer):
             self.save()
 
     def _write_manifest(self) -> None:
-        trainer, folder = self._trainer, self.folder
+        trainer, folder = self.trainer, self.folder
         if not trainer.processes.is_main:
             return
         facts = {"step": trainer.progress.step, "seed": trainer.seed, "identity": self.identity()}
@@ -369,17 +369,17 @@ class RunCheckpointer(NoCheckpointer):
         """Say which files that the data sets name are not what they were when the run was last started."""
         before = self.folder.manifest().get("files")
         now = files_named(*self.sources()[1:], but=self.folder.path)
-        known = before if isinstance(before, dict) and self._trainer.progress.step else {}
+        known = before if isinstance(before, dict) and self.trainer.progress.step else {}
         changed = sorted(path for path, checksum in now.items() if known.get(path, checksum) != checksum)
         if changed:
             listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-            self._trainer.print(
+            self.trainer.print(
                 f"files of the data have changed since the run was last started: {listed}; it goes on with these"
             )
 
     def log(self, line: str) -> None:
         """Write a line into the log of the run, on the first process."""
-        if self._trainer.processes.is_main:
+        if self.trainer.processes.is_main:
             self.folder.log(line)
 
     # Saving -------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ class RunCheckpointer(NoCheckpointer):
             CheckpointError: This or the previous checkpoint could not be written, and that ends the run.
             NonFiniteError: Weights or losses are not finite.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         place = (trainer.progress.step, trainer.progress.epoch)
         saved = place == self.saved_at and not best and (self._saved_finished or not finished)
         if saved and not trainer.processes.distributed:
@@ -424,10 +424,10 @@ class RunCheckpointer(NoCheckpointer):
 
     def _report_failed_save(self, error: CheckpointError) -> None:
         self.saved_at = None
-        if self._trainer.checkpoint_policy.on_error == "raise":
+        if self.trainer.checkpoint_policy.on_error == "raise":
             raise error
         self._save_failure = str(error)
-        self._trainer.print(f"going on without a checkpoint: {error}")
+        self.trainer.print(f"going on without a checkpoint: {error}")
 
     def wait(self) -> None:
         """Wait until nothing is being written.
@@ -454,10 +454,10 @@ class RunCheckpointer(NoCheckpointer):
     def point(self, name: str) -> None:
         """Have the checkpoint of the step under way known by another name, too."""
         self._saver.wait()
-        if self._trainer.processes.is_main:
-            self.store.point(name, self._trainer.progress.step)
+        if self.trainer.processes.is_main:
+            self.store.point(name, self.trainer.progress.step)
         # Every process finds the checkpoint and its name from here on.
-        self._trainer.processes.barrier()
+        self.trainer.processes.barrier()
 
     def forget_place(self) -> None:
         """Save again where the run is, even if it was saved here: something of this place is to be made anew."""
@@ -466,8 +466,8 @@ class RunCheckpointer(NoCheckpointer):
     # The best -----------------------------------------------------------------------------------------------
 
     def _judgements(self) -> int:
-        name = self._trainer.checkpoint_policy.best
-        return 0 if name is None else len(self._trainer.run_history.get_metric_values(name))
+        name = self.trainer.checkpoint_policy.best
+        return 0 if name is None else len(self.trainer.run_history.get_metric_values(name))
 
     def improved(self, *, evaluated: bool) -> bool:
         """Whether there is a new value of the metric that checkpoints are judged by, and it is the best so far.
@@ -478,7 +478,7 @@ class RunCheckpointer(NoCheckpointer):
         Raises:
             UnknownMetricError: An evaluation ended and did not report it.
         """
-        policy, history = self._trainer.checkpoint_policy, self._trainer.run_history
+        policy, history = self.trainer.checkpoint_policy, self.trainer.run_history
         name = policy.best
         if name is None:
             return False
@@ -489,7 +489,7 @@ class RunCheckpointer(NoCheckpointer):
         best = find_best(name, values, greater_is_better=policy.greater_is_better)
         own = len(values) > judged and best is not None and best.position == len(values) - 1
         # A metric of the user's own may differ from rank to rank, and all of them must save together or not at all.
-        return bool(self._trainer.processes.share(own))
+        return bool(self.trainer.processes.share(own))
 
     # Going back ---------------------------------------------------------------------------------------------
 
@@ -499,7 +499,7 @@ class RunCheckpointer(NoCheckpointer):
         Raises:
             NonFiniteError: There is no such checkpoint, or it happened too often.
         """
-        trainer, store, state = self._trainer, self.store, self._state
+        trainer, store, state = self.trainer, self.store, self._state
         skipped = trainer.this_run.updater.skipped.steps
         if len(skipped) >= trainer.max_rollbacks:
             raise NonFiniteError(f"{request}, after {trainer.max_rollbacks} rollbacks; lower the learning rate")
@@ -523,7 +523,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def finish(self) -> None:
         """Save the end of the run and wait until it is on disk; one that was cut inside an epoch is saved there."""
-        run = self._trainer.this_run
+        run = self.trainer.this_run
         best = self.improved(evaluated=False)
         for first in (True, False):
             # Twice, for a failure of the save before this one is only found now.
@@ -535,9 +535,9 @@ class RunCheckpointer(NoCheckpointer):
 
     def _note_unsaved(self) -> None:
         """Say that the end of the run is lost when the process is, and have the status of the run say so too."""
-        step = self._trainer.progress.step
+        step = self.trainer.progress.step
         self.unsaved = f"the run came to its end, step {step}, which is not saved: {self._save_failure}"
-        self._trainer.print(self.unsaved)
+        self.trainer.print(self.unsaved)
         lock = held_here(self.folder.path)
         if lock is not None:
             lock.note_unsaved(self.unsaved)
@@ -548,7 +548,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def close(self, *, waits: bool) -> None:
         """Close the files of the run; a checkpoint being written is completed, here or when the process ends."""
-        trainer = self._trainer
+        trainer = self.trainer
         if waits:
             try:
                 self._saver.wait()

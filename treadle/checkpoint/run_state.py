@@ -37,7 +37,7 @@ class RunState:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+        self.trainer = trainer
         self.restored: Restored | None = None
         self.began_at: int | None = None
 
@@ -46,33 +46,33 @@ class RunState:
         self.restored = None
         first = self.began_at is None
         if first:
-            self.began_at = self._trainer.progress.step
+            self.began_at = self.trainer.progress.step
         return first
 
     # Writing ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run; what all ranks have in common is only in the first one's."""
-        everything = self._trainer.processes.is_main
-        tracked = self._trainer.tracked.state_dict(None if everything else self._is_written)
+        everything = self.trainer.processes.is_main
+        tracked = self.trainer.tracked.state_dict(None if everything else self._is_written)
         return {**self.facts(), "tracked": tracked}
 
     def facts(self) -> dict[str, Any]:
         """Return what another run must know of how this one shares out its batches and its weights."""
-        now, parallel = self.split(), self._trainer.parallel
+        now, parallel = self.split(), self.trainer.parallel
         facts = {"sharded": parallel.spreads, "data": now.data, "batch_size": now.batch_size}
         return {"processes": now.processes, **facts, "copies": parallel.loss_copies}
 
     def split(self) -> Split:
         """Return how this run shares out its batches."""
-        trainer = self._trainer
+        trainer = self.trainer
         size = None if trainer.run_config is None else trainer.run_config.train_per_device_batch_size
         return Split(trainer.processes.size, trainer.parallel.data_size, size)
 
     def _is_written(self, name: str) -> bool:
         """Whether a rank other than the first has something to write of what is tracked under `name`."""
-        spread = name in ("model", "callbacks", *self._trainer.optimizers())
-        return self.is_local(name) or (self._trainer.parallel.spreads and spread)
+        spread = name in ("model", "callbacks", *self.trainer.optimizers())
+        return self.is_local(name) or (self.trainer.parallel.spreads and spread)
 
     @staticmethod
     def is_local(name: str) -> bool:
@@ -84,7 +84,7 @@ class RunState:
     def read(self, folder: str | os.PathLike[str]) -> Restored:
         """Return the state that `save_training_state` wrote into a folder."""
         with telling_misfit(f"the training state in {folder}"):
-            processes = self._trainer.processes
+            processes = self.trainer.processes
             own = read_training_state(folder, state_file(processes.rank))
             shared = own if processes.is_main else read_training_state(folder, state_file(0))
             # The lines of metrics are in the folder of the run that saved this, which is left alone.
@@ -93,7 +93,7 @@ class RunState:
 
     def read_shared(self, store: CheckpointStore, step: int) -> dict[str, Any]:
         """Return what processes have in common in the checkpoint at `step`; of sharded weights what is needed here."""
-        sharded = self._trainer.parallel.spreads
+        sharded = self.trainer.parallel.spreads
         shared: dict[str, Any] = store.read_lazily(step) if sharded else store.read(step, rank=0)
         return shared
 
@@ -105,10 +105,10 @@ class RunState:
         now = self.split()
         then = Split.of_state(shared, now)
         if then == now:
-            own: dict[str, Any] = shared if self._trainer.processes.is_main else store.read(step)
+            own: dict[str, Any] = shared if self.trainer.processes.is_main else store.read(step)
             return own
         if then.processes != now.processes or then.data != now.data:
-            self._trainer.print(
+            self.trainer.print(
                 f"the run had {then.processes} processes and has {now.processes} now: it goes on with the next "
                 "samples, but not bit for bit"
             )
@@ -122,7 +122,7 @@ class RunState:
         Args:
             partly: Whether some of what the state is of may still be missing, to be tracked at the start of the run.
         """
-        source = self._trainer.settings.resume_from
+        source = self.trainer.settings.resume_from
         if self.restored is None and source is not None and self.began_at is None:
             self.restored = self.read(source)
         if self.restored is not None:
@@ -145,7 +145,7 @@ class RunState:
         Raises:
             CheckpointError: The state is that of one rank alone, or its place lies inside a batch of now.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         if then.batch_size is None and now.batch_size is not None:
             raise CheckpointError(
                 "the training state was saved before train() had begun, or of a loader that does not say its batch "
@@ -174,7 +174,7 @@ class RunState:
                 hold_dropout(trainer.device)
 
     def _load_all(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool) -> None:
-        trainer = self._trainer
+        trainer = self.trainer
         common = {name: value for name, value in shared["tracked"].items() if not self.is_local(name)}
         mine = {name: value for name, value in own["tracked"].items() if self.is_local(name)}
         state = {**common, **mine}

@@ -26,13 +26,13 @@ class Streams:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+        self.trainer = trainer
         self.by_name: dict[str, Stream] = {}
         self.seed = 0
 
     def seed_run(self) -> None:
         """Seed every generator if the trainer was given a seed, and settle the order of the data."""
-        trainer = self._trainer
+        trainer = self.trainer
         if trainer.seed is not None:
             # Ranks that work on the same samples draw the same numbers.
             seed_generators(fold_seed(trainer.seed, trainer.parallel.data_rank))
@@ -44,7 +44,7 @@ class Streams:
 
     def make(self, source: Any, *, evaluation: bool = False, name: str = "train") -> Stream:
         """Return a stream over a loader, or over anything that batches can be drawn from."""
-        trainer = self._trainer
+        trainer = self.trainer
         return Stream(
             source,
             device=trainer.device,
@@ -68,7 +68,7 @@ class Streams:
         Raises:
             DataError: It has fewer samples than there are processes.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         stream = self.make(loader, evaluation=True, name="evaluation")
         # Asked of the data and not of this rank's share: every rank must come to the same answer.
         length = getattr(stream.dataset, "__len__", None)
@@ -82,7 +82,7 @@ class Streams:
 
     def open(self) -> None:
         """Make a stream of each loader of the trainer that is none yet."""
-        trainer = self._trainer
+        trainer = self.trainer
         if trainer._train_dataloader is None:
             raise ConfigError("there is no training data: _prepare_dataloaders left _train_dataloader as None")
         if not isinstance(trainer._train_dataloader, Stream):
@@ -102,14 +102,14 @@ class Streams:
         kwargs = loader_arguments(source, {}, loader_kwargs, f"add_stream({name!r})")
         stream = self.make(self.loader(source, shuffle=bool(kwargs.pop("shuffle", True)), **kwargs), name=name)
         self.by_name[name] = stream
-        self._trainer.track(**{f"stream_{name}": stream})
+        self.trainer.track(**{f"stream_{name}": stream})
         return stream
 
     # An epoch -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin the epoch in every stream, if the run is not in the middle of one."""
-        trainer = self._trainer
+        trainer = self.trainer
         if not trainer.progress.mid_epoch:
             trainer._loss_tracker.reset()
             for stream in self.by_name.values():
@@ -126,6 +126,6 @@ class Streams:
 
     def close(self) -> None:
         """Give up what fetches data."""
-        for stream in (*self.by_name.values(), self._trainer._eval_dataloader):
+        for stream in (*self.by_name.values(), self.trainer._eval_dataloader):
             if stream is not None:
                 stream.close()

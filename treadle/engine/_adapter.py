@@ -375,23 +375,23 @@ class EngineCore(Trainer):
         if isinstance(keeper, EngineCheckpointer) and keeper.saved_at and keeper.saved_at[0] == self.progress.step:
             keeper.point(COMPLETE)
 
-    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
-        """Record no loss of an epoch: this door counts iterations."""
-
 
 class EngineRun(Run):
     """A run of iterations: it begins at one of them, and what is saved at its end is a matter of hooks."""
 
-    _trainer: EngineCore
+    trainer: EngineCore
 
     def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Prepare the run, and go to its first iteration."""
         super().prepare(train_kwargs, eval_kwargs)
-        self._trainer.begin_at_iteration()
+        self.trainer.begin_at_iteration()
 
     def note_cut(self) -> None:
         """Note that data is left, as always, and save nothing: that is for hooks."""
         self.epoch_is_cut = True
+
+    def record_epoch_loss(self) -> None:
+        """Record no loss of an epoch: this door counts iterations."""
 
 
 class EndlessStreams(Streams):

@@ -40,7 +40,7 @@ class EngineState(RunState):
     def load(self, shared: dict[str, Any], own: dict[str, Any], *, partly: bool = False) -> None:
         """Bring everything back; what cannot be shared out evenly among the processes of now is counted apart."""
         super().load(shared, own, partly=partly)
-        trainer = self._trainer
+        trainer = self.trainer
         then = Split.of_state(shared, self.split())
         consumed = int(shared["tracked"]["progress"]["samples"]) * then.data + int(shared.get("odd_samples", 0))
         trainer.progress.samples, self.odd_samples = divmod(consumed, trainer.parallel.data_size)

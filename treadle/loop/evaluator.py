@@ -33,28 +33,28 @@ class Evaluator:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+        self.trainer = trainer
         self.leavable: LeavableEvaluation | None = None
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
         """Leave the modes of all modules, and every random generator, as they were found."""
-        model = self._trainer.model
+        model = self.trainer.model
         modes = [(module, module.training) for module in model.modules()]
         random = RandomState()
         state = random.state_dict()
         try:
-            with self._trainer.exchange.in_evaluation():
+            with self.trainer.exchange.in_evaluation():
                 yield
         finally:
-            self._trainer.parallel.after_looking(model)
+            self.trainer.parallel.after_looking(model)
             for module, mode in modes:
                 module.training = mode
             random.load_state_dict(state)
 
     def look_for_sparse(self) -> None:
         """Find out once more whether the model multiplies with sparse tensors, which autocast must not touch."""
-        trainer = self._trainer
+        trainer = self.trainer
         if not trainer.precision.plain:
             trainer.precision.products.look_again(trainer.model, compiled=trainer.is_compiled)
 
@@ -62,7 +62,7 @@ class Evaluator:
 
     def evaluate_run(self, when: int) -> None:
         """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
-        trainer = self._trainer
+        trainer = self.trainer
         length = getattr(trainer._eval_dataloader, "length", None)
         intermediate = {"is_intermediate": True} if when == AFTER_STEP else {}
         with self.in_run(when, length), trainer.exchange.in_evaluation():
@@ -71,7 +71,7 @@ class Evaluator:
     @contextmanager
     def in_run(self, when: int, length: int | None = None) -> Iterator[None]:
         """Let the evaluation in the block be broken off when the run is asked to leave, and be made when it goes on."""
-        trainer, run = self._trainer, self._trainer.this_run
+        trainer, run = self.trainer, self.trainer.this_run
         trainer.progress.evaluation = when
         trainer.parallel.share_buffers(trainer.model)
         if run.checkpointer.saves:
@@ -87,9 +87,9 @@ class Evaluator:
 
     def leave(self) -> None:
         """Leave an evaluation that was broken off, which is made again when the run goes on."""
-        run = self._trainer.this_run
+        run = self.trainer.this_run
         # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
-        if not (run.epoch_is_cut and self._trainer.progress.evaluation):
+        if not (run.epoch_is_cut and self.trainer.progress.evaluation):
             run.checkpointer.forget_place()
         run.leave_if_asked()
 
@@ -98,7 +98,7 @@ class Evaluator:
     @torch.no_grad()
     def run_epoch(self, valid_dl: Any, *, is_training: bool, is_intermediate: bool) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
-        trainer, stop = self._trainer, self._trainer.this_run.stop
+        trainer, stop = self.trainer, self.trainer.this_run.stop
         if not isinstance(valid_dl, Stream):
             with closing(trainer.this_run.streams.for_evaluation(require_loader(valid_dl, "valid_dl"))) as stream:
                 return self.run_epoch(stream, is_training=is_training, is_intermediate=is_intermediate)
@@ -133,17 +133,17 @@ class Evaluator:
 
     def _in_step(self, stream: Stream) -> Iterator[tuple[Batch, bool]]:
         """Yield batches, and whether they are more than company for other ranks; ranks with the same ones all count."""
-        parallel = self._trainer.parallel
+        parallel = self.trainer.parallel
         if not parallel.meets:
             yield from ((batch, True) for batch in stream.rest())
             return
         drawn = -1
-        for batch, _ in in_step(stream.rest(), self._trainer.processes, parallel):
+        for batch, _ in in_step(stream.rest(), self.trainer.processes, parallel):
             drawn, before = stream.drawn, drawn
             yield batch, drawn != before
 
     def _evaluate_batch(self, batch: Batch, valid_dl: Any, tracker: LossTracker) -> dict[str, Any]:
-        trainer = self._trainer
+        trainer = self.trainer
         try:
             with trainer.precision.autocast("evaluation"):
                 output = trainer.calculate_eval_batch_loss(batch)
@@ -161,7 +161,7 @@ class Evaluator:
         return output
 
     def _record(self, tracker: LossTracker, is_training: bool) -> dict[str, Any]:
-        trainer, history = self._trainer, self._trainer.run_history
+        trainer, history = self.trainer, self.trainer.run_history
         total, count = trainer.processes.reduce([tracker.total_loss, tracker.running_count])
         if not count:
             raise DataError(
@@ -180,7 +180,7 @@ class Evaluator:
         self, data: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any
     ) -> dict[str, Any]:
         """Run one evaluation epoch on `data` and return its metrics by name; those of training stay as they are."""
-        trainer, looping = self._trainer, self._trainer.this_run.stop.looping
+        trainer, looping = self.trainer, self.trainer.this_run.stop.looping
         data_of_run, collate_of_run = trainer.eval_dataset, trainer.collate_fn
         stream_of_run, config_of_run = trainer._eval_dataloader, trainer.run_config
         kwargs_of_run, history_of_run = trainer._eval_dl_kwargs, trainer.run_history
@@ -218,7 +218,7 @@ class Evaluator:
     @torch.no_grad()
     def predict(self, dataset: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any) -> Any:
         """Return the model's outputs for every sample of `dataset`, in order, on every process."""
-        trainer = self._trainer
+        trainer = self.trainer
         trainer.prepare_model()
         trainer.parallel.share_buffers(trainer.model)
         kwargs = loader_arguments(dataset, {"batch_size": size}, dataloader_kwargs, "dataloader_kwargs")
@@ -237,14 +237,14 @@ class Evaluator:
         return self._joined(outputs)
 
     def _predict_batch(self, batch: Batch) -> Any:
-        precision = self._trainer.precision
+        precision = self.trainer.precision
         with precision.autocast("prediction"):
-            output = self._trainer.calculate_prediction(batch)
+            output = self.trainer.calculate_prediction(batch)
         halved = isinstance(output, Tensor) and output.dtype in (torch.float16, torch.bfloat16)
         return output.float() if halved and not precision.plain else output
 
     def _joined(self, outputs: list[Any]) -> Any:
-        processes = self._trainer.processes
+        processes = self.trainer.processes
         other = not all(isinstance(output, Tensor) for output in outputs)
         # A rank may have no batch at all: what is done is decided for all of them together.
         rounds, others = processes.reduce([float(len(outputs)), float(other)], "max")
@@ -255,9 +255,9 @@ class Evaluator:
         if not processes.distributed:
             return outputs if others else torch.cat(outputs).cpu()
         shape, dtype = processes.share((outputs[0].shape[1:], outputs[0].dtype) if outputs else None)
-        nothing = torch.empty(0, *shape, dtype=dtype, device=self._trainer.device)
+        nothing = torch.empty(0, *shape, dtype=dtype, device=self.trainer.device)
         outputs = outputs + [nothing] * (int(rounds) - len(outputs))
-        ranks = self._trainer.parallel.data_ranks
+        ranks = self.trainer.parallel.data_ranks
         return torch.cat([processes.gather(output, padding_value=0, ranks=ranks) for output in outputs]).cpu()
 
 

@@ -27,7 +27,7 @@ class Log:
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self._trainer = trainer
+        self.trainer = trainer
 
     def write(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks.
@@ -36,7 +36,7 @@ class Log:
             NonFiniteError: A loss is not finite, and ends the run.
             RollBack: A loss is not finite, and the run may go back.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         total, count, nonfinite = self.take_losses()
         if trainer.processes.distributed:
             total, count = trainer.processes.reduce([total, count])
@@ -59,12 +59,12 @@ class Log:
 
     def take_losses(self) -> tuple[float, float, NonFinite | None]:
         """Read the losses since the last log: their sum, what it is over, and the first that is not finite."""
-        self._trainer.this_run.updater.means.check()
-        return self._trainer._loss_tracker.take()
+        self.trainer.this_run.updater.means.check()
+        return self.trainer._loss_tracker.take()
 
     def put_state_of_updates(self) -> None:
         """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
-        trainer = self._trainer
+        trainer = self.trainer
         gate = trainer.this_run.updater.gate
         if gate is not None:
             trainer.storage.put_scalar("skipped_steps", gate.skipped.clone(), smoothing_hint=False)
@@ -76,7 +76,7 @@ class Log:
 
     def _agree_on_nonfinite(self, own: NonFinite | None) -> NonFinite | None:
         """Return the first bad loss of any process, so that all of them act on it together."""
-        first = self._trainer.processes.reduce([math.inf if own is None else float(own.step)], "min")[0]
+        first = self.trainer.processes.reduce([math.inf if own is None else float(own.step)], "min")[0]
         if first == math.inf:
             return None
         return own if own is not None and own.step == first else NonFinite(int(first), math.nan, None)
@@ -87,7 +87,7 @@ class Log:
     def sees_bad_loss(self) -> bool:
         """Whether a loss since the last log is not finite and may have spoilt the weights."""
         # Where bad updates are left out, the weights are good whatever the losses are.
-        trainer = self._trainer
+        trainer = self.trainer
         return trainer._loss_tracker.read() is not None and trainer.this_run.updater.gate_in_use is None
 
     def check_weights(self) -> None:
@@ -97,7 +97,7 @@ class Log:
             NonFiniteError: They are not.
             RollBack: They are not, and the run may go back.
         """
-        trainer = self._trainer
+        trainer = self.trainer
         if not trainer.progress.step or self._weights_are_finite():
             return
         if trainer.on_nonfinite == "rollback":
@@ -105,8 +105,8 @@ class Log:
         raise NonFiniteError(f"the weights are not finite after step {trainer.progress.step}; {REMEDY}")
 
     def _weights_are_finite(self) -> bool:
-        norm = self._trainer.parallel.norm_of_weights()
+        norm = self.trainer.parallel.norm_of_weights()
         if norm is not None:
             return bool(torch.isfinite(norm))
-        weights = [one.detach() for one in self._trainer.model.parameters() if one.is_floating_point()]
+        weights = [one.detach() for one in self.trainer.model.parameters() if one.is_floating_point()]
         return not weights or bool(torch.isfinite(norm_of(weights)))

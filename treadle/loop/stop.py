@@ -17,6 +17,7 @@ class Stop:
         wake: Called when a signal comes, so that the loop looks at what is due after the next step.
 
     Attributes:
+        requested: Why somebody on this process asked for the end; None while nobody did.
         looping: Whether the loop over epochs is under way: other processes would wait for one that left it alone.
         stopped: Whether the loop ended because somebody asked for it, or had ended so when the run was started.
         pauses: Whether a run that was stopped goes on when it is started again.
@@ -26,21 +27,16 @@ class Stop:
 
     def __init__(self, processes: Processes, wake: Callable[[], None]) -> None:
         self._processes, self._wake = processes, wake
-        self._requested: str | None = None
+        self.requested: str | None = None
         self._for_good = False
         self._signal = 0
         self.looping = self.stopped = self.pauses = False
         self.over: str | None = None
         self.reason = ""
 
-    @property
-    def is_requested(self) -> bool:
-        """Whether somebody on this process asked for the end."""
-        return self._requested is not None
-
     def request(self, reason: str, *, for_good: bool = False) -> None:
         """Ask for the end, at the next point where the processes agree; see `Trainer.request_stop`."""
-        self._requested = self._requested or reason
+        self.requested = self.requested or reason
         self._for_good = self._for_good or for_good
 
     def take(self, error: StopTrainingError) -> bool:
@@ -65,10 +61,10 @@ class Stop:
         Raises:
             StopTrainingError: One of them wants to.
         """
-        wanted, for_good = self._processes.reduce([float(self.is_requested), float(self._for_good)], "max")
+        wanted, for_good = self._processes.reduce([float(self.requested is not None), float(self._for_good)], "max")
         if wanted:
             self.pauses = not for_good
-            raise StopTrainingError(self._requested or "another process asked to stop")
+            raise StopTrainingError(self.requested or "another process asked to stop")
 
     def end_loop(self, reason: str) -> None:
         """Take note that the loop was stopped, and whether the run is over by that."""

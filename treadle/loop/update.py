@@ -51,7 +51,7 @@ class Updater:
     """
 
     def __init__(self, trainer: "Trainer", *, own_backward: bool = False) -> None:
-        self._trainer, self._own_backward = trainer, own_backward
+        self.trainer, self._own_backward = trainer, own_backward
         self.phase: Phase | None = None
         self.samples = 0
         self.stepped = self.clips = False
@@ -69,7 +69,7 @@ class Updater:
         Args:
             nominal: The samples of a whole batch; None if nobody knows.
         """
-        trainer, optimizers = self._trainer, list(self._trainer.optimizers().values())
+        trainer, optimizers = self.trainer, list(self.trainer.optimizers().values())
         self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if trainer.offload_optimizer]
         skips, sharded = trainer.on_nonfinite == "skip", trainer.parallel.spreads
         if skips or trainer.precision.scaler is not None:
@@ -85,13 +85,13 @@ class Updater:
     @property
     def gate_in_use(self) -> UpdateGate | None:
         """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
-        wanted = self._trainer.on_nonfinite == "skip" or self._trainer.precision.scaler is not None
+        wanted = self.trainer.on_nonfinite == "skip" or self.trainer.precision.scaler is not None
         return self.gate if wanted else None
 
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer of the phase under way; in a loop of the user's, the only one."""
-        return next(iter(self._trainer.optimizers().values())) if self.phase is None else self.phase.optimizer
+        return next(iter(self.trainer.optimizers().values())) if self.phase is None else self.phase.optimizer
 
     @property
     def trained(self) -> list[Any]:
@@ -102,7 +102,7 @@ class Updater:
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
-        trainer = self._trainer
+        trainer = self.trainer
         if self.skipped.steps:
             bad = trainer.progress.step + 1 in self.skipped.steps
             trainer.update_applied = torch.tensor(not bad, dtype=torch.float32, device=trainer.device)
@@ -128,19 +128,19 @@ class Updater:
         """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
         self.phase = phase
         # There is no gradient to tell of; that of the step before is not this one's.
-        self._trainer.gradient_norm = None
+        self.trainer.gradient_norm = None
         self.samples = sum(map(size_of, window))
-        if phase.scheduler is not None and self._trainer.scheduled_by_step:
-            self._trainer.scheduler_step()
+        if phase.scheduler is not None and self.trainer.scheduled_by_step:
+            self.trainer.scheduler_step()
 
     def _may_halve(self, window: list[Batch]) -> bool:
         # Alone only: another process would not know that this one makes more backward passes.
-        alone = not self._trainer.processes.distributed
+        alone = not self.trainer.processes.distributed
         return alone and not self.stepped and self.splits.parts < max(map(size_of, window))
 
     def halve(self) -> None:
         """Halve the micro-batches after memory ran out."""
-        trainer = self._trainer
+        trainer = self.trainer
         self.splits.halve()
         for optimizer in trainer.optimizers().values():
             optimizer.zero_grad()
@@ -149,7 +149,7 @@ class Updater:
         trainer.print(f"memory ran out: each micro-batch is cut into {self.splits.parts}, the batch stays the same")
 
     def _place_of(self, phase: Phase, window: list[Batch]) -> str:
-        progress = self._trainer.progress
+        progress = self.trainer.progress
         place = f"at step {progress.step + 1}, epoch {progress.epoch + 1}, in {name_of(phase.loss)}"
         # To gather batches now might fail as well, on a device that has failed.
         batches = window.made if isinstance(window, PlacedWindow) else window
@@ -159,7 +159,7 @@ class Updater:
 
     def calculate(self, phase: Phase, window: list[Batch]) -> None:
         """Accumulate the gradient of `window`; the host never waits for the device."""
-        trainer, run = self._trainer, self._trainer.this_run
+        trainer, run = self.trainer, self.trainer.this_run
         self.phase = phase
         self.stepped = False
         if trainer.parallel.in_stages:
@@ -210,7 +210,7 @@ class Updater:
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
-        trainer, shared = self._trainer, self._trainer.this_run.shared_loss
+        trainer, shared = self.trainer, self.trainer.this_run.shared_loss
         rider: Tensor | None = None
         first = not trainer.recording and trainer.progress.visit_step == 0
         seen = self._look_at_means() if first and self.scale.pending else None
@@ -230,7 +230,7 @@ class Updater:
 
     def _look_at_means(self) -> MeansSeen | None:
         """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
-        trainer = self._trainer
+        trainer = self.trainer
         if trainer.is_compiled and (trainer.progress.step > 0 or trainer.this_run.execution.replays):
             return None
         return MeansSeen()
@@ -249,7 +249,7 @@ class Updater:
 
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
         """Have all micro-batches of `window` under way at once, through stages on different processes."""
-        trainer = self._trainer
+        trainer = self.trainer
         gate = self.gate_in_use if self.gate is not None else None
         if gate is not None:
             gate.begin()
@@ -270,15 +270,15 @@ class Updater:
 
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages, and what comes of them at their end."""
-        loss_func = self._trainer.loss_func
-        return StageLoss(self._trainer.precision.for_loss(loss_func), criterion_of(loss_func))
+        loss_func = self.trainer.loss_func
+        return StageLoss(self.trainer.precision.for_loss(loss_func), criterion_of(loss_func))
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Return what the losses of a window are means over, on every stage; the last one `found` them."""
-        if self._stage_items is None and self._trainer.loss_func is None:
+        if self._stage_items is None and self.trainer.loss_func is None:
             # Only the last stage knows what its module said.
             items = [output["num_items_in_batch"] for output, _ in found if "num_items_in_batch" in output]
-            said = self._trainer.parallel.from_last({"items": sum(items)} if items else {})
+            said = self.trainer.parallel.from_last({"items": sum(items)} if items else {})
             return said.get("items", self.samples)
         return self.samples if self._stage_items is None else self._stage_items
 
@@ -286,7 +286,7 @@ class Updater:
 
     def apply(self, phase: Phase) -> None:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
-        trainer = self._trainer
+        trainer = self.trainer
         if self.scale.pending or trainer.this_run.shared_loss.module is not None:
             trainer.normalise_gradients(phase)
         if self.clips:
@@ -296,21 +296,22 @@ class Updater:
         if phase.scheduler is not None and trainer.scheduled_by_step and not trainer.recording:
             trainer.scheduler_step()
         trainer.optimizer_zero_grad()
-        trainer.exchange.note(None)
+        if trainer.processes.distributed:
+            trainer.exchange.note(None)
 
     def normalise(self, phase: Phase) -> None:
         """Make the gradient that of one batch with all samples of the window, over all ranks."""
-        shared = self._trainer.this_run.shared_loss
+        shared = self.trainer.this_run.shared_loss
         if shared.module is None:
             self.scale.normalise(gradients_of(phase.trained))
             return
         weight = shared.take_weight(phase)
         self.scale.normalise(gradients_of(phase.trained), weight)
-        self._trainer.exchange.note(phase.optimizer)
+        self.trainer.exchange.note(phase.optimizer)
 
     def clip(self, norm: float | None, value: float | None) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
-        trainer, trained = self._trainer, self.trained
+        trainer, trained = self.trainer, self.trained
         trainer.complete_gradients(self.optimizer, trained)
         gradients = gradients_of(trained)
         if value is not None:
@@ -327,10 +328,11 @@ class Updater:
     def step(self) -> None:
         """Have the optimizer update the weights, unless something is not finite and that is to leave no trace."""
         gate = None if self.gate is None else self.gate_in_use
+        optimizer = self.optimizer if self.phase is None else self.phase.optimizer
         if gate is None:
-            direct_step(self.optimizer)
+            direct_step(optimizer)
             return
-        trainer, optimizer = self._trainer, self.optimizer
+        trainer = self.trainer
         refuse_closures(optimizer)
         trainer.precision.unscale(optimizer)
         gate.step(optimizer, gradients_of(held_by(optimizer)), trainer.precision.overflow)

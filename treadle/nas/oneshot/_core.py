@@ -351,34 +351,34 @@ class SearchCore(Trainer):
 class SearchRun(Run):
     """A run that tracks what is searched beside the training of its weights."""
 
-    _trainer: SearchCore
+    trainer: SearchCore
 
     def track(self) -> None:
         """Name everything that changes while the run goes on."""
         super().track()
-        self._trainer.track_search()
+        self.trainer.track_search()
 
 
 class SearchUpdater(Updater):
     """Makes the updates of a search, whose chance is drawn before each."""
 
-    _trainer: SearchCore
+    trainer: SearchCore
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Draw what is random in an update, and make it."""
-        self._trainer.before_update(phase)
+        self.trainer.before_update(phase)
         super().attempt(phase, window)
 
 
 class SearchCheckpointer(RunCheckpointer):
     """Keeps a search: what is searched stands in its folder."""
 
-    _trainer: SearchCore
+    trainer: SearchCore
 
     def write_config(self) -> None:
         """Write what the run was asked to do, and what it searches."""
         super().write_config()
-        self._trainer.write_search(self.folder)
+        self.trainer.write_search(self.folder)
 
 
 def is_ready(data: Any) -> bool:

@@ -400,34 +400,34 @@ class RecsysCore(Trainer):
 class RecommenderRun(Run):
     """A run that begins at the epoch where the face is, and is saved as time passes if nobody says how often."""
 
-    _trainer: RecsysCore
+    trainer: RecsysCore
 
     def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Prepare the run, and go to its first epoch."""
         super().prepare(train_kwargs, eval_kwargs)
-        self._trainer.begin_at_epoch()
+        self.trainer.begin_at_epoch()
 
     def finish_custom_epoch(self) -> None:
         """Do what a loop of the user's left undone, once: passes of the core's own may have been made inside."""
-        if not self._trainer.custom_epoch_is_finished:
-            self._trainer.custom_epoch_is_finished = True
+        if not self.trainer.custom_epoch_is_finished:
+            self.trainer.custom_epoch_is_finished = True
             super().finish_custom_epoch()
 
     def save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time."""
-        if self._trainer.options.save_every is not None or self._trainer.is_time_to_save():
+        if self.trainer.options.save_every is not None or self.trainer.is_time_to_save():
             super().save_after_epoch(step_before, evaluated)
 
 
 class RecommenderStreams(Streams):
     """Begins the sums of losses of an epoch where its data begins."""
 
-    _trainer: RecsysCore
+    trainer: RecsysCore
 
     def begin(self) -> None:
         """Begin the epoch, if the run is not in the middle of one."""
-        if not self._trainer.progress.mid_epoch:
-            self._trainer.epoch_losses.reset()
+        if not self.trainer.progress.mid_epoch:
+            self.trainer.epoch_losses.reset()
         super().begin()
 
 

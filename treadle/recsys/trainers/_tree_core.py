@@ -34,7 +34,7 @@ class TreeCore(RecsysCore):
 
     def phases(self, epoch: int) -> Iterator[Phase]:
         """Yield the one phase of the run."""
-        yield Phase(BOOSTING, self.streams[BOOSTING], self._no_loss, self._optimizers[0])
+        yield Phase(BOOSTING, self.streams[BOOSTING], self._no_loss, next(iter(self.optimizers().values())))
 
     def _no_loss(self, batch: Batch) -> dict[str, Any]:
         raise NotImplementedError("a round of boosting has no loss of a batch")
@@ -74,18 +74,18 @@ class TreeCore(RecsysCore):
 class TreeRun(RecommenderRun):
     """A run of rounds, which ends when the library has had enough."""
 
-    _trainer: TreeCore
+    trainer: TreeCore
 
     def windows(self, phase: Phase) -> Iterator[list[Batch]]:
         """Draw rounds until the library has had enough."""
         windows = super().windows(phase)
-        while not self._trainer.rounds.is_over and (window := next(windows, None)) is not None:
+        while not self.trainer.rounds.is_over and (window := next(windows, None)) is not None:
             yield window
 
     def after_update(self) -> None:
         """Count the round; save as time passes, for there is but one epoch."""
         super().after_update()
-        if self._trainer.options.save_every is None and self._trainer.is_time_to_save():
+        if self.trainer.options.save_every is None and self.trainer.is_time_to_save():
             self.checkpointer.save()
 
 

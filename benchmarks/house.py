@@ -1,0 +1,206 @@
+"""How the house stands: what a reader of the trainer meets, and what a step passes through, in numbers.
+
+`python -m benchmarks.house` prints them. What is counted:
+
+- classes: the trainer and what it inherits from, `object` included.
+- attributes: the names in `vars(trainer)` before the first `train`.
+- lines: those of `trainer.py` and `run.py`, which are the loop and the order of a run.
+- overridden, read: the private names of the core that doors override, and those that they read. Private is what begins
+  with an underscore and is named on no page of the contract.
+- calls: the Python functions of Treadle that are called from one ordinary update to the next, without those that seed
+  single samples, and those before the first update.
+"""
+
+import ast
+import inspect
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+import treadle
+from treadle import Trainer
+from treadle.checkpoint.checkpointer import NoCheckpointer, RunCheckpointer
+from treadle.checkpoint.run_state import RunState
+from treadle.data.streams import Streams
+from treadle.execution import Execution
+from treadle.loop import Due, Evaluator, Log, Stop, Updater
+from treadle.parallel import Strategy
+from treadle.parallel.shared_loss import SharedLoss
+from treadle.progress import Progress
+from treadle.run import Run
+
+PACKAGE = Path(treadle.__file__).parent
+DOORS = ("engine", "recsys", "nas", "steps")
+CORE: tuple[type, ...] = (
+    Trainer,
+    Run,
+    Stop,
+    Due,
+    Log,
+    Updater,
+    Evaluator,
+    NoCheckpointer,
+    RunCheckpointer,
+    RunState,
+    Streams,
+    Execution,
+    SharedLoss,
+    Strategy,
+)
+CONTRACT = {
+    "_accelerator",
+    "_clip_gradients",
+    "_create_run_config",
+    "_eval_dataloader",
+    "_loss_tracker",
+    "_prepare_dataloaders",
+    "_prepare_model_and_optimizer",
+    "_run_eval_epoch",
+    "_run_train_epoch",
+    "_run_training",
+    "_train_dataloader",
+}
+"""Names with an underscore that a page of the contract has."""
+CORES = ("engine._adapter", "recsys.trainers._tree_core", "nas.oneshot.spos", "nas.oneshot.darts", "steps.step_core")
+"""Modules whose import brings every door's own trainer and parts."""
+SEEDING = "per_sample"
+
+
+def is_private(name: str) -> bool:
+    """Whether a name is the core's own."""
+    return name.startswith("_") and not name.startswith("__") and name not in CONTRACT
+
+
+def private_names() -> set[str]:
+    """Return the private methods and attributes of the core."""
+    found = {name for kind in CORE for name in vars(kind) if is_private(name)}
+    for kind in CORE:
+        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[kind.__module__]))):
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                found |= {name for name in _stored(node) if is_private(name)}
+    return found
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """Return the attributes that something in a tree assigns."""
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def overridden() -> list[str]:
+    """Return the private names of the core that a class of a door defines anew."""
+    for name in CORES:
+        import_module(f"treadle.{name}")
+    found = set()
+    for kind in CORE:
+        own = {name for name in vars(kind) if is_private(name)}
+        for one in _subclasses(kind):
+            place = one.__module__.split(".")
+            if place[0] == "treadle" and place[1] in DOORS:
+                found |= {f"{one.__name__}.{name}" for name in own & set(vars(one))}
+    return sorted(found)
+
+
+def read() -> list[str]:
+    """Return the private names of the core that a module of a door reads, and does not define itself anywhere."""
+    core, found = private_names(), set()
+    for door in DOORS:
+        trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((PACKAGE / door).rglob("*.py"))}
+        own = {name for tree in trees.values() for name in _stored(tree)}
+        own |= {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        for path, tree in trees.items():
+            used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            found |= {f"{path.relative_to(PACKAGE)}: {name}" for name in (used & core) - own}
+    return sorted(found)
+
+
+def lines() -> int:
+    """Return the lines of the trainer and of the run."""
+    return sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in ("trainer.py", "run.py"))
+
+
+class Calls:
+    """Counts the functions of Treadle that are called while entered, from one update to the next.
+
+    Attributes:
+        between: How many were called before each update was counted, since the one before it.
+    """
+
+    def __init__(self) -> None:
+        self.between: list[int] = []
+        self._count = 0
+
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(str(PACKAGE)) or SEEDING in code.co_filename:
+            return
+        self._count += 1
+        if code is Progress.count_update.__code__:
+            self.between.append(self._count)
+            self._count = 0
+
+    @property
+    def before(self) -> int:
+        """Return how many were called before the first update."""
+        return self.between[0]
+
+    @property
+    def ordinary(self) -> int:
+        """Return how many an ordinary update takes."""
+        return int(statistics.median(self.between[5:-5]))
+
+
+def core_run(folder: Path) -> None:
+    """Train a linear model with Adam and the default callbacks, into a folder."""
+    model = nn.Linear(4, 1)
+    data = torch.utils.data.TensorDataset(torch.randn(256, 4), torch.randn(256, 1))
+    trainer = Trainer(model, nn.MSELoss(), torch.optim.Adam(model.parameters()), seed=1, run_dir=folder / "run")
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        trainer.train(data, 1, per_device_batch_size=4, log_every=1000)
+
+
+def calls_of(train: Callable[[Path], None]) -> Calls:
+    """Return the calls of a training."""
+    with tempfile.TemporaryDirectory() as folder, Calls() as calls:
+        train(Path(folder))
+    return calls
+
+
+def main() -> None:
+    """Print every count."""
+    model = nn.Linear(1, 1)
+    trainer = Trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), callbacks=())
+    calls = calls_of(core_run)
+    print(f"classes of the trainer      {len(Trainer.__mro__)}")
+    print(f"attributes before a run     {len(vars(trainer))}")
+    print(f"lines of trainer and run    {lines()}")
+    print(f"private names overridden    {len(overridden())}")
+    print(f"private names read          {len(read())}")
+    print(f"calls of an ordinary update {calls.ordinary}")
+    print(f"calls before the first      {calls.before}")
+
+
+if __name__ == "__main__":
+    main()

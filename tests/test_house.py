@@ -1,0 +1,43 @@
+"""The shape of the house, as counts that `python -m benchmarks.house` prints: none of them may get worse again."""
+
+import torch
+from torch import nn
+
+from benchmarks import house
+from treadle import Trainer
+
+
+def test_the_trainer_is_one_class() -> None:
+    assert Trainer.__mro__ == (Trainer, object)
+
+
+def test_no_door_overrides_a_private_name_of_the_core() -> None:
+    assert house.overridden() == []
+
+
+def test_no_door_reads_a_private_name_of_the_core() -> None:
+    assert house.read() == []
+
+
+def test_the_counts_find_what_they_look_for() -> None:
+    class Reaching(house.Updater):
+        def _weight_of(self, *arguments: object) -> None:
+            """Override what is the core's own."""
+
+    Reaching.__module__ = "treadle.engine.reaching"
+    assert house.overridden() == ["Reaching._weight_of"]
+    del Reaching
+    assert {"_weight_of", "_do_what_is_due", "_metrics_file"} <= house.private_names()
+    assert not {"_run_train_epoch", "_clip_gradients"} & house.private_names()
+
+
+def test_an_ordinary_update_makes_few_calls() -> None:
+    assert house.calls_of(house.core_run).ordinary <= 40
+
+
+def test_what_is_left_of_the_trainers_size_and_attributes_only_shrinks() -> None:
+    """Under 700 lines and 20 attributes are to be reached."""
+    model = nn.Linear(1, 1)
+    trainer = Trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), callbacks=())
+    assert house.lines() <= 1594
+    assert len(vars(trainer)) <= 52
