@@ -11,7 +11,7 @@ from treadle.checkpoint.model_state import ModelState
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, RandomState, RunPass, Stream
 from treadle.data.streams import Streams
-from treadle.errors import DataError, NonFiniteError
+from treadle.errors import ConfigError, DataError, NonFiniteError
 from treadle.execution import Execution
 from treadle.foreign import ForeignUpdates
 from treadle.kept import kept_by
@@ -22,11 +22,13 @@ from treadle.memory import forget_peak, keep_host_memory
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel.failing import failing_together
 from treadle.parallel.shared_loss import SharedLoss
-from treadle.phase import Phase
+from treadle.phase import Phase, held_by
 from treadle.precision import ScaledPasses, ScaledSteps
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
 from treadle.result import TrainResult, find_best
-from treadle.run_config import checked_config
+from treadle.run_config import checked_config, resolved_config
+from treadle.schedules.factory import require_scheduler
+from treadle.settings import RunSettings
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -104,7 +106,7 @@ class Run:
             optimizer.zero_grad()
         self._resolve_config()
         self._scale_rates()
-        trainer.scheduler = trainer.make_scheduler()
+        trainer.scheduler = self._make_scheduler()
         trainer.scheduled_by_step = trainer.settings.interval_of(trainer.scheduler) == "step"
         self.due = trainer.create_due()
         self.updater.prepare(None if trainer._train_dataloader is None else trainer._train_dataloader.batch_size)
@@ -121,10 +123,42 @@ class Run:
             "max_num_train_steps": settings.max_steps,
             "gradient_clip_value": settings.clip_value,
         }
-        own = trainer.resolve_config(**asked)
+        own = resolved_config(trainer, **asked)
         size = settings.per_device_batch_size
         trainer.run_config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)
-        trainer.settle(settings.as_in(trainer.run_config, own))
+        self.settle(settings.as_in(trainer.run_config, own))
+
+    def settle(self, settings: RunSettings) -> None:
+        """Have the run go by these settings."""
+        self.trainer._settings = settings
+
+    def place_model(self) -> None:
+        """Bring the model to the device, or what this process holds of it."""
+        trainer = self.trainer
+        optimizers = list(trainer.optimizers().values())
+        if not trainer.parallel.prepared:
+            held = {id(one) for optimizer in optimizers for one in held_by(optimizer)}
+            trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+            if held and trainable and not any(id(parameter) in held for parameter in trainable):
+                raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
+        trainer.parallel.prepare(trainer.model, optimizers)
+        trainer.parallel.place(trainer.model)
+
+    def _make_scheduler(self) -> Any:
+        """Return what `create_scheduler` makes; None only if nobody asked for a scheduler.
+
+        Raises:
+            ConfigError: A factory was given and nothing came of it, or something else than a scheduler.
+        """
+        trainer, kind = self.trainer, type(self.trainer)
+        scheduler = trainer.create_scheduler()
+        own = kind.create_scheduler.__module__.partition(".")[0] != "treadle"
+        maker = f"{kind.__name__}.create_scheduler" if own else "create_scheduler_fn"
+        if scheduler is not None or trainer.create_scheduler_fn is not None:
+            return require_scheduler(scheduler, maker=maker)
+        if own:
+            trainer.print(f"{maker} returned None: the learning rates stay as they are")
+        return None
 
     def _scale_rates(self) -> None:
         """Have the learning rates follow the batch, whatever an earlier run of this trainer made of them."""
@@ -132,10 +166,10 @@ class Run:
         assert config is not None
         scaling, batch = trainer.settings.lr_scaling, config.train_total_batch_size
         factor = scaling.factor(batch)
-        if factor != trainer.rate_factor:
+        if factor != trainer._rate_factor:
             for optimizer in trainer.optimizers().values():
-                scale_rates(optimizer, factor / trainer.rate_factor)
-            trainer.rate_factor = factor
+                scale_rates(optimizer, factor / trainer._rate_factor)
+            trainer._rate_factor = factor
         if scaling.rule != "none":
             trainer.print(scaling.describe(batch))
 
@@ -144,7 +178,7 @@ class Run:
         trainer = self.trainer
         trainer.track(model=ModelState(trainer.model))
         for name, optimizer in trainer.optimizers().items():
-            trainer.track(**{name: trainer.optimizer_state(optimizer)})
+            trainer.track(**{name: self.state.of_optimizer(optimizer)})
         trainer.tracked.remove("scheduler")
         if trainer.scheduler is not None:
             trainer.track(scheduler=trainer.scheduler)
@@ -289,7 +323,7 @@ class Run:
             self.streams.replay(replaying=True)
         self.move_on()
         trainer.track_gradient_norm = trainer.track_gradient_norm or trainer.on_nonfinite == "rollback"
-        self.updater.clips = trainer.track_gradient_norm or trainer.clips
+        self.updater.clips = trainer.track_gradient_norm or self.updater.is_asked_to_clip
 
     def move_on(self) -> None:
         """Take note that the run moves on from where it is."""

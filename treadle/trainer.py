@@ -59,7 +59,6 @@ from treadle.lr_scaling import LRScaling
 from treadle.metrics import EvaluationMetrics
 from treadle.nonfinite import RollBack
 from treadle.offload import check_offload
-from treadle.optimizer_state import OptimizerState
 from treadle.parallel import GradientAverager, GradientExchange, Plan, Processes
 from treadle.parallel.choosing import check_trainer, strategy_for
 from treadle.parallel.strategy import Strategy
@@ -74,7 +73,6 @@ from treadle.run_lock import occupied
 from treadle.run_place import place_of
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
-from treadle.schedules.factory import require_scheduler
 from treadle.settings import Interval, RunSettings, check_choices, check_parts, one_limit
 from treadle.verbs import check_trainer_class
 
@@ -241,7 +239,7 @@ class Trainer:
         self._train_dl_kwargs: dict[str, Any] | None = None
         self._eval_dl_kwargs: dict[str, Any] | None = None
         self.scheduled_by_step = True
-        self.rate_factor = 1.0
+        self._rate_factor = 1.0
         # What carries updates out, or leaves them out.
         self._optimizers: list[Optimizer] = []
         self._verbs: CompiledVerbs | None = None
@@ -310,8 +308,7 @@ class Trainer:
                 "stretch" to the new length, or "hold" its last rate.
             lr_scaling: How the learning rates follow the samples of an update, which are those of all processes.
         """
-        verbs = ("create_train_dataloader", "create_eval_dataloader")
-        own = any(getattr(type(self), verb) is not getattr(Trainer, verb) for verb in verbs)
+        own = self.overrides("create_train_dataloader") or self.overrides("create_eval_dataloader")
         size = chosen_size(per_device_batch_size, train_dataset, eval_dataset, used=own, tell=self.print)
         if save_every is None and self.run_dir is not None:
             save_every = "1 epoch"
@@ -362,7 +359,7 @@ class Trainer:
         """Open the run that is prepared, run it, and close it however it ends."""
         run = self.this_run
         with run.opened():
-            if type(self)._run_training is Trainer._run_training:
+            if not self.overrides("_run_training"):
                 with own_updates(self):
                     self._run_training()
             else:
@@ -414,7 +411,7 @@ class Trainer:
     @property
     def has_custom_loop(self) -> bool:
         """Whether the loop of an epoch is the user's own."""
-        return type(self)._run_train_epoch is not Trainer._run_train_epoch
+        return self.overrides("_run_train_epoch")
 
     def _run_train_epoch(self, train_dl: Any) -> bool | None:
         """Train one epoch: every phase, every window, one update each; return whether all steps of the run are made."""
@@ -467,12 +464,6 @@ class Trainer:
             scheduler=self.scheduler,
             accumulation=self.settings.accumulation,
         )
-
-    @property
-    def clips(self) -> bool:
-        """Whether the gradients of this run are to be bounded."""
-        bounded = self.settings.clip_norm is not None or self.settings.clip_value is not None
-        return bounded or type(self)._clip_gradients is not Trainer._clip_gradients
 
     @property
     def is_cut_short(self) -> bool:
@@ -659,7 +650,7 @@ class Trainer:
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
-        self.prepare_model()
+        self.this_run.place_model()
         self.precision.check(self.model)
         self._optimizers = list(self.optimizers().values())
         if not self.offload_optimizer:
@@ -671,20 +662,6 @@ class Trainer:
                 prefer_fused(optimizer)
         self.this_run.shared_loss.prepare(self.model, self._optimizers)
         return self.model
-
-    def prepare_model(self) -> None:
-        """Bring the model to the device, or what this process holds of it."""
-        if not self.parallel.prepared:
-            self._check_held()
-        self.parallel.prepare(self.model, list(self.optimizers().values()))
-        self.parallel.place(self.model)
-
-    def _check_held(self) -> None:
-        groups = [group for optimizer in self.optimizers().values() for group in optimizer.param_groups]
-        held = {id(parameter) for group in groups for parameter in group["params"]}
-        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        if held and trainable and not any(id(parameter) in held for parameter in trainable):
-            raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
 
     def planned_updates(
         self, num_epochs: int | None, max_steps: int | None, accumulation: int
@@ -709,40 +686,11 @@ class Trainer:
         gradient_clip_value: float | None,
     ) -> TrainerRunConfig:
         """Return the settings of the run, resolved; the run goes by what an override changes."""
-        return self.resolve_config(num_epochs, gradient_accumulation_steps, max_num_train_steps, gradient_clip_value)
-
-    def resolve_config(
-        self,
-        num_epochs: int | None,
-        gradient_accumulation_steps: int,
-        max_num_train_steps: int | None,
-        gradient_clip_value: float | None,
-    ) -> TrainerRunConfig:
-        """Return the settings of the run, resolved, whatever an override of `_create_run_config` makes of them."""
         return resolved_config(self, num_epochs, gradient_accumulation_steps, max_num_train_steps, gradient_clip_value)
-
-    def settle(self, settings: RunSettings) -> None:
-        """Have the run go by these settings."""
-        self._settings = settings
 
     def placeholder_values(self) -> dict[str, int | None]:
         """Return what the placeholders in a scheduler factory stand for in this run."""
         return values_in(self)
-
-    def make_scheduler(self) -> Any:
-        """Return what `create_scheduler` makes; None only if nobody asked for a scheduler.
-
-        Raises:
-            ConfigError: A factory was given and nothing came of it, or something else than a scheduler.
-        """
-        scheduler = self.create_scheduler()
-        own = type(self).create_scheduler.__module__.partition(".")[0] != "treadle"
-        maker = f"{type(self).__name__}.create_scheduler" if own else "create_scheduler_fn"
-        if scheduler is not None or self.create_scheduler_fn is not None:
-            return require_scheduler(scheduler, maker=maker)
-        if own:
-            self.print(f"{maker} returned None: the learning rates stay as they are")
-        return None
 
     def create_scheduler(self) -> Any:
         """Return the scheduler: the factory given to `train`, its placeholders replaced, called with the optimizer."""
@@ -780,7 +728,7 @@ class Trainer:
         if data is None:
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
-        own = type(self).create_eval_dataloader is not Trainer.create_eval_dataloader
+        own = self.overrides("create_eval_dataloader")
         per_device_batch_size = chosen_size(per_device_batch_size, data, used=own, tell=self.print)
         return self.this_run.evaluator.evaluate(data, per_device_batch_size, dataloader_kwargs, collate_fn)
 
@@ -890,7 +838,7 @@ class Trainer:
         self.parallel.share_buffers(self.model)
         state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
         if save_optimizer and self.optimizer is not None:
-            states = {name: self.optimizer_state(one) for name, one in self.optimizers().items()}
+            states = {name: self.this_run.state.of_optimizer(one) for name, one in self.optimizers().items()}
             state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
         if save_scheduler and self.scheduler is not None:
             state["scheduler_state_dict"] = self.scheduler.state_dict()
@@ -955,14 +903,7 @@ class Trainer:
             )
         for name, optimizer in present.items():
             with telling_misfit(f"the state of {name!r} in {path}"):
-                self.optimizer_state(optimizer).load_whole(states[name])
-
-    def optimizer_state(self, optimizer: Optimizer) -> OptimizerState:
-        """Return what saves and restores an optimizer, or what is here of one whose weights are spread out."""
-        if not self.parallel.spreads:
-            return OptimizerState(optimizer, self.model)
-        self.prepare_model()
-        return self.parallel.optimizer_state(optimizer)
+                self.this_run.state.of_optimizer(optimizer).load_whole(states[name])
 
     def save_training_state(
         self, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
@@ -1016,7 +957,7 @@ class Trainer:
 
     def create_updater(self) -> Updater:
         """Return what makes the updates of a run by these verbs."""
-        return Updater(self, own_backward=type(self).backward_step is not Trainer.backward_step)
+        return Updater(self)
 
     def create_due(self) -> Due:
         """Return what says when the run logs, evaluates, saves and ends: by default what `train` was asked for."""
@@ -1100,6 +1041,10 @@ class Trainer:
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the callbacks that `event` happens."""
         self.callback_handler.call_event(event, self, **kwargs)
+
+    def overrides(self, name: str) -> bool:
+        """Whether the class of this trainer has a method of this name of its own."""
+        return getattr(type(self), name) is not getattr(Trainer, name)
 
     def show_loop(self) -> None:
         """Print which callback acts at which event, in the order of a run."""

@@ -163,7 +163,7 @@ def train(options: Options) -> None:
     )
     outcome = {
         "model": whole_state_of(model),
-        "optimizer": trainer.optimizer_state(optimizer).whole(),
+        "optimizer": trainer.this_run.state.of_optimizer(optimizer).whole(),
         "scheduler": trainer.scheduler.state_dict(),
         "average": average.state_dict() | {"module": whole_state_of(average.ema_model.module)},
         "stopping": stopping.state_dict(),

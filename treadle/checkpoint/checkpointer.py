@@ -255,7 +255,7 @@ class RunCheckpointer(NoCheckpointer):
                 trainer.print(line)
         moving = SCHEDULED if self.is_scheduled() else ()
         for name, optimizer in trainer.optimizers().items():
-            for change in trainer.optimizer_state(optimizer).changed_arguments(tracked[name], moving):
+            for change in self._state.of_optimizer(optimizer).changed_arguments(tracked[name], moving):
                 trainer.print(f"{name}: {change}; the checkpoint's value is used")
 
     # Describing ---------------------------------------------------------------------------------------------

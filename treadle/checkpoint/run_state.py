@@ -3,6 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from torch.optim import Optimizer
+
 from treadle.checkpoint.kinds import STATE, read_training_state
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import telling_misfit
@@ -10,6 +12,7 @@ from treadle.data import fold_seed
 from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
+from treadle.optimizer_state import OptimizerState
 from treadle.resplitting import Split, joined_losses, split_anew
 
 if TYPE_CHECKING:
@@ -56,6 +59,14 @@ class RunState:
         everything = self.trainer.processes.is_main
         tracked = self.trainer.tracked.state_dict(None if everything else self._is_written)
         return {**self.facts(), "tracked": tracked}
+
+    def of_optimizer(self, optimizer: Optimizer) -> OptimizerState:
+        """Return what saves and restores an optimizer, or what is here of one whose weights are sharded."""
+        trainer = self.trainer
+        if not trainer.parallel.spreads:
+            return OptimizerState(optimizer, trainer.model)
+        trainer.this_run.place_model()
+        return trainer.parallel.optimizer_state(optimizer)
 
     def facts(self) -> dict[str, Any]:
         """Return what another run must know of how this one shares out its batches and its weights."""

@@ -219,7 +219,7 @@ class Evaluator:
     def predict(self, dataset: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any) -> Any:
         """Return the model's outputs for every sample of `dataset`, in order, on every process."""
         trainer = self.trainer
-        trainer.prepare_model()
+        trainer.this_run.place_model()
         trainer.parallel.share_buffers(trainer.model)
         kwargs = loader_arguments(dataset, {"batch_size": size}, dataloader_kwargs, "dataloader_kwargs")
         streams = trainer.this_run.streams

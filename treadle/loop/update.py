@@ -35,7 +35,6 @@ class Updater:
 
     Args:
         trainer: Whose run it is.
-        own_backward: Whether `backward_step` is the user's own.
 
     Attributes:
         phase: The phase under way; None in a loop of the user's.
@@ -50,8 +49,9 @@ class Updater:
         means: What is known of losses that are means over something else than samples.
     """
 
-    def __init__(self, trainer: "Trainer", *, own_backward: bool = False) -> None:
-        self.trainer, self._own_backward = trainer, own_backward
+    def __init__(self, trainer: "Trainer") -> None:
+        self.trainer = trainer
+        self._own_backward = trainer.overrides("backward_step")
         self.phase: Phase | None = None
         self.samples = 0
         self.stepped = self.clips = False
@@ -81,6 +81,13 @@ class Updater:
         self.scale = WindowScale(
             trainer.loss_reduction, ranks=trainer.parallel.data_size, nominal=nominal, rides=sharded
         )
+
+    @property
+    def is_asked_to_clip(self) -> bool:
+        """Whether the gradients of this run are to be bounded."""
+        settings = self.trainer.settings
+        bounded = settings.clip_norm is not None or settings.clip_value is not None
+        return bounded or self.trainer.overrides("_clip_gradients")
 
     @property
     def gate_in_use(self) -> UpdateGate | None:

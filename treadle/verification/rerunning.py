@@ -115,7 +115,7 @@ class Repetition:
         policy = replace(trainer.checkpoint_policy, keep_last=None, on_error="raise")
         trainer.checkpoint_policy = policy
         if self.after:
-            trainer.settle(replace(trainer.settings, resume="auto"))
+            trainer.this_run.settle(replace(trainer.settings, resume="auto"))
         # One step more than is compared: before it all that follows the last one is done, such as logs, evaluations
         # and checkpoints, and doors that count iterations from 0 have reported the one of that number.
         run, updater, epoch = trainer.this_run, trainer.this_run.updater, trainer.this_run.epoch
