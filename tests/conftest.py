@@ -98,6 +98,15 @@ def _own_logs() -> Iterator[None]:
     forget_logs()
 
 
+@pytest.fixture(autouse=True)
+def _no_group_of_processes_is_left() -> Iterator[None]:
+    """A group of processes that a test's program joined, such as one of a page, is nobody's afterwards."""
+    yield
+    processes = sys.modules.get("treadle.parallel.processes")
+    if processes is not None:
+        processes.leave_group()
+
+
 @pytest.fixture
 def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> RunExample:
     """A function that runs a program of `examples/` as `__main__`, in this process and an empty folder.

