@@ -9,7 +9,14 @@ from typing import Any
 import torch
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.recsys.config_defaults import MERGED, all_known_names, default_settings, framework_defaults, merge
+from treadle.recsys.config_defaults import (
+    CORE_OPTIONS,
+    MERGED,
+    all_known_names,
+    default_settings,
+    framework_defaults,
+    merge,
+)
 from treadle.recsys.config_defaults import read_settings_file as read_file
 from treadle.recsys.config_evaluation import check_model_type, settle_evaluation, settle_training
 from treadle.recsys.config_values import (
@@ -183,7 +190,7 @@ class Config:
         Raises:
             ConfigError: One of them is nearly a setting that there is: it must be a slip.
         """
-        known = set(self.internal_config_dict) | set(DERIVED) | {"model", "dataset"}
+        known = {*self.internal_config_dict, *DERIVED, *CORE_OPTIONS, "model", "dataset"}
         unread = [name for name in self.external_config_dict if name not in self._read and name not in known]
         elsewhere = all_known_names()
         places = {**self._origins, **(origins or {})}

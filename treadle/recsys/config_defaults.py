@@ -16,6 +16,15 @@ from treadle.errors import ConfigError
 
 MERGED = ("eval_args", "train_neg_sample_args", "lgb_params", "xgb_params")
 """Settings of which a part may be given; all others are replaced as a whole."""
+CORE_OPTIONS = (
+    "activation_checkpointing",
+    "convolution_precision",
+    "gradient_accumulation_steps",
+    "matmul_precision",
+    "max_rollbacks",
+    "offload_optimizer",
+)
+"""Settings that the core trainer has a default for, and checks."""
 OVERALL = "overall"
 SAMPLE = "dataset/sample"
 
@@ -145,7 +154,7 @@ def _first_packaged(folder: str, names: Iterable[str]) -> dict[str, Any] | None:
 
 def all_known_names() -> set[str]:
     """Return every setting that some file of Treadle has."""
-    known = set(framework_defaults())
+    known = {*framework_defaults(), *CORE_OPTIONS}
     for folder in ("dataset", "type", "model"):
         for name in packaged_names(folder):
             known |= set(packaged(f"{folder}/{name}") or {})

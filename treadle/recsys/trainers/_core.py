@@ -81,6 +81,8 @@ class RecsysCore(Trainer):
     leaves_by_itself = False
     LOG_EVERY = "1 epoch"
     """How often metrics are logged."""
+    takes_batches = True
+    """Whether an update is made of batches of the training data."""
     ITEMS_REMEDY = (
         "give the model a method loss_weight(interaction) that returns the sum of the weights of the targets that are "
         "not ignored, which treadle.loss_items.items_in(loss_func, targets) gives"
@@ -112,6 +114,11 @@ class RecsysCore(Trainer):
             execution=face._execution(),
             compile=config["compile"] or False,
             microbatch=config["microbatch"] or "fixed",
+            activation_checkpointing=config["activation_checkpointing"],
+            offload_optimizer=config["offload_optimizer"] or False,
+            matmul_precision=config["matmul_precision"],
+            convolution_precision=config["convolution_precision"],
+            max_rollbacks=3 if config["max_rollbacks"] is None else config["max_rollbacks"],
             loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
         )
         if not options.resume:
@@ -134,9 +141,16 @@ class RecsysCore(Trainer):
     def run(self, epochs: int) -> None:
         """Train until `epochs` are done."""
         saves = self.run_dir is not None
+        accumulation = self._face.config["gradient_accumulation_steps"] or 1
+        if accumulation != 1 and (self.has_custom_loop or not self.takes_batches):
+            raise ConfigError(
+                f"gradient_accumulation_steps={accumulation}: {type(self._face).__name__} does not make its updates of "
+                "batches that the trainer draws; leave it out, and accumulate in your own _train_epoch if you have one"
+            )
         self.train(
             self._data,
             num_epochs=epochs,
+            gradient_accumulation_steps=accumulation,
             clip_norm=clip_limit(self._face.clip_grad_norm),
             eval_every=None,
             log_every=self.LOG_EVERY,
@@ -245,7 +259,8 @@ class RecsysCore(Trainer):
                 one.after()
 
     def _phase_of(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
-        return Phase(one.name, stream, verb, one.optimizer, parameters=one.parameters)
+        accumulation = self.settings.accumulation
+        return Phase(one.name, stream, verb, one.optimizer, parameters=one.parameters, accumulation=accumulation)
 
     def _verb(self, one: Pass) -> LossVerb:
         """Return the loss verb of a pass, always the same: what is compiled is known by it."""

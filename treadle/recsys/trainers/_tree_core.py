@@ -20,6 +20,7 @@ class TreeCore(RecsysCore):
     """Runs the rounds of a boosting run as the updates of one epoch, so that they are counted, logged and saved."""
 
     LOG_EVERY = "1 step"
+    takes_batches = False
     _face: "DecisionTreeTrainer"
 
     def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
