@@ -36,6 +36,30 @@ def test_the_first_failure_is_the_one_that_counts(boards: list[Board]) -> None:
     assert boards[0].look() == boards[1].look() == first
 
 
+def test_a_process_that_ends_waits_for_a_look_that_is_still_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread inside of torch's store when Python ends aborts the process, though its run came to its end."""
+    hooks: list[Any] = []
+    monkeypatch.setattr(failing.atexit, "register", hooks.append)
+    monkeypatch.setattr(failing.atexit, "unregister", hooks.remove)
+    looking, answered = threading.Event(), threading.Event()
+
+    class SlowBoard(Board):
+        def look(self) -> Failure | None:
+            looking.set()
+            assert answered.wait(60)
+            return None
+
+    watch = Watch(SlowBoard(dist.HashStore(), 0, rank=0, size=2), None)  # type: ignore[attr-defined]
+    assert looking.wait(60)
+    watch.stop()
+    (at_exit,) = hooks
+    threading.Timer(0.2, answered.set).start()
+    at_exit()
+    assert answered.is_set()
+    watch.stop()
+    assert hooks == []
+
+
 def test_an_error_that_followed_from_another_says_from_which(boards: list[Board]) -> None:
     explain(ValueError("bad\nrow"), boards[1], None)
     followed = RuntimeError("connection lost")

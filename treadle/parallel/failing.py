@@ -28,6 +28,8 @@ HEARD_SECONDS = 3.0
 """How long a process that failed waits for the others to hear why before it is gone."""
 PATIENCE_SECONDS = 60.0
 """How long a process may take to come down by itself after another has failed; one that waits on a GPU never does."""
+EXIT_SECONDS = 10.0
+"""How long a process that ends waits for a look that is still under way."""
 
 _runs = count()
 
@@ -162,14 +164,19 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="treadle-failures", daemon=True)
         self._thread.start()
-        # A thread that is inside of torch's store when Python ends takes the process down with it.
-        atexit.register(self.stop)
+        atexit.register(self._stop_at_exit)
 
     def stop(self) -> None:
         """Look no more."""
-        atexit.unregister(self.stop)
         self._over.set()
         self._thread.join(LOOK_SECONDS)
+        if not self._thread.is_alive():
+            atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        # A thread that is inside of torch's store when Python ends takes the process down with it.
+        self._over.set()
+        self._thread.join(EXIT_SECONDS)
 
     def _run(self) -> None:
         # Among very many processes, the one that is asked by all of them has other things to do too.
