@@ -57,11 +57,13 @@ class EngineCheckpointer(RunCheckpointer):
         carried: Whether the run goes on in memory from where an earlier one ended.
     """
 
+    trainer: "EngineCore"
+
     def __init__(
         self, core: "EngineCore", state: RunState, folder: Path, face: "TrainerBase", *, carried: bool
     ) -> None:
         super().__init__(core, state, folder)
-        self._core, self._face, self._carried = core, face, carried
+        self._face, self._carried = face, carried
         self._names: list[str] = []
 
     def open_files(self, *, fresh: bool) -> None:
@@ -95,7 +97,7 @@ class EngineCheckpointer(RunCheckpointer):
 
     def save_as(self, name: str | None, *, best: bool = False) -> None:
         """Save the run as it is now, under `name` besides its iteration."""
-        progress = self._core.progress
+        progress = self.trainer.progress
         self._names = [] if name is None else [name]
         if self.saved_at != (progress.step, progress.epoch) or best:
             self.save(best=best)
@@ -106,7 +108,7 @@ class EngineCheckpointer(RunCheckpointer):
     def roll_back(self, request: RollBack) -> None:
         """Go back to the last checkpoint before the bad step, and look at the numbers from there on."""
         super().roll_back(request)
-        self._core.checked_to = self._core.progress.step
+        self.trainer.checked_to = self.trainer.progress.step
 
     def finish(self) -> None:
         """Leave the last checkpoint to the hooks, which come after this; `close` waits for it."""

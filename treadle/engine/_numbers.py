@@ -13,19 +13,13 @@ if TYPE_CHECKING:
 
 
 class EngineLog(Log):
-    """Reads what was put since the last time, and acts on a number that is not finite; writing is for hooks.
+    """Reads what was put since the last time, and acts on a number that is not finite; writing is for hooks."""
 
-    Args:
-        core: Whose run it is.
-    """
-
-    def __init__(self, core: "EngineCore") -> None:
-        super().__init__(core)
-        self._core = core
+    trainer: "EngineCore"
 
     def write(self) -> None:
         """Look at the numbers since the last time."""
-        core = self._core
+        core = self.trainer
         self.take_losses()
         self.put_state_of_updates()
         first, core.checked_to = core.checked_to, core.progress.step
@@ -42,18 +36,18 @@ class EngineLog(Log):
         """Refuse to keep weights that are not finite."""
         # A number that went wrong says more of the cause than the weights it spoilt. Where bad updates are left out it
         # spoils none, and is acted on when it is due, as in a run that nobody interrupts to save it.
-        if not self._core.leaves_bad_updates_out:
+        if not self.trainer.leaves_bad_updates_out:
             self.write()
         super().check_weights()
 
     def _recorded(self, name: str) -> list[tuple[int, float]]:
-        storage = self._core.storage
+        storage = self.trainer.storage
         if name not in storage.names():
             return []
         series = storage.series(name)
         return list(zip(series.steps, series.values, strict=True))
 
     def _act_on(self, name: str, iteration: int, value: float) -> None:
-        if self._core.on_nonfinite == "rollback":
+        if self.trainer.on_nonfinite == "rollback":
             raise RollBack(iteration + 1, value)
         raise NonFiniteError(f"{name} is {value} at iteration {iteration}; {REMEDY}")

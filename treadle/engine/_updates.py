@@ -15,19 +15,13 @@ if TYPE_CHECKING:
 
 
 class EngineUpdater(Updater):
-    """Makes updates, and says how long their data took to come.
+    """Makes updates, and says how long their data took to come."""
 
-    Args:
-        core: Whose run it is.
-    """
-
-    def __init__(self, core: "EngineCore") -> None:
-        super().__init__(core)
-        self._core = core
+    trainer: "EngineCore"
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, and take note of how long its data took."""
-        core = self._core
+        core = self.trainer
         core.data_time = time.perf_counter() - core.fetch_began
         super().attempt(phase, window)
         if core.may_record:
@@ -35,13 +29,13 @@ class EngineUpdater(Updater):
 
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages: as the model takes them."""
-        core = self._core
+        core = self.trainer
         return OutputsAtEnd(lambda batch: core.parallel.route(core.model, *core.arguments_of(batch)))
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Give every stage what the last one reports of a window, and what its losses are means over."""
-        numbers = self._core.parallel.from_last(numbers_of(found))
+        numbers = self.trainer.parallel.from_last(numbers_of(found))
         items = numbers.pop("num_items_in_batch", None)
         weight = self.samples if items is None else items
-        self._core.put_outputs(weight, numbers)
+        self.trainer.put_outputs(weight, numbers)
         return weight

@@ -26,16 +26,17 @@ class RecommenderUpdater(Updater):
         whole: The batch that is cut finer; None where none is.
     """
 
+    trainer: "RecsysCore"
+
     def __init__(self, core: "RecsysCore") -> None:
         super().__init__(core)
-        self._core = core
         self.share = 1.0
         self.whole: Any = None
         self._sums_before: dict[str, Tensor] = {}
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, and take note of what its micro-batches are parts of."""
-        core = self._core
+        core = self.trainer
         if core.processes.distributed:
             self.share = getattr(phase.stream, "share", 1.0)
         if core.microbatch == "auto":
@@ -45,7 +46,7 @@ class RecommenderUpdater(Updater):
 
     def halve(self) -> None:
         """Halve the micro-batches, and forget the losses of those that were calculated already."""
-        self._core.sums.load_state_dict(self._sums_before)
+        self.trainer.sums.load_state_dict(self._sums_before)
         super().halve()
 
     def part_of_whole(self, interaction: Any, items: Any, items_in: Callable[[Any], Any]) -> Any:

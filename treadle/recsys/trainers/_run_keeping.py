@@ -36,9 +36,11 @@ class RecommenderCheckpointer(RunCheckpointer):
         face: The trainer that a user sees.
     """
 
+    trainer: "RecsysCore"
+
     def __init__(self, core: "RecsysCore", state: RunState, folder: Path, face: "Face") -> None:
         super().__init__(core, state, folder)
-        self._core, self._face = core, face
+        self._face = face
 
     def sources(self) -> list[Any]:
         """Return what names the files that the run reads: the settings name the folder of the data."""
@@ -55,14 +57,14 @@ class RecommenderCheckpointer(RunCheckpointer):
 
     def take(self, step: int) -> None:
         """Read the checkpoint at `step`, if its users and items are those of the data."""
-        dataset = getattr(self._core.train_data, "dataset", None)
-        check_tokens(self.store.manifest(step), dataset, self._core.run_dir)
+        dataset = getattr(self.trainer.train_data, "dataset", None)
+        check_tokens(self.store.manifest(step), dataset, self.trainer.run_dir)
         super().take(step)
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on."""
         identity = super().identity()
-        if not any(parameter.requires_grad for parameter in self._core.model.parameters()):
+        if not any(parameter.requires_grad for parameter in self.trainer.model.parameters()):
             # What a model without weights has is as large as its data makes it, and not there before it is fitted.
             identity["model"] = {"class": identity["model"]["class"]}
         return identity

@@ -93,23 +93,23 @@ class TreeRun(RecommenderRun):
 class TreeCheckpointer(RecommenderCheckpointer):
     """Keeps a run of trees, which goes on with the same rows and parameters alone."""
 
-    _core: TreeCore
+    trainer: TreeCore
 
     def report_changes(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Say what is no longer as it was, and where the library itself cannot go on exactly."""
         super().report_changes(tracked, manifest)
-        if not self._core.rounds.is_exact:
-            self._core.print(
+        if not self.trainer.rounds.is_exact:
+            self.trainer.print(
                 "resumed, but not bit for bit: with these parameters the library draws random numbers, which begin "
                 "anew; set restart_rounds, such as 50, to have later runs resumed exactly"
             )
 
     def identity(self) -> dict[str, Any]:
         """Return what must be the same for a run to go on: the rows and the parameters, too."""
-        boosting = self._core.rounds.boosting
+        boosting = self.trainer.rounds.boosting
         return {
             **super().identity(),
-            "data": self._core.data_sums,
+            "data": self.trainer.data_sums,
             "boosting": {**{name: str(value) for name, value in boosting.params.items()}, "rounds": boosting.rounds},
         }
 
