@@ -9,16 +9,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from treadle.errors import ConfigError
 from treadle.progress import Cadence
-from treadle.settings import RunSettings, one_limit
+from treadle.spec import RunSpec, one_limit
 
 
-def settings(**kwargs: Any) -> RunSettings:
+def settings(**kwargs: Any) -> RunSpec:
     defaults: dict[str, Any] = {
         "num_epochs": 1,
         "max_steps": None,
         "per_device_batch_size": 8,
-        "accumulation": 1,
-        "clip_value": None,
+        "gradient_accumulation_steps": 1,
+        "gradient_clip_value": None,
         "clip_norm": None,
         "scheduler_interval": None,
         "scheduler_metric": None,
@@ -27,7 +27,7 @@ def settings(**kwargs: Any) -> RunSettings:
         "save_every": None,
         "resume_from": None,
     }
-    return RunSettings(**{**defaults, **kwargs})
+    return RunSpec(**{**defaults, **kwargs}, is_for_training=True)
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -49,33 +49,25 @@ def test_no_limit_at_all_is_refused() -> None:
         settings(num_epochs=None)
 
 
-@pytest.mark.parametrize(
-    ("field", "argument"),
-    [
-        ("num_epochs", "num_epochs"),
-        ("max_steps", "max_steps"),
-        ("per_device_batch_size", "per_device_batch_size"),
-        ("accumulation", "gradient_accumulation_steps"),
-    ],
-)
+@pytest.mark.parametrize("name", ["num_epochs", "max_steps", "per_device_batch_size", "gradient_accumulation_steps"])
 @pytest.mark.parametrize("value", [0, -1, 1.0, "2", True, float("nan")])
-def test_what_is_counted_must_be_a_whole_number_above_zero(field: str, argument: str, value: Any) -> None:
+def test_what_is_counted_must_be_a_whole_number_above_zero(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        settings(**{field: value})
-    assert str(caught.value) == f"{argument}={value!r} must be a whole number above 0"
+        settings(**{name: value})
+    assert str(caught.value) == f"{name}={value!r} must be a whole number above 0"
 
 
-@pytest.mark.parametrize(("field", "argument"), [("clip_value", "gradient_clip_value"), ("clip_norm", "clip_norm")])
+@pytest.mark.parametrize("name", ["gradient_clip_value", "clip_norm"])
 @pytest.mark.parametrize("value", [0, -0.5, "1", True, float("nan")])
-def test_a_bound_must_be_a_number_above_zero(field: str, argument: str, value: Any) -> None:
+def test_a_bound_must_be_a_number_above_zero(name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        settings(**{field: value})
-    assert str(caught.value) == f"{argument}={value!r} must be a number above 0"
+        settings(**{name: value})
+    assert str(caught.value) == f"{name}={value!r} must be a number above 0"
 
 
 @pytest.mark.parametrize("value", [1, 0.5, float("inf")])
 def test_a_bound_may_be_any_number_above_zero(value: float) -> None:
-    assert settings(clip_norm=value, clip_value=value).clip_norm == value
+    assert settings(clip_norm=value, gradient_clip_value=value).clip_norm == value
 
 
 @pytest.mark.parametrize(

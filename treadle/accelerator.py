@@ -90,7 +90,7 @@ class AcceleratorFacade:
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
         """Add the gradient of `loss`, as the trainer's own `backward_step` does."""
-        self._trainer.add_gradient(loss)
+        self._trainer.this_run.updater.add_gradient(loss)
 
     def clip_grad_norm_(self, parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Bound the norm of the gradients of `parameters`, and return what it was."""
@@ -104,7 +104,7 @@ class AcceleratorFacade:
     def _ready_to_clip(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         held = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         for optimizer in self._trainer.optimizers().values():
-            self._trainer.complete_gradients(optimizer, held)
+            self._trainer.this_run.updater.complete_gradients(optimizer, held)
         return held
 
     def no_sync(self, model: Any = None) -> AbstractContextManager[None]:

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
 
-from treadle.errors import ConfigError, StopTrainingError
+from treadle.data import RunPass, Stream
+from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.events import LossTracker
 from treadle.leaving import LeavableEvaluation, leaving_in
 from treadle.loss_items import IGNORED, criterion_of
-from treadle.precision import OwnForward
+from treadle.precision import OwnForward, ScaledPasses, ScaledSteps
 from treadle.progress import Progress
 from treadle.verbs import LIBRARIES
 
 if TYPE_CHECKING:
+    from treadle.run import Run
     from treadle.trainer import Trainer
 
 UPDATING = ("update", "calculate_gradients")
@@ -25,7 +27,62 @@ UPDATING = ("update", "calculate_gradients")
 
 def own_forward(trainer: "Trainer") -> OwnForward:
     """Return what has the model run in the precision of the run while a loop of the user's is at work."""
-    return OwnForward(trainer.precision, trainer.model, lambda: trainer.in_own_loop)
+    return OwnForward(trainer.precision, trainer.model, lambda: trainer.this_run.in_core_loop)
+
+
+def train_epoch(run: "Run", train_dl: Any = None) -> None:
+    """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
+    trainer = run.trainer
+    optimizers = list(trainer.optimizers().values())
+    run.in_core_loop = False
+    run.due.begin_epoch()
+    custom = trainer.has_custom_loop
+    if custom:
+        run.execution.begin_custom_loop()
+    scaled_steps = ScaledSteps(trainer.precision, optimizers)
+    scaled_passes = ScaledPasses(
+        trainer.precision,
+        trainer.model,
+        optimizers,
+        phase=lambda: run.updater.phase,
+        recording=lambda: run.updater.recording,
+    )
+    with trainer.exchange, scaled_steps, scaled_passes, ForeignUpdates(trainer) if custom else nullcontext():
+        data = run.data.training if train_dl is None else train_dl
+        # A loop of the user's draws what the run does; anybody else goes through the data beside it.
+        type(trainer)._run_train_epoch(trainer, RunPass(data) if custom and isinstance(data, Stream) else data)
+    if not run.progress.mid_epoch and not custom:
+        raise DataError(
+            f"epoch {run.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
+            "epoch only, so pass something that can be iterated again"
+        )
+
+
+def end_custom_epoch(run: "Run") -> None:
+    """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
+    history = run.trainer.run_history
+    rounded = run.due.note_custom_loop()
+    if rounded is not None:
+        run.trainer.print(rounded)
+    run.progress.samples += run.streams.take_samples()
+    recorded = len(history.get_metric_values("train_loss_epoch"))
+    run.log.write()
+    if recorded < history.current_epoch:
+        run.record_epoch_loss()
+
+
+def perform_passes(trainer: "Trainer", batch: Any, step: int) -> None:
+    """Add the gradient of one micro-batch, for loops of the user's; `step` is its number in the epoch, from 0.
+
+    The loss is divided by the micro-batches of its update, of which the last of an epoch may have fewer.
+    """
+    output = trainer.calculate_train_batch_loss(batch)
+    parts, length = trainer.settings.gradient_accumulation_steps, getattr(trainer._train_dataloader, "length", None)
+    if length is not None:
+        parts = min(parts, length - step // parts * parts)
+    trainer._update_loss_tracker(output["loss"], output["batch_size"])
+    trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+    trainer.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
 
 
 class ForeignUpdates:
@@ -55,7 +112,7 @@ class ForeignUpdates:
         return self
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._trainer.in_own_loop:
+        if not self._trainer.this_run.in_core_loop:
             self._trainer.progress.count_update(0)
             self._own_updates += 1
 
@@ -75,7 +132,7 @@ class ForeignUpdates:
         criterion = criterion_of(trainer.loss_func)
         if criterion is None or (criterion.weight is None and criterion.ignore_index == IGNORED):
             return
-        if trainer.settings.accumulation > 1 or trainer.parallel.data_size > 1:
+        if trainer.settings.gradient_accumulation_steps > 1 or trainer.parallel.data_size > 1:
             trainer.print(
                 "the loss is a mean over the weights of the targets that count, and your own loop over batches makes "
                 "no gradient of one batch of several such means; leave the loop to the trainer, which weighs them by "
@@ -171,7 +228,7 @@ class ForeignRun:
         trainer.this_run.stop.looping = False
 
     def _refuse(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._trains and not self._trainer.in_own_run:
+        if not self._trains and not self._trainer.this_run.in_core_run:
             raise ConfigError(
                 f"{type(optimizer).__name__} stepped in a _run_training of your own but outside of _run_train_epoch, "
                 "where nobody counts, averages or saves its updates; put the loop over batches into _run_train_epoch"
@@ -183,7 +240,7 @@ class ForeignRun:
 
     def _train_epoch(self, train_dl: Any) -> Any:
         trainer = self._trainer
-        if trainer.in_own_run:
+        if trainer.this_run.in_core_run:
             return type(trainer)._run_train_epoch(trainer, train_dl)
         self._finish_epoch()
         self._wish = None
@@ -192,7 +249,7 @@ class ForeignRun:
             trainer.this_run.stop.agree()
             self._epoch = (trainer.progress.step, trainer.run_history.current_epoch, self._evaluations())
             self._trains = True
-            trainer.this_run.train_epoch(train_dl)
+            train_epoch(trainer.this_run, train_dl)
             trainer.this_run.stop.agree()
         except StopTrainingError as error:
             # In the middle of an epoch, which is not counted.
@@ -225,12 +282,12 @@ class ForeignRun:
         trainer, (step, epoch, evaluations) = self._trainer, self._epoch
         self._epoch = None
         evaluated = self._evaluations() > evaluations
-        trainer.this_run.schedule_epoch(evaluated)
+        trainer.this_run.schedule.after_epoch(evaluated)
         trainer.this_run.count_epoch(in_history=trainer.run_history.current_epoch == epoch)
         trainer.this_run.after_epoch(step, evaluated)
 
     def _training_run_end(self) -> None:
-        if self._trainer.in_own_run:
+        if self._trainer.this_run.in_core_run:
             self._ended = True
         else:
             self._end()
@@ -291,11 +348,12 @@ def guard_updates(kind: type["Trainer"]) -> None:
 def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def verb(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
-        before, trainer.in_own_update = trainer.in_own_update, True
+        run = trainer.this_run
+        before, run.in_custom_update = run.in_custom_update, True
         try:
             return own(trainer, *args, **kwargs)
         finally:
-            trainer.in_own_update = before
+            run.in_custom_update = before
 
     return verb
 
@@ -316,7 +374,7 @@ def own_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
         )
 
     products = trainer.precision.products
-    idle: Callable[[], bool] = lambda: not trainer.in_own_update or products.regions > 0  # noqa: E731
+    idle: Callable[[], bool] = lambda: not trainer.this_run.in_custom_update or products.regions > 0  # noqa: E731
     return OwnForward(trainer.precision, trainer.model, idle, tell if trainer.progress == Progress() else None)
 
 

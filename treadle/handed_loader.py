@@ -1,8 +1,9 @@
-"""The loaders of a trainer as users find them: to look at, to iterate over, and to replace."""
+"""What users find on a trainer and its run owns: to look at, to iterate over, and to replace."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, overload
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from treadle.data import RunPass, Stream
 from treadle.data.loaders import require_loader
@@ -10,9 +11,39 @@ from treadle.data.loaders import require_loader
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
+Value = TypeVar("Value")
+
+
+class OfRun(Generic[Value]):
+    """An attribute of a trainer that its run owns; it answers while the run goes on, and after it.
+
+    Args:
+        path: Where the run has it, such as "data.train_dataset".
+    """
+
+    def __init__(self, path: str) -> None:
+        self._read = attrgetter(path)
+        owner, _, self._name = path.rpartition(".")
+        self._owner = attrgetter(owner) if owner else None
+
+    @overload
+    def __get__(self, trainer: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, trainer: Any, owner: type) -> Value: ...
+
+    def __get__(self, trainer: Any, owner: type) -> Any:
+        return self if trainer is None else self._read(trainer.this_run)
+
+    def __set__(self, trainer: Any, value: Value) -> None:
+        # A subclass that sets it before the trainer is built has what the first run has.
+        run = vars(trainer).get("this_run")
+        if run is not None:
+            setattr(run if self._owner is None else self._owner(run), self._name, value)
+
 
 class HandedLoader:
-    """An attribute of a trainer that is a stream, whatever loader was assigned to it.
+    """An attribute of a trainer that is a stream of its run, whatever loader was assigned to it.
 
     A loader that replaces another in a run begins at the start of the epoch under way; its place is saved in place of
     the other's. While `_prepare_dataloaders` is at work, loaders stay as they are.
@@ -23,6 +54,7 @@ class HandedLoader:
 
     def __init__(self, *, evaluation: bool) -> None:
         self._evaluation = evaluation
+        self._place = "evaluation" if evaluation else "training"
         self._name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -35,21 +67,18 @@ class HandedLoader:
     def __get__(self, trainer: Any, owner: type) -> Stream | None: ...
 
     def __get__(self, trainer: Any, owner: type) -> Any:
-        return self if trainer is None else vars(trainer).get(self._name)
+        return self if trainer is None else getattr(trainer.this_run.data, self._place)
 
     def __set__(self, trainer: Any, value: Any) -> None:
-        before = vars(trainer).get(self._name)
+        run = trainer.this_run
+        before = getattr(run.data, self._place)
         if isinstance(value, RunPass):
             value = value.stream
-        if not (value is None or isinstance(value, Stream) or trainer.prepares_data):
+        if not (value is None or isinstance(value, Stream) or run.data.keeps_loaders):
             loader = require_loader(value, self._name)
-            value = (
-                trainer.this_run.streams.for_evaluation(loader)
-                if self._evaluation
-                else trainer.this_run.streams.make(loader)
-            )
+            value = run.streams.for_evaluation(loader) if self._evaluation else run.streams.make(loader)
             value.begin(before.epoch if isinstance(before, Stream) else 0)
-        vars(trainer)[self._name] = value
+        setattr(run.data, self._place, value)
         if isinstance(before, Stream) and isinstance(value, Stream) and value is not before:
             _take_the_place(trainer, before, value)
 

@@ -17,7 +17,7 @@ from treadle.callbacks import MoveModulesToDeviceCallback
 from treadle.checkpoint import Tracked
 from treadle.data import RandomState
 from treadle.errors import ConfigError, StopTrainingError
-from treadle.events import InMemoryRunHistory, LossTracker
+from treadle.events import InMemoryRunHistory
 from treadle.optional import importing
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def find_learning_rate(
         handler.on_stop = trainer.callback_handler.on_stop
         trainer.callback_handler = handler
         trainer.run_history, trainer.run_dir = InMemoryRunHistory(), None
-        trainer._loss_tracker, trainer.tracked = LossTracker(), Tracked()
+        trainer.tracked = Tracked()
         trainer.train(train_dataset, max_steps=steps, log_every=1, eval_every=None, **train_arguments)
     return LearningRateSweep(rates[: len(sweep.losses)], sweep.losses, sweep.smoothed)
 

@@ -317,7 +317,7 @@ def replace_trainer_placeholder_values(trainer: "Trainer", instance: Any) -> Any
         raise ConfigError(
             "the trainer has no run yet, so its placeholders have no values; replace them in create_scheduler or later"
         )
-    return replace_placeholders(instance, trainer.placeholder_values())
+    return replace_placeholders(instance, values_in(trainer))
 
 
 def _same(new: Any, old: Any) -> bool:
@@ -333,9 +333,9 @@ def _rebuild(original: list[Any] | tuple[Any, ...], items: list[Any]) -> list[An
 
 def values_in(trainer: "Trainer") -> dict[str, int | None]:
     """Return what the placeholders in a scheduler factory stand for in the run of a trainer."""
-    config, settings = trainer.run_config, trainer.settings
+    run = trainer.this_run
+    config, settings, data = run.config, run.spec, run.data
     assert config is not None
-    assert trainer._train_dataloader is not None
     updates, epochs = config.num_local_update_steps_per_epoch, settings.num_epochs
     if epochs is None and settings.max_steps is not None and updates is not None:
         epochs = math.ceil(settings.max_steps / updates)
@@ -343,9 +343,7 @@ def values_in(trainer: "Trainer") -> dict[str, int | None]:
         TrainerPlaceholderValues.NUM_EPOCHS: epochs,
         TrainerPlaceholderValues.NUM_UPDATE_STEPS_PER_EPOCH: updates,
         TrainerPlaceholderValues.PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH: updates,
-        TrainerPlaceholderValues.TRAIN_DATALOADER_LEN: trainer._train_dataloader.length,
-        TrainerPlaceholderValues.EVAL_DATALOADER_LEN: (
-            None if trainer._eval_dataloader is None else trainer._eval_dataloader.length
-        ),
+        TrainerPlaceholderValues.TRAIN_DATALOADER_LEN: data.training.length,
+        TrainerPlaceholderValues.EVAL_DATALOADER_LEN: (None if data.evaluation is None else data.evaluation.length),
     }
     return {placeholder.name: value for placeholder, value in values.items()}

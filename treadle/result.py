@@ -3,9 +3,12 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.html_table import html_table
+
+if TYPE_CHECKING:
+    from treadle.run import Run
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,22 @@ def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestM
     sign = -1 if greater_is_better else 1
     value, place = min(finite, key=lambda pair: (sign * pair[0], pair[1]))
     return BestMetric(name, float(value), place)
+
+
+def result_of(run: "Run") -> TrainResult:
+    """Return how a run went."""
+    trainer, history = run.trainer, run.trainer.run_history
+    values = {name: history.get_metric_values(name) for name in sorted(history.get_metric_names())}
+    watched = [callback for callback in trainer.callback_handler if hasattr(callback, "watch_metric")]
+    name, greater = "eval_loss_epoch" if "eval_loss_epoch" in values else "train_loss_epoch", False
+    if watched:
+        name, greater = watched[0].watch_metric, watched[0].greater_is_better
+    return TrainResult(
+        history=values,
+        best=find_best(name, values.get(name, []), greater_is_better=greater),
+        stop_reason=run.stop.reason,
+        epochs=run.progress.epoch,
+        steps=run.progress.step,
+        run_dir=run.spec.run_dir,
+        unsaved=run.checkpointer.unsaved,
+    )

@@ -4,33 +4,27 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from torch.optim import Optimizer
-
 from treadle.checkpoint.checkpointer import NoCheckpointer
-from treadle.checkpoint.model_state import ModelState
 from treadle.checkpoint.run_state import RunState
-from treadle.data import Batch, RandomState, RunPass, Stream
+from treadle.data import Batch
+from treadle.data.run_data import RunData
 from treadle.data.streams import Streams
-from treadle.errors import ConfigError, DataError, NonFiniteError
-from treadle.execution import Execution
-from treadle.foreign import ForeignUpdates
-from treadle.kept import kept_by
+from treadle.errors import ConfigError, NonFiniteError
+from treadle.events import LossTracker
+from treadle.execution import CompiledVerbs, Execution
+from treadle.foreign import end_custom_epoch, train_epoch
 from treadle.leaving import EvaluationLeft
-from treadle.loop import Due, Evaluator, Log, Stop, Updater
-from treadle.lr_scaling import scale_rates
+from treadle.loop import Due, Evaluator, Log, Schedule, Stop, Updater
 from treadle.memory import forget_peak, keep_host_memory
 from treadle.nonfinite import REMEDY, RollBack
 from treadle.parallel.failing import failing_together
 from treadle.parallel.shared_loss import SharedLoss
-from treadle.phase import Phase, held_by
-from treadle.precision import ScaledPasses, ScaledSteps
+from treadle.phase import Phase
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
-from treadle.result import TrainResult, find_best
-from treadle.run_config import checked_config, resolved_config
-from treadle.schedules.factory import require_scheduler
-from treadle.settings import RunSettings
+from treadle.run_config import TrainerRunConfig, settle_config
 
 if TYPE_CHECKING:
+    from treadle.spec import RunSpec
     from treadle.trainer import Trainer
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
@@ -45,36 +39,63 @@ class Run:
         trainer: Whose run it is.
 
     Attributes:
+        spec: What the run was asked to do.
+        config: What that was resolved to; None before the run is prepared.
+        data: What it is trained and evaluated on.
+        progress: How far it has come.
+        losses: The losses of training, on the device until a log is due.
         stop: Whether the run is to end.
         due: What is due after which step and epoch.
         execution: How updates are carried out.
         updater: What makes the updates, and owns what they leave behind.
+        schedule: What moves the learning rates.
         log: What reads losses from the device, and acts on those that are not finite.
         shared_loss: Where losses are computed, so that the processes share their gradients.
-        streams: What its batches are drawn from.
+        streams: What makes and owns the streams that batches are drawn from.
         evaluator: What evaluates and predicts.
         state: What the run is made of where it stands.
         checkpointer: What keeps it, and brings it back.
         epoch_is_cut: Whether the limit of steps ended the epoch under way before its data did.
+        in_core_run: Whether the trainer's own order of a run is at work, and not one that a user wrote.
+        in_core_loop: The same for the loop over an epoch.
+        in_custom_update: Whether an `update` that a user wrote is at work.
     """
 
     def __init__(self, trainer: "Trainer") -> None:
-        self.trainer = trainer
+        before: Run | None = vars(trainer).get("this_run")
+        self.trainer, self.spec = trainer, trainer.spec
+        self.config: TrainerRunConfig | None = None
+        self.data, self.progress = RunData(), Progress()
+        self.losses = LossTracker(self.progress)
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
+        # What was compiled for one run serves the next.
+        self.verbs: CompiledVerbs | None = None if before is None else before.verbs
         self.execution = Execution(trainer)
         self.streams: Streams = trainer.create_streams()
         self.evaluator = Evaluator(trainer)
         self.shared_loss = SharedLoss(trainer.parallel)
         self.updater: Updater = trainer.create_updater()
+        self.schedule: Schedule = Schedule(trainer, None if before is None else before.schedule)
         self.log: Log = trainer.create_log()
         self.state: RunState = trainer.create_state()
         self.checkpointer = NoCheckpointer()
-        self.epoch_is_cut = False
+        self.epoch_is_cut = self.in_core_run = self.in_core_loop = self.in_custom_update = False
 
     def wake(self) -> None:
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
         self.due.wake()
+
+    @property
+    def settings(self) -> "RunSpec":
+        """What the run was asked to do; `spec` of one that was asked for nothing yet is the trainer's.
+
+        Raises:
+            ConfigError: There is no run yet.
+        """
+        if not self.spec.is_for_training:
+            raise ConfigError("this trainer has no run yet; call train() first")
+        return self.spec
 
     # Before the first epoch ---------------------------------------------------------------------------------
 
@@ -86,17 +107,10 @@ class Run:
             eval_kwargs: Arguments of the evaluation loader, over the defaults.
         """
         trainer = self.trainer
-        trainer.progress = trainer.storage.progress = trainer._loss_tracker.progress = Progress()
-        trainer.update_applied = None
+        trainer.storage.progress = self.progress
         self.streams.seed_run()
         trainer.precision.begin_run()
-        trainer.prepares_data = True
-        try:
-            trainer.create_dataloaders(train_kwargs, eval_kwargs)
-            trainer._prepare_dataloaders()
-        finally:
-            trainer.prepares_data = False
-        self.streams.open()
+        self.streams.prepare(train_kwargs, eval_kwargs)
         trainer._prepare_model_and_optimizer()
         forget_peak(trainer.device)
         if trainer.device.type == "cpu":
@@ -104,122 +118,28 @@ class Run:
         for optimizer in trainer.optimizers().values():
             # A run that was stopped may have left gradients behind.
             optimizer.zero_grad()
-        self._resolve_config()
-        self._scale_rates()
-        trainer.scheduler = self._make_scheduler()
-        trainer.scheduled_by_step = trainer.settings.interval_of(trainer.scheduler) == "step"
+        settle_config(self)
+        self.schedule.prepare()
         self.due = trainer.create_due()
-        self.updater.prepare(None if trainer._train_dataloader is None else trainer._train_dataloader.batch_size)
-        trainer._loss_tracker.skip_nonfinite = self.updater.gate is not None
+        self.updater.prepare(None if self.data.training is None else self.data.training.batch_size)
+        self.losses.skip_nonfinite = self.updater.gate is not None
         self.track()
         self.execution = trainer.create_execution()
 
-    def _resolve_config(self) -> None:
-        """Have the settings of the run resolved, and go by what came of it."""
-        trainer, settings = self.trainer, self.trainer.settings
-        asked: dict[str, Any] = {
-            "num_epochs": settings.num_epochs,
-            "gradient_accumulation_steps": settings.accumulation,
-            "max_num_train_steps": settings.max_steps,
-            "gradient_clip_value": settings.clip_value,
-        }
-        own = resolved_config(trainer, **asked)
-        size = settings.per_device_batch_size
-        trainer.run_config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)
-        self.settle(settings.as_in(trainer.run_config, own))
-
-    def settle(self, settings: RunSettings) -> None:
-        """Have the run go by these settings."""
-        self.trainer._settings = settings
-
-    def place_model(self) -> None:
-        """Bring the model to the device, or what this process holds of it."""
-        trainer = self.trainer
-        optimizers = list(trainer.optimizers().values())
-        if not trainer.parallel.prepared:
-            held = {id(one) for optimizer in optimizers for one in held_by(optimizer)}
-            trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
-            if held and trainable and not any(id(parameter) in held for parameter in trainable):
-                raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
-        trainer.parallel.prepare(trainer.model, optimizers)
-        trainer.parallel.place(trainer.model)
-
-    def _make_scheduler(self) -> Any:
-        """Return what `create_scheduler` makes; None only if nobody asked for a scheduler.
-
-        Raises:
-            ConfigError: A factory was given and nothing came of it, or something else than a scheduler.
-        """
-        trainer, kind = self.trainer, type(self.trainer)
-        scheduler = trainer.create_scheduler()
-        own = kind.create_scheduler.__module__.partition(".")[0] != "treadle"
-        maker = f"{kind.__name__}.create_scheduler" if own else "create_scheduler_fn"
-        if scheduler is not None or trainer.create_scheduler_fn is not None:
-            return require_scheduler(scheduler, maker=maker)
-        if own:
-            trainer.print(f"{maker} returned None: the learning rates stay as they are")
-        return None
-
-    def _scale_rates(self) -> None:
-        """Have the learning rates follow the batch, whatever an earlier run of this trainer made of them."""
-        trainer, config = self.trainer, self.trainer.run_config
-        assert config is not None
-        scaling, batch = trainer.settings.lr_scaling, config.train_total_batch_size
-        factor = scaling.factor(batch)
-        if factor != trainer._rate_factor:
-            for optimizer in trainer.optimizers().values():
-                scale_rates(optimizer, factor / trainer._rate_factor)
-            trainer._rate_factor = factor
-        if scaling.rule != "none":
-            trainer.print(scaling.describe(batch))
-
     def track(self) -> None:
         """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
-        trainer = self.trainer
-        trainer.track(model=ModelState(trainer.model))
-        for name, optimizer in trainer.optimizers().items():
-            trainer.track(**{name: self.state.of_optimizer(optimizer)})
-        trainer.tracked.remove("scheduler")
-        if trainer.scheduler is not None:
-            trainer.track(scheduler=trainer.scheduler)
-        for name, stream in self.streams.by_name.items():
-            trainer.track(**{f"stream_{name}": stream})
-        trainer.tracked.remove("stream_evaluation")
-        if trainer._eval_dataloader is not None:
-            trainer.track(stream_evaluation=trainer._eval_dataloader)
-        trainer.track(
-            precision=trainer.precision,
-            progress=trainer.progress,
-            history=trainer.run_history,
-            losses=trainer._loss_tracker,
-            callbacks=trainer.callback_handler,
-            random=RandomState(),
-            poisoned=self.updater.skipped,
-            micro_batches=self.updater.splits,
-        )
-        trainer.tracked.remove("gate")
-        if self.updater.gate is not None:
-            trainer.track(gate=self.updater.gate)
-
-    @contextmanager
-    def saving_memory(self) -> Iterator[None]:
-        """Let the run take less memory of the device, in the ways that were asked for."""
-        with ExitStack() as stack:
-            stack.enter_context(self.trainer.activation_checkpointing)
-            for offloaded in self.updater.offloaded:
-                stack.enter_context(offloaded)
-            yield
+        self.state.track()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Open the folder of the run and take up what lies in it; close all of the run, however it ends."""
         trainer = self.trainer
-        together = failing_together(trainer.processes, trainer.run_dir)
+        together = failing_together(trainer.processes, self.spec.run_dir)
         with self._closed_at_the_end(), together, trainer.exchange.outside_of_epochs():
             trainer.storage.on_flush = None
             trainer.tracked.remove("metrics_file")
-            if trainer.run_dir is not None:
-                self.checkpointer = trainer.create_checkpointer(trainer.run_dir)
+            if self.spec.run_dir is not None:
+                self.checkpointer = trainer.create_checkpointer(self.spec.run_dir)
             self.checkpointer.open()
             self.state.restore(partly=True)
             yield
@@ -245,30 +165,30 @@ class Run:
 
     def limit_reached(self) -> str | None:
         """Return why the run is over, None while it is not."""
-        settings, progress = self.trainer.settings, self.trainer.progress
-        if settings.num_epochs is not None and progress.epoch >= settings.num_epochs:
-            return f"all {settings.num_epochs} epochs are done"
-        if settings.max_steps is not None and progress.step >= settings.max_steps:
-            return f"all {settings.max_steps} steps are done"
+        spec, progress = self.spec, self.progress
+        if spec.num_epochs is not None and progress.epoch >= spec.num_epochs:
+            return f"all {spec.num_epochs} epochs are done"
+        if spec.max_steps is not None and progress.step >= spec.max_steps:
+            return f"all {spec.max_steps} steps are done"
         return None
 
     def epoch(self) -> None:
         """Train one epoch, evaluate if it is time, and count the epoch."""
-        trainer, progress = self.trainer, self.trainer.progress
+        trainer, progress = self.trainer, self.progress
         before = progress.step
         left = progress.evaluation == AFTER_EPOCH
         if left:
             # The run was saved inside the evaluation of this epoch: that is what is left of it.
             self.move_on()
         else:
-            self.train_epoch()
+            train_epoch(self)
         self.stop.agree()
         due = left or self.due.evaluates_after(progress.epoch + 1, (before, progress.step))
-        evaluated = trainer._eval_dataloader is not None and due
+        evaluated = self.data.evaluation is not None and due
         if evaluated:
             self.evaluator.evaluate_run(AFTER_EPOCH)
             self.stop.agree()
-        self.schedule_epoch(evaluated)
+        self.schedule.after_epoch(evaluated)
         try:
             with self.stop.together():
                 trainer.training_run_epoch_end()
@@ -279,38 +199,11 @@ class Run:
         self.stop.agree()
         self.after_epoch(before, evaluated)
 
-    def train_epoch(self, train_dl: Any = None) -> None:
-        """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
-        trainer = self.trainer
-        optimizers = list(trainer.optimizers().values())
-        trainer.in_own_loop = False
-        self.due.begin_epoch()
-        custom = trainer.has_custom_loop
-        if custom:
-            self.execution.begin_custom_loop()
-        scaled_steps = ScaledSteps(trainer.precision, optimizers)
-        scaled_passes = ScaledPasses(
-            trainer.precision,
-            trainer.model,
-            optimizers,
-            phase=lambda: self.updater.phase,
-            recording=lambda: trainer.recording,
-        )
-        with trainer.exchange, scaled_steps, scaled_passes, ForeignUpdates(trainer) if custom else NO_CONTEXT:
-            data = trainer._train_dataloader if train_dl is None else train_dl
-            # A loop of the user's draws what the run does; anybody else goes through the data beside it.
-            type(trainer)._run_train_epoch(trainer, RunPass(data) if custom and isinstance(data, Stream) else data)
-        if not trainer.progress.mid_epoch and not custom:
-            raise DataError(
-                f"epoch {trainer.progress.epoch + 1} made no update: its data gave no batch; an iterator lasts for one "
-                "epoch only, so pass something that can be iterated again"
-            )
-
     def begin_epoch(self) -> None:
         """Begin an epoch, or the rest of one that the run is in the middle of."""
         trainer = self.trainer
         self.epoch_is_cut = False
-        resumed = trainer.progress.mid_epoch
+        resumed = self.progress.mid_epoch
         self.streams.begin()
         with self.stop.together():
             trainer.train_epoch_start()
@@ -322,35 +215,40 @@ class Run:
             self.state.restore()
             self.streams.replay(replaying=True)
         self.move_on()
-        trainer.track_gradient_norm = trainer.track_gradient_norm or trainer.on_nonfinite == "rollback"
-        self.updater.clips = trainer.track_gradient_norm or self.updater.is_asked_to_clip
+        self.updater.begin_epoch()
+        if self.progress.evaluation == AFTER_STEP:
+            # The run was saved inside the evaluation after its last step.
+            self.evaluator.evaluate_run(AFTER_STEP)
+            self.checkpointer.save(best=self.checkpointer.improved(evaluated=True))
 
     def move_on(self) -> None:
         """Take note that the run moves on from where it is."""
         fresh = self.state.restored is None
         self.checkpointer.begin(first=self.state.begin(), fresh=fresh)
 
+    def end_epoch(self) -> None:
+        """Do what the end of the loop over an epoch is for: share buffers, tell the verbs, log, record the loss."""
+        trainer = self.trainer
+        self.note_cut()
+        trainer.parallel.share_buffers(trainer.model)
+        with self.stop.together():
+            trainer.train_epoch_end()
+        if self.due.logs_after(self.progress.epoch + 1):
+            self.log.write()
+        self.record_epoch_loss()
+        trainer.fire("on_train_epoch_end")
+
     def note_cut(self) -> None:
         """Save the run where the step limit cut its epoch short, before the end of the epoch moves anything."""
-        stream, done = self.trainer._train_dataloader, self.trainer.progress.step >= self.due.last_step
+        stream, done = self.data.training, self.progress.step >= self.due.last_step
         self.epoch_is_cut = done and stream is not None and stream.has_next()
         if self.epoch_is_cut:
             self.checkpointer.save(finished=True)
 
-    def schedule_epoch(self, evaluated: bool) -> None:
-        """Move a schedule by epochs on; one that a metric drives waits for an epoch that reported it."""
-        trainer = self.trainer
-        if trainer.scheduler is None or trainer.scheduled_by_step or self.epoch_is_cut:
-            return
-        evaluates = trainer._eval_dataloader is not None
-        metric = trainer.settings.metric_of(trainer.scheduler, evaluates=evaluates)
-        if metric is None or evaluated or not evaluates or metric == "train_loss_epoch":
-            trainer.scheduler_step()
-
     def count_epoch(self, *, in_history: bool = True) -> None:
         """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
         if not self.epoch_is_cut:
-            self.trainer.progress.finish_epoch()
+            self.progress.finish_epoch()
             if in_history:
                 self.trainer.run_history._increment_epoch()
 
@@ -362,23 +260,14 @@ class Run:
 
     def save_after_epoch(self, step_before: int, evaluated: bool) -> None:
         """Save if it is time by epochs, or if the time by steps came inside a loop that cannot be left."""
-        progress = self.trainer.progress
-        due = self.due.saves_after(progress.epoch, (step_before, progress.step))
+        due = self.due.saves_after(self.progress.epoch, (step_before, self.progress.step))
         best = self.checkpointer.improved(evaluated=evaluated)
         if due or best:
             self.checkpointer.save(best=best)
 
     def finish_custom_epoch(self) -> None:
-        """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
-        trainer, history = self.trainer, self.trainer.run_history
-        rounded = self.due.note_custom_loop()
-        if rounded is not None:
-            trainer.print(rounded)
-        trainer.progress.samples += self.streams.take_samples()
-        recorded = len(history.get_metric_values("train_loss_epoch"))
-        self.log.write()
-        if recorded < history.current_epoch:
-            self.record_epoch_loss()
+        """Do for a loop of the user's what its epoch left undone."""
+        end_custom_epoch(self)
 
     def record_epoch_loss(self) -> None:
         """Record the mean loss of the epoch, over the samples of all processes."""
@@ -388,7 +277,7 @@ class Run:
 
     def windows(self, phase: Phase) -> Iterator[list[Batch]]:
         """Draw the micro-batches of one update after the other, until the phase or the run is over."""
-        trainer, stream, progress = self.trainer, phase.stream, self.trainer.progress
+        trainer, stream, progress = self.trainer, phase.stream, self.progress
         while phase.steps is None or progress.visit_step < phase.steps:
             if progress.step >= self.due.last_step or not (phase.reuse or stream.has_next()):
                 return
@@ -404,7 +293,7 @@ class Run:
 
     def after_update(self) -> None:
         """Count the update, then do whatever is due at this step."""
-        trainer, progress = self.trainer, self.trainer.progress
+        trainer, progress = self.trainer, self.progress
         progress.count_update(self.updater.samples)
         if trainer.callback_handler.table["on_update_end"]:
             try:
@@ -448,9 +337,24 @@ class Run:
         if number:
             keeper.save()
             keeper.wait()
-            message = f"saved step {trainer.progress.step} in {trainer.run_dir}; {trainer.how_to_resume}"
+            message = f"saved step {self.progress.step} in {trainer.run_dir}; {trainer.how_to_resume}"
             trainer.print(message)
             self.stop.leave(number, message)
+
+    def leave_after_end(self) -> None:
+        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            PreemptedExit: It was SIGTERM or SIGUSR1.
+        """
+        self.stop.leave_after_end(f"the run in {self.spec.run_dir} had come to its end, at step {self.progress.step}")
+
+    def stay_over(self, reason: str) -> str:
+        """Say that the run was over when it was started, and why; return that."""
+        self.stop.stopped = True
+        self.trainer.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
+        return reason
 
     def finish(self) -> None:
         """Make sure that the end of the run is a good one, and keep it.
@@ -465,37 +369,3 @@ class Run:
         except RollBack as request:
             # The run is over, and there is nothing left to go on with.
             raise NonFiniteError(f"{request}, at the end of the run; {REMEDY}") from None
-
-    def tell_of_untracked(self) -> None:
-        """Say which optimizers the trainer keeps that no checkpoint will hold."""
-        trainer = self.trainer
-        if not self.checkpointer.saves:
-            return
-        given = list(trainer.optimizers().values())
-        for name, value in kept_by(trainer):
-            if isinstance(value, Optimizer) and not any(value is one for one in given):
-                given.append(value)
-                if not trainer.tracked.holds(value):
-                    called = name.rpartition(".")[2]
-                    trainer.print(
-                        f"{called}, of type {type(value).__name__}, is not saved with the run, and begins anew when it "
-                        "is resumed; call trainer.track(name=...) with it and with what it trains"
-                    )
-
-    def result(self) -> TrainResult:
-        """Return how the run went."""
-        trainer, history = self.trainer, self.trainer.run_history
-        values = {name: history.get_metric_values(name) for name in sorted(history.get_metric_names())}
-        watched = [callback for callback in trainer.callback_handler if hasattr(callback, "watch_metric")]
-        name, greater = "eval_loss_epoch" if "eval_loss_epoch" in values else "train_loss_epoch", False
-        if watched:
-            name, greater = watched[0].watch_metric, watched[0].greater_is_better
-        return TrainResult(
-            history=values,
-            best=find_best(name, values.get(name, []), greater_is_better=greater),
-            stop_reason=self.stop.reason,
-            epochs=trainer.progress.epoch,
-            steps=trainer.progress.step,
-            run_dir=trainer.run_dir,
-            unsaved=self.checkpointer.unsaved,
-        )

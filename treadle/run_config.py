@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError
 
 if TYPE_CHECKING:
+    from treadle.run import Run
     from treadle.trainer import Trainer
 
 DECIDED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", "mixed_precision", "num_processes")
@@ -101,6 +102,21 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
 
 
+def settle_config(run: "Run") -> None:
+    """Have the settings of a run resolved, by the verb for it, and have it go by what came of that."""
+    trainer, spec = run.trainer, run.spec
+    asked: dict[str, Any] = {
+        "num_epochs": spec.num_epochs,
+        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
+        "max_num_train_steps": spec.max_steps,
+        "gradient_clip_value": spec.gradient_clip_value,
+    }
+    own = resolved_config(trainer, **asked)
+    size = spec.per_device_batch_size
+    run.config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)
+    run.spec = spec.as_in(run.config, own)
+
+
 def resolved_config(
     trainer: "Trainer",
     num_epochs: int | None,
@@ -117,19 +133,21 @@ def resolved_config(
         max_num_train_steps: The most updates; None if only its epochs are limited.
         gradient_clip_value: The bound of every element of the gradient.
     """
-    settings, size, accumulation = trainer._settings, trainer.parallel.data_size, gradient_accumulation_steps
-    train_size = None if trainer._train_dataloader is None else trainer._train_dataloader.batch_size
-    eval_size = None if trainer._eval_dataloader is None else trainer._eval_dataloader.batch_size
-    updates, scheduled, limit = trainer.planned_updates(num_epochs, max_num_train_steps, accumulation)
+    run, accumulation = trainer.this_run, gradient_accumulation_steps
+    spec, data, size = run.spec, run.data, trainer.parallel.data_size
+    train_size = None if data.training is None else data.training.batch_size
+    eval_size = None if data.evaluation is None else data.evaluation.batch_size
+    updates, scheduled, limit = run.streams.planned_updates(num_epochs, max_num_train_steps, accumulation)
+    trains = spec.is_for_training
     return TrainerRunConfig(
         num_epochs=num_epochs,
         train_per_device_batch_size=train_size,
-        train_dl_kwargs=trainer._train_dl_kwargs,
+        train_dl_kwargs=data.train_kwargs,
         eval_per_device_batch_size=eval_size,
-        eval_dl_kwargs=trainer._eval_dl_kwargs,
+        eval_dl_kwargs=data.eval_kwargs,
         gradient_accumulation_steps=accumulation,
         gradient_clip_value=gradient_clip_value,
-        clip_norm=None if settings is None else settings.clip_norm,
+        clip_norm=spec.clip_norm,
         train_total_batch_size=None if train_size is None else train_size * size * accumulation,
         eval_total_batch_size=None if eval_size is None else eval_size * size,
         num_update_steps_per_epoch=updates,
@@ -142,23 +160,23 @@ def resolved_config(
         num_processes=trainer.processes.size,
         parallel=trainer.parallel.describe(),
         device=str(trainer.device),
-        seed=trainer.seed,
-        loss_reduction=trainer.loss_reduction,
-        on_nonfinite=trainer.on_nonfinite,
-        microbatch=trainer.microbatch,
-        deterministic=trainer.deterministic,
-        matmul_precision=trainer.single_precision.matmul,
-        convolution_precision=trainer.single_precision.convolution,
+        seed=spec.seed,
+        loss_reduction=spec.loss_reduction,
+        on_nonfinite=spec.on_nonfinite,
+        microbatch=spec.microbatch,
+        deterministic=spec.deterministic,
+        matmul_precision=spec.matmul_precision,
+        convolution_precision=spec.convolution_precision,
         loss_scaling=asdict(trainer.precision.loss_scaling) if trainer.precision.initial == "fp16" else None,
         activation_checkpointing=list(trainer.activation_checkpointing.patterns) or None,
-        offload_optimizer=trainer.offload_optimizer,
-        execution=trainer.execution
-        if isinstance(trainer.execution, str)
-        else getattr(trainer.execution, "__name__", repr(trainer.execution)),
-        compile=None if trainer.compile is None else trainer.compile.describe(),
-        eval_every=None if settings is None or trainer.eval_dataset is None else str(settings.eval_every),
-        log_every="" if settings is None else str(settings.log_every),
-        save_every=None if settings is None or settings.save_every is None else str(settings.save_every),
-        run_dir=None if trainer.run_dir is None else str(trainer.run_dir),
-        lr_scaling=None if settings is None or settings.lr_scaling.rule == "none" else asdict(settings.lr_scaling),
+        offload_optimizer=spec.offload_optimizer,
+        execution=spec.execution
+        if isinstance(spec.execution, str)
+        else getattr(spec.execution, "__name__", repr(spec.execution)),
+        compile=None if spec.compile is None else spec.compile.describe(),
+        eval_every=str(spec.eval_every) if trains and data.eval_dataset is not None else None,
+        log_every=str(spec.log_every) if trains else "",
+        save_every=str(spec.save_every) if trains and spec.save_every is not None else None,
+        run_dir=None if spec.run_dir is None else str(spec.run_dir),
+        lr_scaling=asdict(spec.lr_scaling) if trains and spec.lr_scaling.rule != "none" else None,
     )

@@ -34,9 +34,9 @@ class TrainerWithTimmScheduler(Trainer):
 
     def scheduler_step(self) -> None:
         """Tell the scheduler how many updates were made, the present one included."""
-        if self.scheduler is not None and self.scheduled_by_step:
+        if self.scheduler is not None and self.this_run.schedule.by_step:
             # The trainer's own loop counts an update after its schedule moved on, a user's loop before.
-            self.scheduler.step_update(self.progress.step + self.in_own_loop)
+            self.scheduler.step_update(self.progress.step + self.this_run.in_core_loop)
 
     def training_run_epoch_end(self) -> None:
         """Tell the scheduler how many epochs are done, whether there was an evaluation or not."""

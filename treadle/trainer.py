@@ -1,9 +1,8 @@
 """The trainer: what was built once, the loop, and the verbs to override."""
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,67 +15,42 @@ from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
-from treadle.checkpoint import Policy, Tracked, write_file
+from treadle.checkpoint import Policy, Tracked, trainer_files
 from treadle.checkpoint.checkpointer import RunCheckpointer
-from treadle.checkpoint.importing import import_weights, weights_in
-from treadle.checkpoint.kinds import read_checkpoint, read_training_state
-from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
-from treadle.checkpoint.run_state import RunState, state_file
-from treadle.checkpoint.suffixes import format_of
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
-from treadle.data.loaders import (
-    DEFAULT_SIZE,
-    chosen_size,
-    loader_arguments,
-    needs_no_workers,
-    refuse_idle_collate,
-)
-from treadle.data.streams import Streams
+from treadle.data.loaders import DEFAULT_SIZE, chosen_size, refuse_idle_collate
+from treadle.data.run_data import RunData
+from treadle.data.streams import Streams, default_workers
 from treadle.determinism import Deterministic
 from treadle.direct_step import check_closures
-from treadle.errors import CheckpointError, ConfigError, DataError, StopTrainingError
-from treadle.events import InMemoryRunHistory, LossTracker, RunHistory
-from treadle.execution import (
-    Compile,
-    CompiledVerbs,
-    CudaGraphs,
-    Execution,
-    GraphExecution,
-    Recorder,
-    check_execution,
-    prefer_fused,
-)
-from treadle.execution.fused import state_to_weights
-from treadle.foreign import ForeignRun, guard_evaluation, guard_updates, own_updates
-from treadle.gradients import forget_gradients
-from treadle.handed_loader import HandedLoader, training_on
+from treadle.errors import ConfigError, StopTrainingError
+from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
+from treadle.execution import Compile, CudaGraphs, Execution, Recorder, check_execution, execution_of
+from treadle.foreign import ForeignRun, guard_evaluation, guard_updates, own_updates, perform_passes
+from treadle.handed_loader import HandedLoader, OfRun, training_on
 from treadle.loop import Due, Log, Updater
-from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.loss_items import count_targets
 from treadle.losses import default_loss, model_inputs, targets_of
 from treadle.lr_scaling import LRScaling
 from treadle.metrics import EvaluationMetrics
 from treadle.nonfinite import RollBack
 from treadle.offload import check_offload
-from treadle.parallel import GradientAverager, GradientExchange, Plan, Processes
+from treadle.parallel import GradientExchange, Plan, Processes
 from treadle.parallel.choosing import check_trainer, strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
-from treadle.placeholders import replace_placeholders, values_in
 from treadle.precision import LossScaling, Precision, SinglePrecision
-from treadle.progress import AFTER_STEP, Cadence, Progress
-from treadle.result import TrainResult
+from treadle.progress import Progress
+from treadle.result import TrainResult, result_of
 from treadle.run import Run
 from treadle.run_config import TrainerRunConfig, resolved_config
 from treadle.run_lock import occupied
 from treadle.run_place import place_of
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
-from treadle.settings import Interval, RunSettings, check_choices, check_parts, one_limit
+from treadle.spec import Interval, Option, RunSpec, check_parts
 from treadle.verbs import check_trainer_class
-
-NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
 class Trainer:
@@ -130,8 +104,26 @@ class Trainer:
     4
     """
 
+    # What a run was given, and where it is: found here while it goes on, and after it.
+    progress: OfRun[Progress] = OfRun("progress")
+    settings: OfRun[RunSpec] = OfRun("settings")
+    run_config: OfRun[TrainerRunConfig | None] = OfRun("config")
+    train_dataset: OfRun[Any] = OfRun("data.train_dataset")
+    eval_dataset: OfRun[Any] = OfRun("data.eval_dataset")
+    collate_fn: OfRun[Any] = OfRun("data.collate_fn")
+    create_scheduler_fn: OfRun[Any] = OfRun("schedule.factory")
+    scheduler: OfRun[Any] = OfRun("schedule.scheduler")
+    streams: OfRun[dict[str, Stream]] = OfRun("streams.by_name")
+    gradient_norm: OfRun[Tensor | None] = OfRun("updater.norm")
+    _loss_tracker: OfRun[LossTracker] = OfRun("losses")
+    _train_dl_kwargs: OfRun[dict[str, Any] | None] = OfRun("data.train_kwargs")
+    _eval_dl_kwargs: OfRun[dict[str, Any] | None] = OfRun("data.eval_kwargs")
     _train_dataloader = HandedLoader(evaluation=False)
     _eval_dataloader = HandedLoader(evaluation=True)
+    # Options that are asked for by their names.
+    seed, run_dir, loss_reduction, on_nonfinite = Option(), Option(), Option(), Option()
+    deterministic, microbatch, execution, compile = Option(), Option(), Option(), Option()
+
     custom_methods: frozenset[str] = frozenset()
     """Methods of a subclass's own whose names are near those of the trainer's, and that others call."""
     _pad_uneven_eval_batches = False
@@ -181,21 +173,29 @@ class Trainer:
         timeout: float | None = None,
         parallel: Plan | Strategy | str = "auto",
     ) -> None:
-        check_choices(on_nonfinite, max_rollbacks, microbatch, loss_reduction, seed, deterministic)
+        self.spec = RunSpec(
+            seed=seed,
+            run_dir=None if run_dir is None else place_of(Path(run_dir)),
+            precision=precision,
+            loss_scaling=loss_scaling,
+            matmul_precision=matmul_precision,
+            convolution_precision=convolution_precision,
+            loss_reduction=loss_reduction,
+            device=device,
+            checkpoints=Policy() if checkpoints is None else checkpoints,
+            on_nonfinite=on_nonfinite,
+            max_rollbacks=max_rollbacks,
+            deterministic=deterministic,
+            microbatch=microbatch,
+            execution=execution,
+            compile=Compile.of(compile or execution == "compile"),
+            activation_checkpointing=activation_checkpointing or (),
+            offload_optimizer=offload_optimizer,
+            timeout=timeout,
+            parallel=parallel,
+        )
         check_parts(model, loss_func, optimizer, callbacks)
-        self.model = model
-        self.loss_func = loss_func
-        self.optimizer: Any = optimizer
-        self.seed = seed
-        self.run_dir = None if run_dir is None else place_of(Path(run_dir))
-        self.loss_reduction = loss_reduction
-        self.checkpoint_policy = Policy() if checkpoints is None else checkpoints
-        self.on_nonfinite = on_nonfinite
-        self.max_rollbacks = max_rollbacks
-        self.deterministic = deterministic
-        self.microbatch = microbatch
-        self.execution = execution
-        self.compile = Compile.of(compile or execution == "compile")
+        self.model, self.loss_func, self.optimizer = model, loss_func, optimizer
         self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
         self.exchange = GradientExchange(self.processes, self)
         check_execution(execution, self.processes.device, self.compile)
@@ -204,45 +204,18 @@ class Trainer:
         self.parallel = strategy_for(parallel, self.processes)
         self.precision.agree_on_overflow = agree if self.parallel.spreads else None
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
-        self.activation_checkpointing = ActivationCheckpointing(model, activation_checkpointing or ())
-        self.offload_optimizer = offload_optimizer
+        self.activation_checkpointing = ActivationCheckpointing(model, self.spec.activation_checkpointing)
         check_offload(offload_optimizer, self.optimizers().values(), execution)
-        self.progress = Progress()
         self.run_history: RunHistory = InMemoryRunHistory() if run_history is None else run_history
         self.callback_handler = CallbackHandler(callbacks)
         self.callback_handler.on_stop = lambda error: self.this_run.stop.take(error)
         self.max_batches_per_epoch: int | None = active_limit()
-        self._accelerator = AcceleratorFacade(self)
-        self._loss_tracker = LossTracker(self.progress)
+        self.track_gradient_norm = False
         self._metrics = EvaluationMetrics(metrics)
         self.tracked = Tracked()
-        self._forget_runs()
         self.this_run = self.create_run()
         self.fire("on_init_end")
         self.check_plan()
-
-    def _forget_runs(self) -> None:
-        """Have everything that a run fills in as it is where none has begun."""
-        self.train_dataset: Any = None
-        self.eval_dataset: Any = None
-        self.collate_fn: Any = None
-        self.create_scheduler_fn: Any = None
-        self.scheduler: Any = None
-        self.run_config: TrainerRunConfig | None = None
-        self.recording = self.in_own_loop = self.in_own_run = self.in_own_update = False
-        self.track_gradient_norm = False
-        self.gradient_norm: Tensor | None = None
-        self.update_applied: Tensor | None = None
-        self._settings: RunSettings | None = None
-        self._train_dataloader = self._eval_dataloader = None
-        self.prepares_data = False
-        self._train_dl_kwargs: dict[str, Any] | None = None
-        self._eval_dl_kwargs: dict[str, Any] | None = None
-        self.scheduled_by_step = True
-        self._rate_factor = 1.0
-        # What carries updates out, or leaves them out.
-        self._optimizers: list[Optimizer] = []
-        self._verbs: CompiledVerbs | None = None
 
     def check_plan(self) -> None:
         """Refuse what the plan cannot do, before anything runs."""
@@ -309,51 +282,43 @@ class Trainer:
             lr_scaling: How the learning rates follow the samples of an update, which are those of all processes.
         """
         own = self.overrides("create_train_dataloader") or self.overrides("create_eval_dataloader")
-        size = chosen_size(per_device_batch_size, train_dataset, eval_dataset, used=own, tell=self.print)
-        if save_every is None and self.run_dir is not None:
-            save_every = "1 epoch"
-        self._settings = RunSettings(
+        spec = self.spec.for_training(
             num_epochs=num_epochs,
-            max_steps=one_limit(max_num_train_steps, max_steps),
-            per_device_batch_size=size,
-            accumulation=gradient_accumulation_steps,
-            clip_value=gradient_clip_value,
+            max_steps=max_steps,
+            max_num_train_steps=max_num_train_steps,
+            per_device_batch_size=chosen_size(
+                per_device_batch_size, train_dataset, eval_dataset, used=own, tell=self.print
+            ),
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            gradient_clip_value=gradient_clip_value,
             clip_norm=clip_norm,
             scheduler_interval=scheduler_interval,
             scheduler_metric=scheduler_metric,
-            eval_every=Cadence.parse_optional(eval_every, name="eval_every"),
-            log_every=Cadence.parse(log_every, name="log_every"),
-            save_every=Cadence.parse_optional(save_every, name="save_every"),
-            resume_from=None if resume_from is None else Path(resume_from),
+            eval_every=eval_every,
+            log_every=log_every,
+            save_every=save_every,
+            resume_from=resume_from,
             resume=resume,
             extend=extend,
-            lr_scaling=LRScaling() if lr_scaling is None else lr_scaling,
+            lr_scaling=lr_scaling,
         )
-        self._check_can_train(save_every, resume)
-        self.train_dataset, self.eval_dataset, self.collate_fn = train_dataset, eval_dataset, collate_fn
-        self.create_scheduler_fn = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
+        if self.optimizer is None:
+            raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
+        factory = None if create_scheduler_fn is None else require_factory(create_scheduler_fn)
         if reset_run_history and resume_from is None:
             self.run_history.reset()
         run = self.this_run = self.create_run()
+        run.spec, run.schedule.factory = spec, factory
+        run.data = RunData(train_dataset=train_dataset, eval_dataset=eval_dataset, collate_fn=collate_fn)
         run.prepare(train_dataloader_kwargs, eval_dataloader_kwargs)
-        exactly = Deterministic(self.device) if self.deterministic else NO_CONTEXT
+        exactly = Deterministic(self.device) if self.deterministic else nullcontext()
         alone = occupied(self.run_dir, self.processes, lambda: not run.stop.pauses)
         signals = run.stop.heeding_signals(can_save=self.run_dir is not None)
-        with alone, self.storage, signals, exactly, self.single_precision, run.saving_memory():
+        with alone, self.storage, signals, exactly, self.single_precision, run.updater.saving_memory():
             result = self.carry_out()
         if self.leaves_by_itself:
-            self.leave_after_end()
+            run.leave_after_end()
         return result
-
-    def _check_can_train(self, save_every: int | str | None, resume: str | None) -> None:
-        """Refuse a run that this trainer lacks something for."""
-        if self.run_dir is None and (save_every is not None or resume is not None):
-            asked = f"save_every={save_every!r}" if save_every is not None else f"resume={resume!r}"
-            raise ConfigError(f"{asked} needs a folder for the run; build the trainer with run_dir=")
-        if self.run_dir is None and self.on_nonfinite == "rollback":
-            raise ConfigError("on_nonfinite='rollback' needs checkpoints to go back to; give the trainer a run_dir=")
-        if self.optimizer is None:
-            raise ConfigError("this trainer has no optimizer, so it can only evaluate; build it with optimizer=")
 
     def carry_out(self) -> TrainResult:
         """Open the run that is prepared, run it, and close it however it ends."""
@@ -365,32 +330,26 @@ class Trainer:
             else:
                 with self.callback_handler.session(None, self), ForeignRun(self), own_updates(self):
                     self._run_training()
-        return run.result()
+        return result_of(run)
 
     def _run_training(self) -> None:
         """Run the epochs, with the verbs and events that go before and after them."""
         run, stop = self.this_run, self.this_run.stop
-        self.in_own_run = True
+        run.in_core_run = True
         self.training_run_start()
         with self.callback_handler.session("on_training_run_start", self):
             run.state.restore()
-            stop.reason = self._run_epochs() if stop.over is None else self._stay_stopped(stop.over)
+            stop.reason = self._run_epochs() if stop.over is None else run.stay_over(stop.over)
             run.finish()
             self.training_run_end()
             self.fire("on_training_run_end")
-        self.in_own_run = False
-
-    def _stay_stopped(self, reason: str) -> str:
-        """Say that the run was over when it was started, and why; return that."""
-        self.this_run.stop.stopped = True
-        self.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
-        return reason
+        run.in_core_run = False
 
     def _run_epochs(self) -> str:
         """Run epochs until a limit is reached or somebody wants to stop; return why."""
         run, stop = self.this_run, self.this_run.stop
         stop.looping, stop.stopped = True, False
-        run.tell_of_untracked()
+        run.state.tell_of_untracked()
         try:
             if self.progress.mid_epoch and run.limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
@@ -417,12 +376,8 @@ class Trainer:
         """Train one epoch: every phase, every window, one update each; return whether all steps of the run are made."""
         run, progress = self.this_run, self.progress
         with training_on(self, train_dl):
-            self.in_own_loop = True
+            run.in_core_loop = True
             run.begin_epoch()
-            if progress.evaluation == AFTER_STEP:
-                # The run was saved inside the evaluation after its last step.
-                run.evaluator.evaluate_run(AFTER_STEP)
-                run.checkpointer.save(best=run.checkpointer.improved(evaluated=True))
             done = progress.visit
             for visit, phase in enumerate(self.phases(progress.epoch)):
                 if visit < done:
@@ -434,15 +389,8 @@ class Trainer:
                 if run.limit_reached():
                     break
                 progress.finish_visit()
-            run.note_cut()
-            self.parallel.share_buffers(self.model)
-            with run.stop.together():
-                self.train_epoch_end()
-            if run.due.logs_after(progress.epoch + 1):
-                run.log.write()
-            run.record_epoch_loss()
-            self.fire("on_train_epoch_end")
-        self.in_own_loop = False
+            run.end_epoch()
+        run.in_core_loop = False
         return progress.step >= run.due.last_step
 
     def phases(self, epoch: int) -> Iterable[Phase]:
@@ -462,27 +410,7 @@ class Trainer:
             self.calculate_train_batch_loss,
             next(iter(self.optimizers().values())),
             scheduler=self.scheduler,
-            accumulation=self.settings.accumulation,
-        )
-
-    @property
-    def is_cut_short(self) -> bool:
-        """Whether the limit of steps ended the epoch under way before its data did."""
-        return self.this_run.epoch_is_cut
-
-    def afterwards(self, action: Callable[[], object]) -> None:
-        """Have `action` called once the files of this run are complete and closed, however the run ends."""
-        self.this_run.checkpointer.afterwards(action)
-
-    def leave_after_end(self) -> None:
-        """Leave if a signal came when the run was at its end already: whoever sent it wants the process to go.
-
-        Raises:
-            KeyboardInterrupt: It was SIGINT.
-            PreemptedExit: It was SIGTERM or SIGUSR1.
-        """
-        self.this_run.stop.leave_after_end(
-            f"the run in {self.run_dir} had come to its end, at step {self.progress.step}"
+            accumulation=self.settings.gradient_accumulation_steps,
         )
 
     # Verbs to override ------------------------------------------------------------------------------------
@@ -524,7 +452,7 @@ class Trainer:
 
     def _clip_gradients(self) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
-        self.this_run.updater.clip(self.settings.clip_norm, self.settings.clip_value)
+        self.this_run.updater.clip(self.settings.clip_norm, self.settings.gradient_clip_value)
 
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss of one micro-batch.
@@ -539,57 +467,7 @@ class Trainer:
 
     def backward_step(self, loss: Tensor) -> None:
         """Add the gradient of `loss`, which is already this micro-batch's share of the update."""
-        self.add_gradient(loss)
-
-    def add_gradient(self, loss: Tensor) -> None:
-        """Add the gradient of `loss`, scaled where the precision wants it, to those of what learns now."""
-        if self.precision.scaler is not None:
-            loss = self.precision.scale(loss)
-        phase = self.this_run.updater.phase
-        inputs = None if phase is None else phase.parameters
-        if inputs is not None and self.this_run.shared_loss.module is not None:
-            # What the losses of the window are means over is collected there too.
-            inputs = [*inputs, self.this_run.shared_loss.weight]
-        if self.precision.products.expected and not self.precision.plain:
-            self.precision.products.backward(loss, inputs)
-            return
-        loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
-
-    def complete_gradients(self, optimizer: Optimizer, parameters: Iterable[Any]) -> None:
-        """Make the gradients of `parameters` those that `optimizer` will step by, so that they can be clipped.
-
-        In a loop of the user's that is their mean over the processes, which is taken once more when it steps.
-        """
-        if not self.in_own_loop:
-            GradientAverager(self.processes).average(parameters)
-        self.precision.unscale(optimizer)
-
-    def _perform_forward_and_backward_passes(self, batch: Batch, step: int) -> None:
-        """Add the gradient of one micro-batch, for loops of the user's; `step` is its number in the epoch, from 0.
-
-        The loss is divided by the micro-batches of its update, of which the last of an epoch may have fewer.
-        """
-        output = self.calculate_train_batch_loss(batch)
-        parts, length = self.settings.accumulation, getattr(self._train_dataloader, "length", None)
-        if length is not None:
-            parts = min(parts, length - step // parts * parts)
-        self._update_loss_tracker(output["loss"], output["batch_size"])
-        self.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
-        self.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
-
-    def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
-        """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
-        self._loss_tracker.update(loss, batch_size)
-
-    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
-        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
-        total, count = self.processes.reduce([self._loss_tracker.total_loss, self._loss_tracker.running_count])
-        if count:
-            self.run_history.update_metric(metric_name, total / count)
-        elif metric_name != "train_loss_epoch":
-            raise DataError(
-                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
-            )
+        self.this_run.updater.add_gradient(loss)
 
     def optimizer_step(self) -> None:
         """Update the weights."""
@@ -597,49 +475,45 @@ class Trainer:
 
     def scheduler_step(self) -> None:
         """Move the schedule on: by one update, or, where a metric drives it, by that metric's latest value."""
-        phase = self.this_run.updater.phase
-        scheduler = self.scheduler if phase is None or not self.scheduled_by_step else phase.scheduler
-        metric = self.settings.metric_of(scheduler, evaluates=self._eval_dataloader is not None)
-        if metric is None:
-            scheduler.step()
-        else:
-            scheduler.step(self.run_history.get_latest_metric(metric))
+        self.this_run.schedule.step()
 
     def optimizer_zero_grad(self) -> None:
         """Forget the gradients; with several optimizers all of them, since a loss may reach another's weights."""
-        for optimizer in self._optimizers:
-            forget_gradients(optimizer)
-        if self.parallel.spreads:
-            self.parallel.drop_gradients()
+        self.this_run.updater.zero_grad()
+
+    _perform_forward_and_backward_passes = perform_passes
+
+    def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
+        """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
+        self._loss_tracker.update(loss, batch_size)
+
+    def _add_epoch_loss_to_run_history(self, metric_name: str = "train_loss_epoch") -> None:
+        """Record the mean loss of the epoch, over the samples of all processes, under `metric_name`."""
+        self.this_run.log.record_epoch_loss(metric_name)
 
     # Data, model, settings, schedule ------------------------------------------------------------------------
 
-    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
-        """Have the loaders of training and evaluation made, by the verbs for them."""
-        self._train_dl_kwargs, self._eval_dl_kwargs = train_kwargs, eval_kwargs
-        size = self.settings.per_device_batch_size
-        self._train_dataloader = self.create_train_dataloader(size, train_kwargs)
-        self._eval_dataloader = None if self.eval_dataset is None else self.create_eval_dataloader(size, eval_kwargs)
+    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for training; `train_dl_kwargs` win over the defaults."""
+        return self.this_run.streams.training_loader(self.get_default_train_dl_kwargs(batch_size), train_dl_kwargs)
+
+    def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of training that were not given."""
+        workers = default_workers(self.train_dataset, self.collate_fn, self.device)
+        pins = self.device.type == "cuda"
+        return {"shuffle": True, "batch_size": batch_size, "pin_memory": pins, "num_workers": workers}
+
+    def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
+        """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
+        return self.this_run.streams.evaluation_loader(self.get_default_eval_dl_kwargs(batch_size), eval_dl_kwargs)
+
+    def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
+        """Return the loader arguments of an evaluation that were not given."""
+        return {"shuffle": False, "batch_size": batch_size, "pin_memory": self.device.type == "cuda", "num_workers": 0}
 
     def _prepare_dataloaders(self) -> None:
         """Make the streams that batches of training and evaluation are drawn from, out of the loaders."""
         self.this_run.streams.open()
-
-    def create_train_dataloader(self, batch_size: int, train_dl_kwargs: dict[str, Any] | None = None) -> Any:
-        """Return the loader for training; `train_dl_kwargs` win over the defaults."""
-        defaults = self.get_default_train_dl_kwargs(batch_size)
-        kwargs = loader_arguments(self.train_dataset, defaults, train_dl_kwargs, "train_dataloader_kwargs")
-        sources = [self.train_dataset] if self.eval_dataset is None else [self.train_dataset, self.eval_dataset]
-        refuse_idle_collate(self.collate_fn, *sources)
-        return self.this_run.streams.loader(
-            self.train_dataset, **{"shuffle": True, "collate_fn": self.collate_fn, **kwargs}
-        )
-
-    def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
-        """Return the loader arguments of training that were not given."""
-        workers = 0 if needs_no_workers(self.train_dataset, self.collate_fn) else _default_workers(self.device)
-        pins = self.device.type == "cuda"
-        return {"shuffle": True, "batch_size": batch_size, "pin_memory": pins, "num_workers": workers}
 
     def add_stream(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
         """Add data for a phase of one's own, and return the stream to draw it from.
@@ -650,32 +524,8 @@ class Trainer:
 
     def _prepare_model_and_optimizer(self) -> nn.Module:
         """Bring the model to the device and, with several processes, wrap its loss for data parallelism."""
-        self.this_run.place_model()
-        self.precision.check(self.model)
-        self._optimizers = list(self.optimizers().values())
-        if not self.offload_optimizer:
-            for optimizer in self._optimizers:
-                state_to_weights(optimizer)
-        if not any(getattr(module, "sparse", False) for module in self.model.modules()):
-            # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
-            for optimizer in self._optimizers:
-                prefer_fused(optimizer)
-        self.this_run.shared_loss.prepare(self.model, self._optimizers)
+        self.this_run.updater.prepare_model()
         return self.model
-
-    def planned_updates(
-        self, num_epochs: int | None, max_steps: int | None, accumulation: int
-    ) -> tuple[int | None, int | None, int | None]:
-        """Return how many updates an epoch has, how many of these move a schedule, and the most that a run makes.
-
-        What cannot be known is None.
-        """
-        batches = None if self._train_dataloader is None else self._train_dataloader.length
-        updates = None if batches is None else math.ceil(batches / accumulation)
-        limits = [] if max_steps is None else [max_steps]
-        if num_epochs is not None and updates is not None:
-            limits.append(num_epochs * updates)
-        return updates, updates, min(limits, default=None)
 
     def _create_run_config(
         self,
@@ -688,21 +538,9 @@ class Trainer:
         """Return the settings of the run, resolved; the run goes by what an override changes."""
         return resolved_config(self, num_epochs, gradient_accumulation_steps, max_num_train_steps, gradient_clip_value)
 
-    def placeholder_values(self) -> dict[str, int | None]:
-        """Return what the placeholders in a scheduler factory stand for in this run."""
-        return values_in(self)
-
     def create_scheduler(self) -> Any:
         """Return the scheduler: the factory given to `train`, its placeholders replaced, called with the optimizer."""
-        if self.create_scheduler_fn is None:
-            return None
-        if len(self.optimizers()) > 1:
-            raise ConfigError(
-                "create_scheduler_fn is for one optimizer; with several, override create_scheduler "
-                "and give each phase its scheduler"
-            )
-        factory = replace_placeholders(self.create_scheduler_fn, self.placeholder_values())
-        return factory(next(iter(self.optimizers().values())))
+        return self.this_run.schedule.create()
 
     # Evaluation and prediction ------------------------------------------------------------------------------
 
@@ -761,18 +599,6 @@ class Trainer:
             return self.parallel.forward(self.model, *model_inputs(batch))
         return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
 
-    def create_eval_dataloader(self, batch_size: int, eval_dl_kwargs: dict[str, Any] | None = None) -> Any:
-        """Return the loader for evaluation; `eval_dl_kwargs` win over the defaults."""
-        defaults = self.get_default_eval_dl_kwargs(batch_size)
-        kwargs = loader_arguments(self.eval_dataset, defaults, eval_dl_kwargs, "eval_dataloader_kwargs")
-        return self.this_run.streams.loader(
-            self.eval_dataset, **{"shuffle": False, "collate_fn": self.collate_fn, **kwargs}
-        )
-
-    def get_default_eval_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
-        """Return the loader arguments of an evaluation that were not given."""
-        return {"shuffle": False, "batch_size": batch_size, "pin_memory": self.device.type == "cuda", "num_workers": 0}
-
     def evaluation_run_start(self) -> None:
         """Called before `evaluate` begins."""
 
@@ -802,136 +628,13 @@ class Trainer:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
         return self.this_run.evaluator.run_epoch(valid_dl, is_training=is_training, is_intermediate=is_intermediate)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the trainer has forward passes compiled."""
-        return self.compile is not None
+    # Files, beside those of a run: what they hold is said where they are written ----------------------------
 
-    # Files --------------------------------------------------------------------------------------------------
-
-    def save_checkpoint(
-        self,
-        save_path: str | os.PathLike[str],
-        checkpoint_kwargs: dict[str, Any] | None = None,
-        save_optimizer: bool = True,
-        save_scheduler: bool = True,
-        save_per_node: bool = True,
-    ) -> None:
-        """Write model, optimizer and scheduler into one file of exactly this name.
-
-        `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin`, `.ckpt`, `.th` or `.torch`; under other names
-        the file is in the safetensors format with everything else as JSON in its header.
-
-        Args:
-            save_path: The file.
-            checkpoint_kwargs: Plain data and tensors to keep beside them.
-            save_optimizer: Whether the optimizer's state is kept.
-            save_scheduler: Whether the scheduler's state is kept.
-            save_per_node: Whether the first process of every machine writes, or only the first of all.
-
-        Raises:
-            CheckpointError: The name is that of a format which is not written, such as `.onnx`, or the file cannot be
-                written.
-        """
-        format_of(save_path)
-        # Each machine writes the same: the buffers of the first process, as everywhere.
-        self.parallel.share_buffers(self.model)
-        state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
-        if save_optimizer and self.optimizer is not None:
-            states = {name: self.this_run.state.of_optimizer(one) for name, one in self.optimizers().items()}
-            state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
-        if save_scheduler and self.scheduler is not None:
-            state["scheduler_state_dict"] = self.scheduler.state_dict()
-        state.update(checkpoint_kwargs or {})
-        if self.processes.is_local_main if save_per_node else self.processes.is_main:
-            write_file(save_path, state)
-        self.processes.barrier()
-
-    def load_checkpoint(
-        self, checkpoint_path: str | os.PathLike[str], load_optimizer: bool = True, load_scheduler: bool = True
-    ) -> dict[str, Any]:
-        """Load what `save_checkpoint` wrote into this trainer, and return all of it.
-
-        Raises:
-            CheckpointError: The file is damaged, does not fit the model, or holds a state for an optimizer or a
-                scheduler that this trainer does not have.
-        """
-        state = read_checkpoint(checkpoint_path)
-        load_plain_state_dict(self.model, state["model_state_dict"], where=str(checkpoint_path))
-        if load_optimizer and "optimizer_state_dict" in state:
-            self._load_optimizers(state["optimizer_state_dict"], checkpoint_path)
-        if load_scheduler and "scheduler_state_dict" in state:
-            if self.scheduler is None:
-                raise CheckpointError(
-                    f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
-                    "pass load_scheduler=False"
-                )
-            with telling_misfit(f"the scheduler in {checkpoint_path}"):
-                self.scheduler.load_state_dict(state["scheduler_state_dict"])
-        return state
-
-    def import_checkpoint(
-        self, path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
-    ) -> dict[str, Any]:
-        """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
-
-        Args:
-            path: The file; tensors and plain data in it are read, and nothing in it is run.
-            load_optimizer: Whether to take the optimizer's state too, where the file has one.
-            load_scheduler: Whether to take the scheduler's state too, where the file has one.
-        """
-        state = import_weights(path)
-        load_plain_state_dict(self.model, weights_in(state), where=str(path))
-        if load_optimizer and "optimizer_state_dict" in state:
-            found = state["optimizer_state_dict"]
-            # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
-            one = not isinstance(found, dict) or "param_groups" in found
-            self._load_optimizers({"optimizer": found} if one else found, path)
-        if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
-            with telling_misfit(f"the scheduler in {path}"):
-                self.scheduler.load_state_dict(state["scheduler_state_dict"])
-        return state
-
-    def _load_optimizers(self, states: dict[str, Any], path: str | os.PathLike[str]) -> None:
-        present = self.optimizers()
-        if not isinstance(states, dict):
-            raise CheckpointError(f"{path} holds a {type(states).__name__} where the states of optimizers should be")
-        if set(states) != set(present):
-            raise CheckpointError(
-                f"{path} holds optimizers {sorted(states)}, this trainer has {sorted(present)}; "
-                "pass load_optimizer=False to leave them"
-            )
-        for name, optimizer in present.items():
-            with telling_misfit(f"the state of {name!r} in {path}"):
-                self.this_run.state.of_optimizer(optimizer).load_whole(states[name])
-
-    def save_training_state(
-        self, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
-    ) -> None:
-        """Write everything that a run needs to go on exactly from here into a folder.
-
-        Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
-        save in `on_update_end`, `on_update_start` or at the end of the run.
-        """
-        if self.parallel.spreads:
-            raise CheckpointError(
-                f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
-                "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
-            )
-        self.parallel.share_buffers(self.model)
-        state = {"run": self.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
-        write_file(Path(output_dir) / state_file(self.processes.rank), state)
-        self.processes.barrier()
-
-    def load_training_state(self, input_dir: str | os.PathLike[str]) -> dict[str, Any]:
-        """Bring the run back to where `save_training_state` saw it; return what was kept beside it.
-
-        Raises:
-            CheckpointError: The folder holds no training state, or that of another trainer.
-        """
-        with telling_misfit(f"the training state in {input_dir}"):
-            self.this_run.state.load(*self.this_run.state.read(input_dir))
-        return dict(read_training_state(input_dir, state_file(self.processes.rank))["kwargs"])
+    save_checkpoint = trainer_files.save_checkpoint
+    load_checkpoint = trainer_files.load_checkpoint
+    import_checkpoint = trainer_files.import_checkpoint
+    save_training_state = trainer_files.save_training_state
+    load_training_state = trainer_files.load_training_state
 
     # The parts of a run, which a door may give others ----------------------------------------------------------
 
@@ -961,25 +664,11 @@ class Trainer:
 
     def create_due(self) -> Due:
         """Return what says when the run logs, evaluates, saves and ends: by default what `train` was asked for."""
-        settings = self.settings
-        return Due(
-            last=settings.max_steps,
-            log=settings.log_every,
-            evaluate=None if self._eval_dataloader is None else settings.eval_every,
-            save=settings.save_every,
-            agree=AGREEMENT_STEPS if self.processes.distributed else 0,
-        )
+        return Due.of(self.settings, evaluates=self._eval_dataloader is not None, alone=not self.processes.distributed)
 
     def create_execution(self) -> Execution:
         """Return what carries out the updates of this run."""
-        if self.compile is not None and (self._verbs is None or self._verbs.model is not self.model):
-            self._verbs = CompiledVerbs(self.compile, self.model)
-        if callable(self.execution):
-            return self.execution(self)
-        recorder = self.create_recorder() if self.execution in ("graph", "auto") else None
-        return (
-            Execution(self) if recorder is None else GraphExecution(self, recorder, required=self.execution == "graph")
-        )
+        return execution_of(self)
 
     def create_recorder(self) -> Recorder | None:
         """Return what records steps on this device; None if nothing can."""
@@ -993,21 +682,18 @@ class Trainer:
         return self.processes.device
 
     @property
-    def streams(self) -> dict[str, Stream]:
-        """What the batches of training are drawn from, by name."""
-        return self.this_run.streams.by_name
-
-    @property
-    def storage(self) -> Any:
+    def storage(self) -> EventStorage:
         """Where scalars are put during a run."""
         return self.run_history.storage
 
     @property
-    def settings(self) -> RunSettings:
-        """The arguments of the run under way."""
-        if self._settings is None:
-            raise ConfigError("this trainer has no run yet; call train() first")
-        return self._settings
+    def is_compiled(self) -> bool:
+        """Whether the trainer has forward passes compiled."""
+        return self.compile is not None
+
+    @property
+    def _accelerator(self) -> AcceleratorFacade:
+        return AcceleratorFacade(self)
 
     def optimizers(self) -> dict[str, Optimizer]:
         """Return the optimizers by name; a single one is called "optimizer"."""
@@ -1019,11 +705,6 @@ class Trainer:
         """Save each object with every checkpoint of this trainer, under its keyword."""
         self.tracked.add(**objects)
         return self
-
-    @property
-    def replays(self) -> bool:
-        """Whether updates may be replayed from a recording, so that their verbs are not called."""
-        return self.this_run.execution.replays
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print on the first process of each machine only, and into the log of the run's folder if it has one."""
@@ -1048,10 +729,9 @@ class Trainer:
 
     def show_loop(self) -> None:
         """Print which callback acts at which event, in the order of a run."""
-        known = [(event, self.callback_handler.listeners(event)) for event in EVENTS]
-        width = max(len(event) for event in EVENTS)
-        for event, callbacks in known:
-            names = ", ".join(type(callback).__name__ for callback in callbacks) or "-"
+        width = max(map(len, EVENTS))
+        for event in EVENTS:
+            names = ", ".join(type(callback).__name__ for callback in self.callback_handler.listeners(event)) or "-"
             self.print(f"{event:<{width}}  {names}")
 
     def request_stop(self, reason: str, *, for_good: bool = False) -> None:
@@ -1062,11 +742,3 @@ class Trainer:
             for_good: Whether the run is over by that; else it goes on when it is started again.
         """
         self.this_run.stop.request(reason, for_good=for_good)
-
-
-def _default_workers(device: torch.device) -> int:
-    """Workers pay where a GPU would wait; on the CPU they only take its cores away."""
-    if device.type != "cuda":
-        return 0
-    per_process = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(8, per_process))

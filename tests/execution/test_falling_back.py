@@ -155,6 +155,6 @@ def test_an_error_in_a_step_tells_the_shapes_of_batches_that_were_gathered_from_
 
 def test_the_parts_of_a_step_are_timed_once_it_is_known_that_none_is_replayed() -> None:
     trainer = trained(Reading, data(), StepTimer(every=1))
-    assert not trainer.replays
+    assert not trainer.this_run.execution.replays
     timed = trainer.storage.names("step")
     assert {"step_time/recorded", "step_time/forward", "step_time/backward", "step_time/update"} <= timed

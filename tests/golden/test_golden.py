@@ -17,9 +17,10 @@ CLOSE = 2e-2
 NOISE = {"core": ("0.bias", "1.running_mean"), "search proxyless": ("architecture.alpha",)}
 """Tensors that on another processor may be anything, by how the names of programs begin; all others are compared.
 
-The bias in front of a normalisation, which takes it away again, has a gradient that is nothing but rounding, and Adam
-makes steps of it as large as any; the mean that the normalisation keeps follows it. The two weights of the proxyless search
-have gradients of nearly nothing: factors of 1 + 1e-7 on the weights of its layers move them by 6e-3, and all else by 1e-6.
+The bias in front of a normalisation, which takes it away again, has a gradient that is nothing but rounding, and
+Adam makes steps of it as large as any; the mean that the normalisation keeps follows it. The two weights of the
+proxyless search have gradients of nearly nothing: factors of 1 + 1e-7 on the weights of its layers move them by 6e-3,
+and all else by 1e-6.
 """
 
 

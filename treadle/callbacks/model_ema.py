@@ -94,7 +94,7 @@ class ModelEmaCallback(WatchesMetric):
 
     def recorded_update(self, trainer: "Trainer") -> None:
         """Move the average, as a part of a recorded update too."""
-        model, applied = trainer.get_model(keep_torch_compile=False), trainer.update_applied
+        model, applied = trainer.get_model(keep_torch_compile=False), trainer.this_run.updater.applied
         if applied is None:
             self.ema_model.update(model)
         else:

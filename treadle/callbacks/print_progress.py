@@ -35,7 +35,7 @@ class PrintProgressCallback(TrainerCallback):
 
     def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Say which epoch is done, or was left before its data ended."""
-        if trainer.is_cut_short:
+        if trainer.this_run.epoch_is_cut:
             trainer.print(f"Left epoch {epoch_under_way(trainer)} at step {trainer.progress.step}, the last one")
         else:
             trainer.print(f"Finished epoch {epoch_under_way(trainer)}")

@@ -103,7 +103,7 @@ class _Sample:
         self._on_gpu = trainer.device.type == "cuda"
         self._spans: list[tuple[str, Mark, Mark]] = []
         self._replaced: list[tuple[Any, str, Any]] = []
-        if not trainer.replays:
+        if not trainer.this_run.execution.replays:
             for verb, name in VERBS.items():
                 self._time(trainer, verb, name)
             for stream in trainer.streams.values():

@@ -135,7 +135,7 @@ class RunCheckpointer(NoCheckpointer):
         processes = trainer.processes
         self.store = CheckpointStore(
             self.folder.checkpoints,
-            trainer.checkpoint_policy,
+            trainer.this_run.spec.checkpoints,
             rank=processes.rank,
             size=processes.size,
             may_live=Peers(processes).may_live if processes.distributed else None,
@@ -227,14 +227,14 @@ class RunCheckpointer(NoCheckpointer):
         """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
         trainer = self.trainer
         assert trainer.run_config is not None
-        unit = "steps" if trainer.scheduled_by_step else "epochs"
+        unit = "steps" if trainer.this_run.schedule.by_step else "epochs"
         fitted = fit_schedule(
             trainer.scheduler,
             tracked.get("scheduler"),
             saved_steps=manifest["planned"]["steps"],
             steps=trainer.run_config.max_num_train_steps,
             extend=trainer.settings.extend,
-            taken=int(tracked["progress"]["step" if trainer.scheduled_by_step else "epoch"]),
+            taken=int(tracked["progress"]["step" if trainer.this_run.schedule.by_step else "epoch"]),
             limit=manifest["planned"][unit],
         )
         if fitted is not trainer.scheduler:
@@ -270,7 +270,7 @@ class RunCheckpointer(NoCheckpointer):
         data = {name: getattr(stream, "dataset", dataset) for name, (stream, dataset) in given.items()}
         verbs = [verb for verb in (getattr(type(trainer), "calculate_train_batch_loss", None),) if verb is not None]
         settings = {
-            "gradient_clip_value": trainer.settings.clip_value,
+            "gradient_clip_value": trainer.settings.gradient_clip_value,
             "clip_norm": trainer.settings.clip_norm,
             # What a partial binds is often an object that shows itself by its place in memory.
             "collate_fn": describe_loss(getattr(trainer.collate_fn, "func", trainer.collate_fn)),
@@ -361,7 +361,7 @@ class RunCheckpointer(NoCheckpointer):
             return
         facts = {"step": trainer.progress.step, "seed": trainer.seed, "identity": self.identity()}
         facts |= {"environment": environment(), "processes": trainer.processes.size}
-        made_from = origin(self.sources(), deterministic=trainer.deterministic, but=folder.path)
+        made_from = origin(self.sources(), deterministic=trainer.this_run.spec.deterministic, but=folder.path)
         self._report_files()
         folder.write_manifest({**facts, **made_from})
 
@@ -424,7 +424,7 @@ class RunCheckpointer(NoCheckpointer):
 
     def _report_failed_save(self, error: CheckpointError) -> None:
         self.saved_at = None
-        if self.trainer.checkpoint_policy.on_error == "raise":
+        if self.trainer.this_run.spec.checkpoints.on_error == "raise":
             raise error
         self._save_failure = str(error)
         self.trainer.print(f"going on without a checkpoint: {error}")
@@ -466,7 +466,7 @@ class RunCheckpointer(NoCheckpointer):
     # The best -----------------------------------------------------------------------------------------------
 
     def _judgements(self) -> int:
-        name = self.trainer.checkpoint_policy.best
+        name = self.trainer.this_run.spec.checkpoints.best
         return 0 if name is None else len(self.trainer.run_history.get_metric_values(name))
 
     def improved(self, *, evaluated: bool) -> bool:
@@ -478,7 +478,7 @@ class RunCheckpointer(NoCheckpointer):
         Raises:
             UnknownMetricError: An evaluation ended and did not report it.
         """
-        policy, history = self.trainer.checkpoint_policy, self.trainer.run_history
+        policy, history = self.trainer.this_run.spec.checkpoints, self.trainer.run_history
         name = policy.best
         if name is None:
             return False
@@ -501,8 +501,10 @@ class RunCheckpointer(NoCheckpointer):
         """
         trainer, store, state = self.trainer, self.store, self._state
         skipped = trainer.this_run.updater.skipped.steps
-        if len(skipped) >= trainer.max_rollbacks:
-            raise NonFiniteError(f"{request}, after {trainer.max_rollbacks} rollbacks; lower the learning rate")
+        if len(skipped) >= trainer.this_run.spec.max_rollbacks:
+            raise NonFiniteError(
+                f"{request}, after {trainer.this_run.spec.max_rollbacks} rollbacks; lower the learning rate"
+            )
         self._saver.wait()
         is_main = trainer.processes.is_main
         step: int | None = trainer.processes.share(store.newest_good(before=request.step) if is_main else None)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from treadle.checkpoint.kinds import STATE, read_training_state
+from treadle.checkpoint.model_state import ModelState
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import telling_misfit
-from treadle.data import fold_seed
+from treadle.data import RandomState, fold_seed
 from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
+from treadle.kept import kept_by
 from treadle.optimizer_state import OptimizerState
 from treadle.resplitting import Split, joined_losses, split_anew
 
@@ -52,6 +54,49 @@ class RunState:
             self.began_at = self.trainer.progress.step
         return first
 
+    def track(self) -> None:
+        """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
+        trainer, run = self.trainer, self.trainer.this_run
+        trainer.track(model=ModelState(trainer.model))
+        for name, optimizer in trainer.optimizers().items():
+            trainer.track(**{name: self.of_optimizer(optimizer)})
+        for name in ("scheduler", "stream_evaluation", "gate"):
+            trainer.tracked.remove(name)
+        if run.schedule.scheduler is not None:
+            trainer.track(scheduler=run.schedule.scheduler)
+        for name, stream in run.streams.by_name.items():
+            trainer.track(**{f"stream_{name}": stream})
+        if run.data.evaluation is not None:
+            trainer.track(stream_evaluation=run.data.evaluation)
+        trainer.track(
+            precision=trainer.precision,
+            progress=run.progress,
+            history=trainer.run_history,
+            losses=run.losses,
+            callbacks=trainer.callback_handler,
+            random=RandomState(),
+            poisoned=run.updater.skipped,
+            micro_batches=run.updater.splits,
+        )
+        if run.updater.gate is not None:
+            trainer.track(gate=run.updater.gate)
+
+    def tell_of_untracked(self) -> None:
+        """Say which optimizers the trainer keeps that no checkpoint will hold."""
+        trainer = self.trainer
+        if not trainer.this_run.checkpointer.saves:
+            return
+        given = list(trainer.optimizers().values())
+        for name, value in kept_by(trainer):
+            if isinstance(value, Optimizer) and not any(value is one for one in given):
+                given.append(value)
+                if not trainer.tracked.holds(value):
+                    called = name.rpartition(".")[2]
+                    trainer.print(
+                        f"{called}, of type {type(value).__name__}, is not saved with the run, and begins anew when it "
+                        "is resumed; call trainer.track(name=...) with it and with what it trains"
+                    )
+
     # Writing ------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +110,7 @@ class RunState:
         trainer = self.trainer
         if not trainer.parallel.spreads:
             return OptimizerState(optimizer, trainer.model)
-        trainer.this_run.place_model()
+        trainer.this_run.updater.place_model()
         return trainer.parallel.optimizer_state(optimizer)
 
     def facts(self) -> dict[str, Any]:

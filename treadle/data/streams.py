@@ -1,9 +1,13 @@
 """The streams of a run: what its batches are drawn from, by name."""
 
+import math
+import os
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
-from treadle.data.loaders import as_loader, loader_arguments
+from treadle.data.loaders import as_loader, loader_arguments, needs_no_workers, refuse_idle_collate
 from treadle.data.seeds import draw_seed, fold_seed, seed_generators
 from treadle.data.stream import Stream
 from treadle.errors import ConfigError, DataError
@@ -39,6 +43,61 @@ class Streams:
         self.seed = int(trainer.processes.share(draw_seed() if trainer.seed is None else trainer.seed))
         if draws_in_cudnn(trainer.model, trainer.device):
             hold_dropout(trainer.device)
+
+    # The data of the run ------------------------------------------------------------------------------------
+
+    def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
+        """Have the loaders of training and evaluation made, by the verbs for them, and their streams.
+
+        Args:
+            train_kwargs: Arguments of the training loader, over the defaults.
+            eval_kwargs: Arguments of the evaluation loader, over the defaults.
+        """
+        data = self.trainer.this_run.data
+        data.train_kwargs, data.eval_kwargs = train_kwargs, eval_kwargs
+        data.keeps_loaders = True
+        try:
+            self.create()
+            self.trainer._prepare_dataloaders()
+        finally:
+            data.keeps_loaders = False
+        self.open()
+
+    def create(self) -> None:
+        """Have the loaders made, or the streams themselves."""
+        trainer, data = self.trainer, self.trainer.this_run.data
+        size = trainer.settings.per_device_batch_size
+        data.training = trainer.create_train_dataloader(size, data.train_kwargs)
+        data.evaluation = None if data.eval_dataset is None else trainer.create_eval_dataloader(size, data.eval_kwargs)
+
+    def training_loader(self, defaults: dict[str, Any], given: dict[str, Any] | None) -> Any:
+        """Return the loader of the training data; arguments that were `given` win over the `defaults`."""
+        data = self.trainer.this_run.data
+        kwargs = loader_arguments(data.train_dataset, defaults, given, "train_dataloader_kwargs")
+        sources = [data.train_dataset] if data.eval_dataset is None else [data.train_dataset, data.eval_dataset]
+        refuse_idle_collate(data.collate_fn, *sources)
+        return self.loader(data.train_dataset, **{"shuffle": True, "collate_fn": data.collate_fn, **kwargs})
+
+    def evaluation_loader(self, defaults: dict[str, Any], given: dict[str, Any] | None) -> Any:
+        """Return the loader of the evaluation data; arguments that were `given` win over the `defaults`."""
+        data = self.trainer.this_run.data
+        kwargs = loader_arguments(data.eval_dataset, defaults, given, "eval_dataloader_kwargs")
+        return self.loader(data.eval_dataset, **{"shuffle": False, "collate_fn": data.collate_fn, **kwargs})
+
+    def planned_updates(
+        self, num_epochs: int | None, max_steps: int | None, accumulation: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return how many updates an epoch has, how many of these move a schedule, and the most that a run makes.
+
+        What cannot be known is None.
+        """
+        stream = self.trainer.this_run.data.training
+        batches = None if stream is None else stream.length
+        updates = None if batches is None else math.ceil(batches / accumulation)
+        limits = [] if max_steps is None else [max_steps]
+        if num_epochs is not None and updates is not None:
+            limits.append(num_epochs * updates)
+        return updates, updates, min(limits, default=None)
 
     # Making -------------------------------------------------------------------------------------------------
 
@@ -81,21 +140,21 @@ class Streams:
         return stream
 
     def open(self) -> None:
-        """Make a stream of each loader of the trainer that is none yet."""
-        trainer = self.trainer
-        if trainer._train_dataloader is None:
+        """Make a stream of each loader of the run that is none yet."""
+        data = self.trainer.this_run.data
+        if data.training is None:
             raise ConfigError("there is no training data: _prepare_dataloaders left _train_dataloader as None")
-        if not isinstance(trainer._train_dataloader, Stream):
-            trainer._train_dataloader = self.make(trainer._train_dataloader)
-        if trainer._train_dataloader.length == 0:
+        if not isinstance(data.training, Stream):
+            data.training = self.make(data.training)
+        if data.training.length == 0:
             raise DataError(
                 "the training data gives no batch; check that the data set is not empty "
                 "and that drop_last leaves at least one full batch"
             )
-        if trainer._train_dataloader not in self.by_name.values():
-            self.by_name = {"train": trainer._train_dataloader}
-        if trainer._eval_dataloader is not None and not isinstance(trainer._eval_dataloader, Stream):
-            trainer._eval_dataloader = self.for_evaluation(trainer._eval_dataloader)
+        if data.training not in self.by_name.values():
+            self.by_name = {"train": data.training}
+        if data.evaluation is not None and not isinstance(data.evaluation, Stream):
+            data.evaluation = self.for_evaluation(data.evaluation)
 
     def add(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
         """Add data for a phase of one's own; see `Trainer.add_stream`."""
@@ -109,11 +168,11 @@ class Streams:
 
     def begin(self) -> None:
         """Begin the epoch in every stream, if the run is not in the middle of one."""
-        trainer = self.trainer
-        if not trainer.progress.mid_epoch:
-            trainer._loss_tracker.reset()
+        run = self.trainer.this_run
+        if not run.progress.mid_epoch:
+            run.losses.reset()
             for stream in self.by_name.values():
-                stream.begin(trainer.progress.epoch)
+                stream.begin(run.progress.epoch)
 
     def replay(self, *, replaying: bool) -> None:
         """Say whether the batches of an epoch are those of one that was drawn before, as after a resume."""
@@ -126,6 +185,14 @@ class Streams:
 
     def close(self) -> None:
         """Give up what fetches data."""
-        for stream in (*self.by_name.values(), self.trainer._eval_dataloader):
+        for stream in (*self.by_name.values(), self.trainer.this_run.data.evaluation):
             if stream is not None:
                 stream.close()
+
+
+def default_workers(dataset: Any, collate_fn: Any, device: torch.device) -> int:
+    """Return how many workers fetch samples: they pay where a GPU would wait; a CPU's cores they only take away."""
+    if needs_no_workers(dataset, collate_fn) or device.type != "cuda":
+        return 0
+    per_process = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(8, per_process))

@@ -161,7 +161,9 @@ def shorten(trainer: Trainer, steps: int) -> None:
     settings = trainer.settings
     last = min(steps, settings.max_steps or steps)
     evaluates = Cadence(last, "steps") if settings.eval_every and trainer._eval_dataloader is not None else None
-    trainer.this_run.settle(replace(settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates))
-    if SCRATCH not in str(trainer.run_dir):
-        trainer.run_dir = None
+    folder = settings.run_dir if SCRATCH in str(settings.run_dir) else None
+    trainer.run_dir = folder
+    trainer.this_run.spec = replace(
+        settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates, run_dir=folder
+    )
     trainer.this_run.due = Due(last=last, log=settings.log_every, evaluate=evaluates)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,7 +67,8 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None, argument
         trainer.carry_out()
 
     def create_another(trainer: Trainer) -> Execution:
-        trainer.execution = execution or trainer.execution
+        run = trainer.this_run
+        run.spec = replace(run.spec, execution=execution or run.spec.execution)
         return create(trainer)
 
     with patch.object(Trainer, "create_execution", create_another):

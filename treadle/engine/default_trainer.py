@@ -206,7 +206,7 @@ class DefaultTrainer(TrainerBase):
         folder = Path(self.cfg.train.output_dir)
         with occupied(folder, self._processes, lambda: self.iter >= self.max_iter, encloses=True):
             self._run(start, max(start, end), resume=self._resumes)
-        self.core.leave_after_end()
+        self.core.this_run.leave_after_end()
         return self._last_eval_results
 
     def _is_unfinished(self, start: int, end: int) -> bool:

@@ -111,7 +111,7 @@ class TrainerBase:
             logger.info("nothing to do: iteration %d of %d is reached", start_iter, max_iter)
             return
         self._run(start_iter, max_iter, resume=self._is_at_checkpoint(start_iter))
-        self.core.leave_after_end()
+        self.core.this_run.leave_after_end()
 
     def save_with(self, checkpointer: "Checkpointer") -> None:
         """Have the run saved in the folder of `checkpointer`; its other things are saved with it.

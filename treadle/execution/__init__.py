@@ -4,7 +4,7 @@ from treadle.execution.base import Execution
 from treadle.execution.compiling import Compile, CompiledVerbs
 from treadle.execution.device_graph import CudaGraphs, Recorder
 from treadle.execution.fused import prefer_fused
-from treadle.execution.graph import GraphExecution
+from treadle.execution.graph import GraphExecution, execution_of
 from treadle.execution.modes import EXECUTIONS, check_execution
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "GraphExecution",
     "Recorder",
     "check_execution",
+    "execution_of",
     "prefer_fused",
 ]

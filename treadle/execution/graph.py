@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,11 @@ from treadle.events.pending import PendingRows
 from treadle.execution.agreement import Snapshot, require_agreement, tensors_in
 from treadle.execution.base import Execution
 from treadle.execution.captured_step import CapturedStep, Rates, Recorded, arguments_of, rounded_rates
+from treadle.execution.compiling import CompiledVerbs
 from treadle.execution.device_graph import Recorder
 from treadle.execution.explaining import explain
 from treadle.execution.fused import Capturable
 from treadle.execution.inputs import Inputs, PlacedWindow, inputs_for, signature_of
-from treadle.execution.own_names import own_names
 from treadle.execution.recordings import BUDGET, Key, Recordings
 from treadle.execution.refusals import refuse_optimizer, refuse_run, refuse_window
 from treadle.execution.side_effects import (
@@ -67,7 +67,7 @@ class GraphExecution(Execution):
         self._trainer = trainer
         self._recorder = recorder
         self._required = required
-        self._capturable = Capturable(trainer._optimizers)
+        self._capturable = Capturable(trainer.this_run.updater.optimizers)
         self._move = mover(trainer.device)
         self._recordings = Recordings()
         self._moving = MovingTensors()
@@ -137,7 +137,7 @@ class GraphExecution(Execution):
 
     def _moves(self, phase: "Phase") -> bool:
         """Whether a schedule moves the learning rates of a phase at every step."""
-        return phase.scheduler is not None and self._trainer.scheduled_by_step
+        return phase.scheduler is not None and self._trainer.this_run.schedule.by_step
 
     def draw(self, phase: "Phase") -> list[Any]:
         """Draw the next window of a phase; from data on the device only the places of its batches."""
@@ -150,7 +150,7 @@ class GraphExecution(Execution):
 
     def _needs_batches(self) -> bool:
         """Whether something is done with the batches of a window before its update: cut finer, or passed over."""
-        return self._trainer.microbatch != "fixed" or bool(self._trainer.this_run.updater.skipped.steps)
+        return self._trainer.this_run.spec.microbatch != "fixed" or bool(self._trainer.this_run.updater.skipped.steps)
 
     def _find(self, phase: "Phase", window: list[Any]) -> CapturedStep | None:
         """Return the recording for `window`, made now if it is time for it."""
@@ -164,7 +164,7 @@ class GraphExecution(Execution):
             refuse_run(self._trainer)
             self._prepare()
             refuse_window(phase, window)
-            self._changing = self._moving.look(*self._owners())
+            self._changing = self._moving.look(self._owners())
             return self._record(phase, window, key) if self._is_time(phase, key) else None
         except CaptureError as error:
             self.give_up(str(error), error)
@@ -242,7 +242,7 @@ class GraphExecution(Execution):
         finally:
             before.restore()
             inputs.rewind()
-            for optimizer in trainer._optimizers:
+            for optimizer in trainer.this_run.updater.optimizers:
                 # A step that failed half-way leaves gradients behind, which the next one would add to.
                 optimizer.zero_grad()
         phase.stream.leave_small_on_host()
@@ -266,7 +266,7 @@ class GraphExecution(Execution):
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        attributes = Attributes(*self._owners()) if check else None
+        attributes = Attributes(self._owners()) if check else None
         try:
             if attributes is None:
                 return step(), None
@@ -285,16 +285,15 @@ class GraphExecution(Execution):
             if attributes is not None:
                 attributes.undo()
 
-    def _owners(self) -> tuple[dict[str, object], frozenset[str]]:
-        """Return the objects that a user's step may change, by name, and which attributes of the trainer are ours."""
+    def _owners(self) -> dict[str, object]:
+        """Return the objects that a user's step may change, by name."""
         trainer = self._trainer
-        own = own_names(cast(Any, type(trainer)))
         owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
         # Metrics are modules, and count their updates in Python.
         for name, value in vars(trainer).items():
-            if isinstance(value, nn.Module) and name not in own:
+            if isinstance(value, nn.Module) and not any(value is one for one in owners.values()):
                 owners[f"trainer.{name}"] = value
-        return owners, own
+        return owners
 
     def _capture(
         self, step: Callable[[], Recorded], inputs: Inputs, rows: PendingRows | None
@@ -348,7 +347,7 @@ class GraphExecution(Execution):
             trainer.update(phase, inputs.window())
             for callback in callbacks:
                 callback.recorded_update(trainer)
-        recorded.norm = trainer.gradient_norm if trainer.this_run.updater.clips else None
+        recorded.norm = trainer.this_run.updater.norm if trainer.this_run.updater.clips else None
         recorded.samples = trainer.this_run.updater.samples
         return recorded
 
@@ -356,15 +355,16 @@ class GraphExecution(Execution):
     def _standing_in(self, recorded: Recorded, phase: "Phase", rates: Rates | None) -> Iterator[None]:
         """Let what the step tells the host go into `recorded`, and refuse what it asks of the host."""
         trainer: Any = self._trainer
-        kept = (trainer.progress, trainer.run_history, trainer._loss_tracker, trainer.gradient_norm)
+        run = trainer.this_run
+        kept = (run.progress, trainer.run_history, run.losses)
         numbers = [group["lr"] for group in phase.optimizer.param_groups]
         storage = trainer.storage
         if rates is not None:
             rates.lend()
         lent = [group["lr"] for group in phase.optimizer.param_groups]
-        trainer.progress = ReadNever("trainer.progress")
+        run.progress = ReadNever("trainer.progress")
         trainer.run_history = ReadNever("trainer.run_history", storage=storage)
-        trainer._loss_tracker, trainer.recording = recorded, True
+        run.losses, run.updater.recording = recorded, True
         try:
             with storage.diverted() as recorded.puts:
                 yield
@@ -374,9 +374,8 @@ class GraphExecution(Execution):
                     "it now and then can do so in on_update_start"
                 )
         finally:
-            norm = trainer.gradient_norm
-            trainer.progress, trainer.run_history, trainer._loss_tracker, _ = kept
-            trainer.gradient_norm, trainer.recording = norm, False
+            run.progress, trainer.run_history, run.losses = kept
+            run.updater.recording = False
             for group, number in zip(phase.optimizer.param_groups, numbers, strict=True):
                 group["lr"] = number
 
@@ -392,7 +391,7 @@ class GraphExecution(Execution):
         return {name: found[name] for name in once.values()}
 
     def _state_keys(self) -> list[set[int]]:
-        return [set(map(id, optimizer.state)) for optimizer in self._trainer._optimizers]
+        return [set(map(id, optimizer.state)) for optimizer in self._trainer.this_run.updater.optimizers]
 
     def _hand_over(self, phase: "Phase", step: CapturedStep) -> None:
         """Give the host what the step found out, as copies: the next replay writes over it."""
@@ -403,15 +402,15 @@ class GraphExecution(Execution):
         numbers = [] if step.rows is None else step.rows.claim()
         if len(numbers) == len(recorded.losses) == 1:
             # The most common case; what is below is a microsecond more.
-            trainer._loss_tracker.update(numbers[0], recorded.losses[0][1])
+            trainer.this_run.losses.update(numbers[0], recorded.losses[0][1])
         else:
             for loss, weight in recorded.pairs(numbers):
-                trainer._loss_tracker.update(loss, weight)
+                trainer.this_run.losses.update(loss, weight)
         if recorded.norm is not None:
-            trainer.gradient_norm = recorded.norm.clone()
+            updater.norm = recorded.norm.clone()
         if recorded.puts:
             trainer.storage.repeat(recorded.puts)
-        if phase.scheduler is not None and trainer.scheduled_by_step:
+        if phase.scheduler is not None and trainer.this_run.schedule.by_step:
             trainer.scheduler_step()
 
 
@@ -428,3 +427,17 @@ def _scaler_of(trainer: "Trainer") -> list[Any]:
 def _gate_of(trainer: "Trainer") -> list[Any]:
     gate = trainer.this_run.updater.gate
     return [] if gate is None else gate.tensors()
+
+
+def execution_of(trainer: "Trainer") -> Execution:
+    """Return what carries out the updates of the run that a trainer begins."""
+    run, how = trainer.this_run, trainer.this_run.spec
+    if how.compile is not None and (run.verbs is None or run.verbs.model is not trainer.model):
+        run.verbs = CompiledVerbs(how.compile, trainer.model)
+    if callable(how.execution):
+        own: Execution = how.execution(trainer)
+        return own
+    recorder = trainer.create_recorder() if how.execution in ("graph", "auto") else None
+    return (
+        Execution(trainer) if recorder is None else GraphExecution(trainer, recorder, required=how.execution == "graph")
+    )

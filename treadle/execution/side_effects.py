@@ -89,20 +89,19 @@ class Attributes:
 
     Args:
         owners: The objects, by the name to use in messages; of a module its parts too.
-        skipped: Attributes of the trainer that are not looked at.
     """
 
-    def __init__(self, owners: Mapping[str, object], skipped: frozenset[str] = frozenset()) -> None:
-        self._owners, self._skipped = owners, skipped
+    def __init__(self, owners: Mapping[str, object]) -> None:
+        self._owners = owners
         # The values are kept, so that no new object can be taken for an old one.
         self._before = {
             name: _Place(home, key, home[key], _mark(home[key]), _contents_of(home[key]))
-            for name, home, key in _places(owners, skipped)
+            for name, home, key in _places(owners)
         }
 
     def changed(self) -> dict[str, Any]:
         """Return the marks of what is no longer as it was, by name."""
-        now = {name: _mark(home[key]) for name, home, key in _places(self._owners, self._skipped)}
+        now = {name: _mark(home[key]) for name, home, key in _places(self._owners)}
         names = [name for name in now if name not in self._before or not _same(self._before[name].mark, now[name])]
         return {name: now[name] for name in names}
 
@@ -137,9 +136,9 @@ class MovingTensors:
     def __init__(self) -> None:
         self._versions: dict[str, tuple[int, int]] = {}
 
-    def look(self, owners: Mapping[str, object], skipped: frozenset[str]) -> dict[str, Tensor]:
+    def look(self, owners: Mapping[str, object]) -> dict[str, Tensor]:
         """Return, by name, those that changed since the last look."""
-        values = {name: home[key] for name, home, key in _places(owners, skipped)}
+        values = {name: home[key] for name, home, key in _places(owners)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and _is_counted(value)}
         before, self._versions = self._versions, {name: (id(one), one._version) for name, one in tensors.items()}
         return {
@@ -173,14 +172,14 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _places(owners: Mapping[str, object], skipped: frozenset[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
+def _places(owners: Mapping[str, object]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield the attributes of objects: a name for messages, the dict that holds it, and its key there."""
     for label, owner in owners.items():
         if isinstance(owner, nn.Module):
             yield from _places_in(label, owner)
             continue
         home = getattr(owner, "__dict__", {})
-        yield from ((f"{label}.{key}", home, key) for key in list(home) if label != "trainer" or key not in skipped)
+        yield from ((f"{label}.{key}", home, key) for key in list(home))
 
 
 def _places_in(label: str, model: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:

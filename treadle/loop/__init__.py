@@ -3,7 +3,8 @@
 from treadle.loop.cadence import Due, DueNow
 from treadle.loop.evaluator import Evaluator
 from treadle.loop.log import Log
+from treadle.loop.schedule import Schedule
 from treadle.loop.stop import Stop
 from treadle.loop.update import Updater
 
-__all__ = ["Due", "DueNow", "Evaluator", "Log", "Stop", "Updater"]
+__all__ = ["Due", "DueNow", "Evaluator", "Log", "Schedule", "Stop", "Updater"]

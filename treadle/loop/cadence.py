@@ -1,9 +1,12 @@
 """What is due after which step and epoch of a run."""
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from treadle.progress import Cadence
+
+if TYPE_CHECKING:
+    from treadle.spec import RunSpec
 
 AGREEMENT_STEPS = 10
 """How many steps several processes go before they ask each other whether one wants to stop."""
@@ -57,6 +60,23 @@ class Due:
         self.next_step: float = 0
         self._log, self._evaluate, self._save, self._agree = log, evaluate, save, agree
         self._custom_loop = self._told_of_rounding = False
+
+    @classmethod
+    def of(cls, spec: "RunSpec", *, evaluates: bool, alone: bool) -> "Due":
+        """Return what is due in a run by what it was asked to do.
+
+        Args:
+            spec: What that is.
+            evaluates: Whether there is anything to evaluate on.
+            alone: Whether there is one process, which need not ask others.
+        """
+        return cls(
+            last=spec.max_steps,
+            log=spec.log_every,
+            evaluate=spec.eval_every if evaluates else None,
+            save=spec.save_every,
+            agree=0 if alone else AGREEMENT_STEPS,
+        )
 
     def wake(self) -> None:
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""

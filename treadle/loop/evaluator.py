@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -180,21 +181,22 @@ class Evaluator:
         self, data: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any
     ) -> dict[str, Any]:
         """Run one evaluation epoch on `data` and return its metrics by name; those of training stay as they are."""
-        trainer, looping = self.trainer, self.trainer.this_run.stop.looping
-        data_of_run, collate_of_run = trainer.eval_dataset, trainer.collate_fn
-        stream_of_run, config_of_run = trainer._eval_dataloader, trainer.run_config
-        kwargs_of_run, history_of_run = trainer._eval_dl_kwargs, trainer.run_history
-        trainer.eval_dataset, trainer.collate_fn = data, collate_fn or trainer.collate_fn
-        history = trainer.run_history = EvaluationHistory(history_of_run)
+        trainer, run = self.trainer, self.trainer.this_run
+        looping, of_run, config_of_run = run.stop.looping, run.data, run.config
+        history = EvaluationHistory(trainer.run_history)
+        collate = collate_fn or of_run.collate_fn
+        run.data = replace(
+            of_run, eval_dataset=data, collate_fn=collate, eval_kwargs=dataloader_kwargs, evaluation=None
+        )
+        trainer.run_history, history_of_run = history, trainer.run_history
         try:
-            trainer._eval_dl_kwargs = dataloader_kwargs
             loader = trainer.create_eval_dataloader(size, dataloader_kwargs)
-            trainer._eval_dataloader = trainer.this_run.streams.for_evaluation(loader)
+            run.data.evaluation = run.streams.for_evaluation(loader)
             if not looping:
                 trainer._prepare_model_and_optimizer()
             # Here too, and wherever it is called: one that a user wrote knows nothing of it.
             trainer.parallel.share_buffers(trainer.model)
-            trainer.run_config = trainer._create_run_config(
+            run.config = trainer._create_run_config(
                 per_device_batch_size=size,
                 num_epochs=1,
                 gradient_accumulation_steps=1,
@@ -205,21 +207,20 @@ class Evaluator:
                 trainer._run_evaluation()
         finally:
             trainer.run_history = history_of_run
-            if trainer._eval_dataloader is not None and trainer._eval_dataloader is not stream_of_run:
-                trainer._eval_dataloader.close()
+            if run.data.evaluation is not None and run.data.evaluation is not of_run.evaluation:
+                run.data.evaluation.close()
             if looping:
                 # A callback evaluates in the middle of a run, which goes on with its own data.
-                trainer._eval_dataloader, trainer.run_config = stream_of_run, config_of_run
-                trainer._eval_dl_kwargs = kwargs_of_run
-            if looping or data_of_run is not None:
-                trainer.eval_dataset, trainer.collate_fn = data_of_run, collate_of_run
+                run.data, run.config = of_run, config_of_run
+            elif of_run.eval_dataset is not None:
+                run.data = replace(run.data, eval_dataset=of_run.eval_dataset, collate_fn=of_run.collate_fn)
         return history.results()
 
     @torch.no_grad()
     def predict(self, dataset: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any) -> Any:
         """Return the model's outputs for every sample of `dataset`, in order, on every process."""
         trainer = self.trainer
-        trainer.this_run.place_model()
+        trainer.this_run.updater.place_model()
         trainer.parallel.share_buffers(trainer.model)
         kwargs = loader_arguments(dataset, {"batch_size": size}, dataloader_kwargs, "dataloader_kwargs")
         streams = trainer.this_run.streams

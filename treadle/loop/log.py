@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treadle.errors import NonFiniteError
+from treadle.errors import DataError, NonFiniteError
 from treadle.events import NonFinite
 from treadle.events.names import PEAK_MEMORY_MIB
 from treadle.falling_back import fell_back
@@ -55,12 +55,23 @@ class Log:
             trainer.storage.put_scalar("train_loss", total / count)
         trainer.fire("on_log", scalars=trainer.storage.flush(), nonfinite=nonfinite)
         if nonfinite is not None:
-            raise nonfinite_error(nonfinite, trainer.settings.accumulation)
+            raise nonfinite_error(nonfinite, trainer.settings.gradient_accumulation_steps)
+
+    def record_epoch_loss(self, metric_name: str) -> None:
+        """Record the mean loss of the epoch, over the samples of all processes, under a name."""
+        trainer, losses = self.trainer, self.trainer.this_run.losses
+        total, count = trainer.processes.reduce([losses.total_loss, losses.running_count])
+        if count:
+            trainer.run_history.update_metric(metric_name, total / count)
+        elif metric_name != "train_loss_epoch":
+            raise DataError(
+                f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
+            )
 
     def take_losses(self) -> tuple[float, float, NonFinite | None]:
         """Read the losses since the last log: their sum, what it is over, and the first that is not finite."""
         self.trainer.this_run.updater.means.check()
-        return self.trainer._loss_tracker.take()
+        return self.trainer.this_run.losses.take()
 
     def put_state_of_updates(self) -> None:
         """Put what is known of the updates as such: how many were left out, the scale of the loss, the memory."""
@@ -88,7 +99,7 @@ class Log:
         """Whether a loss since the last log is not finite and may have spoilt the weights."""
         # Where bad updates are left out, the weights are good whatever the losses are.
         trainer = self.trainer
-        return trainer._loss_tracker.read() is not None and trainer.this_run.updater.gate_in_use is None
+        return trainer.this_run.losses.read() is not None and trainer.this_run.updater.gate_in_use is None
 
     def check_weights(self) -> None:
         """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.

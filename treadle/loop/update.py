@@ -1,6 +1,7 @@
 """Updates of a run: attempted, left out where their data is bad, cut finer where memory runs out."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,15 +11,24 @@ from torch.optim import Optimizer
 
 from treadle.data import Batch, size_of
 from treadle.direct_step import direct_step, refuse_closures
-from treadle.errors import StopTrainingError
+from treadle.errors import ConfigError, StopTrainingError
+from treadle.execution.fused import prefer_fused, state_to_weights
 from treadle.execution.inputs import PlacedWindow
-from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, gradients_of, norm_of
+from treadle.gradients import (
+    WindowScale,
+    clip_by_norm,
+    clip_by_value,
+    forget_gradients,
+    gradients_of,
+    norm_of,
+)
 from treadle.loop.evaluator import mean_loss, size_in
 from treadle.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
 from treadle.losses import check_loss, describe_batch, name_of
 from treadle.micro_batches import BeforeAttempt, MicroBatchSplits
 from treadle.nonfinite import PoisonedSteps, UpdateGate
 from treadle.offload import OffloadedState
+from treadle.parallel.averaging import GradientAverager
 from treadle.parallel.stage_loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
 
@@ -41,6 +51,10 @@ class Updater:
         samples: The samples of the window under way.
         stepped: Whether an optimizer has stepped in the update under way.
         clips: Whether gradients are bounded, or their norm is wanted.
+        recording: Whether the update under way is being recorded, to be replayed.
+        norm: The norm of the last gradient, before it was bounded, where somebody wants it.
+        applied: Whether the last update was applied, on the device; None where none is left out.
+        optimizers: What updates the weights.
         skipped: The steps whose data is left out.
         splits: Into how many parts each micro-batch is cut.
         gate: What leaves bad updates out on the device; None where nothing does.
@@ -52,9 +66,13 @@ class Updater:
     def __init__(self, trainer: "Trainer") -> None:
         self.trainer = trainer
         self._own_backward = trainer.overrides("backward_step")
+        self._exchanges = trainer.processes.distributed
         self.phase: Phase | None = None
         self.samples = 0
-        self.stepped = self.clips = False
+        self.stepped = self.clips = self.recording = False
+        self.norm: Tensor | None = None
+        self.applied: Tensor | None = None
+        self.optimizers: list[Optimizer] = []
         self.skipped = PoisonedSteps()
         self.splits = MicroBatchSplits()
         self.gate: UpdateGate | None = None
@@ -69,9 +87,9 @@ class Updater:
         Args:
             nominal: The samples of a whole batch; None if nobody knows.
         """
-        trainer, optimizers = self.trainer, list(self.trainer.optimizers().values())
-        self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if trainer.offload_optimizer]
-        skips, sharded = trainer.on_nonfinite == "skip", trainer.parallel.spreads
+        trainer, spec, optimizers = self.trainer, self.trainer.this_run.spec, self.optimizers
+        self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if spec.offload_optimizer]
+        skips, sharded = spec.on_nonfinite == "skip", trainer.parallel.spreads
         if skips or trainer.precision.scaler is not None:
             strides = {id(one.optimizer): one.stride for one in self.offloaded}
             agree = trainer.processes.make_largest if sharded else None
@@ -82,17 +100,57 @@ class Updater:
             trainer.loss_reduction, ranks=trainer.parallel.data_size, nominal=nominal, rides=sharded
         )
 
+    def prepare_model(self) -> None:
+        """Bring the model to the device, fuse the optimizers, and let the processes share the loss."""
+        trainer = self.trainer
+        self.place_model()
+        trainer.precision.check(trainer.model)
+        self.optimizers = list(trainer.optimizers().values())
+        if not trainer.this_run.spec.offload_optimizer:
+            for optimizer in self.optimizers:
+                state_to_weights(optimizer)
+        if not any(getattr(module, "sparse", False) for module in trainer.model.modules()):
+            # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
+            for optimizer in self.optimizers:
+                prefer_fused(optimizer)
+        trainer.this_run.shared_loss.prepare(trainer.model, self.optimizers)
+
+    def place_model(self) -> None:
+        """Bring the model to the device, or what this process holds of it."""
+        trainer = self.trainer
+        optimizers = list(trainer.optimizers().values())
+        if not trainer.parallel.prepared:
+            held = {id(one) for optimizer in optimizers for one in held_by(optimizer)}
+            trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+            if held and trainable and not any(id(parameter) in held for parameter in trainable):
+                raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
+        trainer.parallel.prepare(trainer.model, optimizers)
+        trainer.parallel.place(trainer.model)
+
+    @contextmanager
+    def saving_memory(self) -> Iterator[None]:
+        """Let the run take less memory of the device, in the ways that were asked for."""
+        with ExitStack() as stack:
+            stack.enter_context(self.trainer.activation_checkpointing)
+            for offloaded in self.offloaded:
+                stack.enter_context(offloaded)
+            yield
+
+    def begin_epoch(self) -> None:
+        """Find out whether gradients are bounded in this epoch, or anybody wants their norm."""
+        trainer = self.trainer
+        trainer.track_gradient_norm = trainer.track_gradient_norm or trainer.this_run.spec.on_nonfinite == "rollback"
+        self.clips = trainer.track_gradient_norm or self.is_asked_to_clip
+
     @property
     def is_asked_to_clip(self) -> bool:
         """Whether the gradients of this run are to be bounded."""
-        settings = self.trainer.settings
-        bounded = settings.clip_norm is not None or settings.clip_value is not None
-        return bounded or self.trainer.overrides("_clip_gradients")
+        return self.trainer.this_run.spec.clips or self.trainer.overrides("_clip_gradients")
 
     @property
     def gate_in_use(self) -> UpdateGate | None:
         """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
-        wanted = self.trainer.on_nonfinite == "skip" or self.trainer.precision.scaler is not None
+        wanted = self.trainer.this_run.spec.on_nonfinite == "skip" or self.trainer.precision.scaler is not None
         return self.gate if wanted else None
 
     @property
@@ -109,16 +167,16 @@ class Updater:
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
-        trainer = self.trainer
+        trainer, run = self.trainer, self.trainer.this_run
         if self.skipped.steps:
-            bad = trainer.progress.step + 1 in self.skipped.steps
-            trainer.update_applied = torch.tensor(not bad, dtype=torch.float32, device=trainer.device)
+            bad = run.progress.step + 1 in self.skipped.steps
+            self.applied = torch.tensor(not bad, dtype=torch.float32, device=trainer.device)
             if bad:
                 self.skip(phase, window)
                 return
-        before = None if trainer.microbatch == "fixed" else BeforeAttempt(trainer.model, trainer._loss_tracker)
+        before = None if run.spec.microbatch == "fixed" else BeforeAttempt(trainer.model, run.losses)
         try:
-            trainer.this_run.execution.update(phase, window if before is None else self.splits.cut(window))
+            run.execution.update(phase, window if before is None else self.splits.cut(window))
         except torch.OutOfMemoryError:
             if before is None or not self._may_halve(window):
                 raise
@@ -135,9 +193,9 @@ class Updater:
         """Leave the data of a bad step out: it counts, and the schedule moves, but nothing is learnt from it."""
         self.phase = phase
         # There is no gradient to tell of; that of the step before is not this one's.
-        self.trainer.gradient_norm = None
+        self.norm = None
         self.samples = sum(map(size_of, window))
-        if phase.scheduler is not None and self.trainer.scheduled_by_step:
+        if phase.scheduler is not None and self.trainer.this_run.schedule.by_step:
             self.trainer.scheduler_step()
 
     def _may_halve(self, window: list[Batch]) -> bool:
@@ -182,9 +240,9 @@ class Updater:
         shared, scale, precision = run.shared_loss, self.scale, trainer.precision
         if parts > 1 or scale.pending or shared.module is not None:
             scale.begin(parts)
-        first = not trainer.recording and trainer.progress.visit_step == 0
+        first = not self.recording and run.progress.visit_step == 0
         plain = shared.module is None and precision.plain and not first
-        verb = phase.loss if trainer._verbs is None else trainer._verbs.of(phase.loss)
+        verb = phase.loss if run.verbs is None else run.verbs.of(phase.loss)
         for position, batch in enumerate(window):
             if heard and listening["on_train_step_start"]:
                 trainer.fire("on_train_step_start", batch=batch)
@@ -197,9 +255,7 @@ class Updater:
             # What is recorded is a mean: a sum is divided by what it is over.
             if heard:
                 recorded = weight if counted is None else counted.recorded(weight)
-                trainer._loss_tracker.update(
-                    loss if scale.mean else mean_loss(loss, weight, trainer.loss_reduction), recorded
-                )
+                run.losses.update(loss if scale.mean else mean_loss(loss, weight, trainer.loss_reduction), recorded)
             if gate is not None and gate.watches:
                 gate.note(loss)
                 # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
@@ -215,11 +271,25 @@ class Updater:
                 with precision.passes.in_backward_step():
                     trainer.backward_step(loss)
 
+    def add_gradient(self, loss: Tensor) -> None:
+        """Add the gradient of `loss`, scaled where the precision wants it, to those of what learns now."""
+        precision, shared = self.trainer.precision, self.trainer.this_run.shared_loss
+        if precision.scaler is not None:
+            loss = precision.scale(loss)
+        inputs = None if self.phase is None else self.phase.parameters
+        if inputs is not None and shared.module is not None:
+            # What the losses of the window are means over is collected there too.
+            inputs = [*inputs, shared.weight]
+        if precision.products.expected and not precision.plain:
+            precision.products.backward(loss, inputs)
+            return
+        loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
         trainer, shared = self.trainer, self.trainer.this_run.shared_loss
         rider: Tensor | None = None
-        first = not trainer.recording and trainer.progress.visit_step == 0
+        first = not self.recording and trainer.progress.visit_step == 0
         seen = self._look_at_means() if first and self.scale.pending else None
         # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
         plainly = set_stance("force_eager") if seen is not None and trainer.is_compiled else NO_CONTEXT
@@ -238,7 +308,7 @@ class Updater:
     def _look_at_means(self) -> MeansSeen | None:
         """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
         trainer = self.trainer
-        if trainer.is_compiled and (trainer.progress.step > 0 or trainer.this_run.execution.replays):
+        if trainer.is_compiled and (trainer.this_run.progress.step > 0 or trainer.this_run.execution.replays):
             return None
         return MeansSeen()
 
@@ -256,7 +326,7 @@ class Updater:
 
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
         """Have all micro-batches of `window` under way at once, through stages on different processes."""
-        trainer = self.trainer
+        trainer, run = self.trainer, self.trainer.this_run
         gate = self.gate_in_use if self.gate is not None else None
         if gate is not None:
             gate.begin()
@@ -269,7 +339,7 @@ class Updater:
         with trainer.precision.autocast(phase.name):
             found = trainer.parallel.run_window(trainer.model, counting, loss, self.scale.factor)
         for output, size in found:
-            trainer._loss_tracker.update(output["loss"], output.get("num_items_in_batch", size))
+            run.losses.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
                 gate.note(output["loss"])
         rider = trainer.this_run.shared_loss.weight
@@ -300,10 +370,10 @@ class Updater:
             trainer._clip_gradients()
         self.stepped = True
         trainer.optimizer_step()
-        if phase.scheduler is not None and trainer.scheduled_by_step and not trainer.recording:
+        if phase.scheduler is not None and trainer.this_run.schedule.by_step and not self.recording:
             trainer.scheduler_step()
         trainer.optimizer_zero_grad()
-        if trainer.processes.distributed:
+        if self._exchanges:
             trainer.exchange.note(None)
 
     def normalise(self, phase: Phase) -> None:
@@ -316,21 +386,30 @@ class Updater:
         self.scale.normalise(gradients_of(phase.trained), weight)
         self.trainer.exchange.note(phase.optimizer)
 
+    def complete_gradients(self, optimizer: Optimizer, parameters: Iterable[Any]) -> None:
+        """Make the gradients of `parameters` those that `optimizer` will step by, so that they can be clipped.
+
+        In a loop of the user's that is their mean over the processes, which is taken once more when it steps.
+        """
+        if not self.trainer.this_run.in_core_loop:
+            GradientAverager(self.trainer.processes).average(parameters)
+        self.trainer.precision.unscale(optimizer)
+
     def clip(self, norm: float | None, value: float | None) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
         trainer, trained = self.trainer, self.trained
-        trainer.complete_gradients(self.optimizer, trained)
+        self.complete_gradients(self.optimizer, trained)
         gradients = gradients_of(trained)
         if value is not None:
             clip_by_value(gradients, value)
         known = trainer.parallel.norm(trained) if trainer.parallel.spreads else None
         if norm is not None:
-            trainer.gradient_norm = clip_by_norm(gradients, norm, known)
+            self.norm = clip_by_norm(gradients, norm, known)
         elif trainer.track_gradient_norm:
-            trainer.gradient_norm = norm_of(gradients) if known is None else known
-        if trainer.gradient_norm is not None and (self.gate is None or self.gate_in_use is None):
+            self.norm = norm_of(gradients) if known is None else known
+        if self.norm is not None and (self.gate is None or self.gate_in_use is None):
             # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
-            trainer._loss_tracker.spoil(trainer.gradient_norm)
+            trainer.this_run.losses.spoil(self.norm)
 
     def step(self) -> None:
         """Have the optimizer update the weights, unless something is not finite and that is to leave no trace."""
@@ -343,5 +422,12 @@ class Updater:
         refuse_closures(optimizer)
         trainer.precision.unscale(optimizer)
         gate.step(optimizer, gradients_of(held_by(optimizer)), trainer.precision.overflow)
-        trainer.update_applied = gate.applied
+        self.applied = gate.applied
         trainer.precision.stepped()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of every optimizer."""
+        for optimizer in self.optimizers:
+            forget_gradients(optimizer)
+        if self.trainer.parallel.spreads:
+            self.trainer.parallel.drop_gradients()

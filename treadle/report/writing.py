@@ -26,4 +26,4 @@ class ReportCallback(TrainerCallback):
         if trainer.run_dir is None:
             raise ConfigError(f"ReportCallback writes {NAME} into the folder of the run; give the trainer a run_dir=")
         if trainer.processes.is_main:
-            trainer.afterwards(partial(write_final_report, [trainer.run_dir], trainer.print))
+            trainer.this_run.checkpointer.afterwards(partial(write_final_report, [trainer.run_dir], trainer.print))

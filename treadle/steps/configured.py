@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.schedules.factory import require_scheduler
-from treadle.settings import Interval
+from treadle.spec import Interval
 
 OF_OPTIMIZERS = ("optimizer", "lr_scheduler", "monitor", "frequency")
 OF_SCHEDULES = ("scheduler", "interval", "frequency", "monitor", "reduce_on_plateau", "strict", "name")

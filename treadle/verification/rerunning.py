@@ -112,10 +112,9 @@ class Repetition:
             yield
 
     def _shorten(self, trainer: Trainer) -> None:
-        policy = replace(trainer.checkpoint_policy, keep_last=None, on_error="raise")
-        trainer.checkpoint_policy = policy
-        if self.after:
-            trainer.this_run.settle(replace(trainer.settings, resume="auto"))
+        spec = trainer.settings
+        policy = replace(spec.checkpoints, keep_last=None, on_error="raise")
+        trainer.this_run.spec = replace(spec, checkpoints=policy, resume="auto" if self.after else spec.resume)
         # One step more than is compared: before it all that follows the last one is done, such as logs, evaluations
         # and checkpoints, and doors that count iterations from 0 have reported the one of that number.
         run, updater, epoch = trainer.this_run, trainer.this_run.updater, trainer.this_run.epoch

@@ -28,7 +28,7 @@ class Accumulation(Detector):
         if self._difference is not None or phase.reuse or not window:
             return
         parts = [part for batch in window for part in split_batch(batch, 2)]
-        if len(parts) == len(window) or self.trainer.replays or self.trainer.processes.distributed:
+        if len(parts) == len(window) or self.trainer.this_run.execution.replays or self.trainer.processes.distributed:
             self._difference = 0.0
             return
         as_is, finer = self._gradient(phase, window), self._gradient(phase, parts)

@@ -63,7 +63,7 @@ class HeadRoom(Detector):
     def _cannot_try(self) -> bool:
         """Whether trying would disturb others, or nobody knows what a larger batch looks like."""
         trainer = self.trainer
-        spread = trainer.replays or trainer.processes.distributed or self._phase.reuse
+        spread = trainer.this_run.execution.replays or trainer.processes.distributed or self._phase.reuse
         return bool(spread) or not self._window or repeated(self._window[0], 1) is None
 
     def _samples(self) -> int:

@@ -25,7 +25,7 @@ class Schedule(Detector):
         self._seen: list[float] = []
         config = self.trainer.run_config
         self._total = None if config is None else config.max_num_train_steps
-        if self.trainer.scheduler is not None and self._total and self.trainer.scheduled_by_step:
+        if self.trainer.scheduler is not None and self._total and self.trainer.this_run.schedule.by_step:
             self._rates = _followed(self.trainer.scheduler, min(LOOK_AHEAD * self._total, MOST_STEPS))
 
     def after_update(self) -> None:

@@ -15,6 +15,7 @@ from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.data import Batch, Stream
 from treadle.data.loaders import is_map_style
+from treadle.data.streams import Streams
 from treadle.errors import CheckpointError
 from treadle.events.series import Series
 from treadle.execution import Compile
@@ -25,7 +26,7 @@ from treadle.nas.oneshot.streams import begin_again, longer_of
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.weight_history import SEARCH_FILE, WeightHistory, collected, name_of
 from treadle.phase import Phase, held_by
-from treadle.placeholders import replace_placeholders
+from treadle.placeholders import replace_placeholders, values_in
 from treadle.run import Run
 from treadle.run_folder import RunFolder
 from treadle.schedules.factory import require_scheduler
@@ -150,17 +151,9 @@ class SearchCore(Trainer):
             options = self.get_default_train_dl_kwargs(self.plan.batch_size) | self.plan.loader_options
         self.add_stream("validation", data, **options)
 
-    def planned_updates(
-        self, num_epochs: int | None, max_steps: int | None, accumulation: int
-    ) -> tuple[int | None, int | None, int | None]:
-        """Return the updates of an epoch, those of the weights among them, and the most that the search makes."""
-        if "validation" not in self.streams:
-            return super().planned_updates(num_epochs, max_steps, accumulation)
-        weights, every = self.updates_per_epoch()
-        limits = [max_steps] if max_steps is not None else []
-        if num_epochs is not None and every is not None and weights is not None:
-            limits.append(num_epochs * every - min(num_epochs, self.plan.warmup_epochs) * (every - weights))
-        return every, weights, min(limits, default=None)
+    def create_streams(self) -> "SearchStreams":
+        """Return what makes the streams of both data, and knows how they take turns."""
+        return SearchStreams(self)
 
     def updates_per_epoch(self) -> tuple[int | None, int | None]:
         """Return how many updates of the weights an epoch has, and how many in all; None if nobody can know."""
@@ -171,7 +164,7 @@ class SearchCore(Trainer):
     def training_run_start(self) -> None:
         """Say which of both data begins again when it ends, and have what was found drawn before any page is made."""
         if self.run_dir is not None and self.processes.is_main:
-            self.afterwards(self.draw_found)
+            self.this_run.checkpointer.afterwards(self.draw_found)
         train, validation = self.streams["train"], self.streams["validation"]
         if train.length != validation.length and self.uses_both:
             shorter = "validation" if longer_of(train, validation) is train else "training"
@@ -229,7 +222,7 @@ class SearchCore(Trainer):
         """Return the schedule of the weights, its placeholders replaced."""
         if self.plan.scheduler is None:
             return None
-        factory = replace_placeholders(self.plan.scheduler, self.placeholder_values())
+        factory = replace_placeholders(self.plan.scheduler, values_in(self))
         return require_scheduler(factory(self.optimizers()[WEIGHTS]), maker="the factory of the schedule")
 
     # Losses -------------------------------------------------------------------------------------------------
@@ -357,6 +350,25 @@ class SearchRun(Run):
         """Name everything that changes while the run goes on."""
         super().track()
         self.trainer.track_search()
+
+
+class SearchStreams(Streams):
+    """The streams of a search, whose epochs take batches of both data in turns."""
+
+    trainer: SearchCore
+
+    def planned_updates(
+        self, num_epochs: int | None, max_steps: int | None, accumulation: int
+    ) -> tuple[int | None, int | None, int | None]:
+        """Return the updates of an epoch, those of the weights among them, and the most that the search makes."""
+        core = self.trainer
+        if "validation" not in self.by_name:
+            return super().planned_updates(num_epochs, max_steps, accumulation)
+        weights, every = core.updates_per_epoch()
+        limits = [max_steps] if max_steps is not None else []
+        if num_epochs is not None and every is not None and weights is not None:
+            limits.append(num_epochs * every - min(num_epochs, core.plan.warmup_epochs) * (every - weights))
+        return every, weights, min(limits, default=None)
 
 
 class SearchUpdater(Updater):

@@ -177,18 +177,6 @@ class RecsysCore(Trainer):
         self.progress.epoch = self._face.start_epoch
         self.run_history._set_epoch(self._face.start_epoch + 1)
 
-    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
-        """Make a stream for each pass; a loop of the user's has one."""
-        passes = self._passes[:1] if self.has_custom_loop else self._passes
-        first = 0
-        self.streams.clear()
-        for one in passes:
-            own = self._data if one.data is None or self.has_custom_loop else one.data(self._data)
-            self.streams[one.name] = self.stream_over(own, one.name, passes=one.times, first_pass=first)
-            first += one.times
-        self._train_dataloader = next(iter(self.streams.values()))
-        self._eval_dataloader = None
-
     def stream_over(self, data: Any, name: str = TRAIN, *, passes: int = 1, first_pass: int = 0) -> Stream:
         """Return a stream over training data: a loader of this door, or any iterable of interactions."""
         if not isinstance(data, AbstractDataLoader):
@@ -215,6 +203,11 @@ class RecsysCore(Trainer):
     def create_checkpointer(self, folder: Path) -> RecommenderCheckpointer:
         """Return what keeps the run, and knows of its users and items."""
         return RecommenderCheckpointer(self, self.this_run.state, folder, self._face)
+
+    @property
+    def made_passes(self) -> list[Pass]:
+        """The passes that streams are made for: a loop of the user's has one."""
+        return self._passes[:1] if self.has_custom_loop else self._passes
 
     @property
     def train_data(self) -> Any:
@@ -259,7 +252,7 @@ class RecsysCore(Trainer):
                 one.after()
 
     def _phase_of(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
-        accumulation = self.settings.accumulation
+        accumulation = self.settings.gradient_accumulation_steps
         return Phase(one.name, stream, verb, one.optimizer, parameters=one.parameters, accumulation=accumulation)
 
     def _verb(self, one: Pass) -> LossVerb:
@@ -375,7 +368,8 @@ class RecsysCore(Trainer):
         model: Any = self.model
         verb = self._loss_verb(TRAIN, loss_func or model.calculate_loss, sums)
         phase = Phase(TRAIN, stream, verb, self._face.optimizer)
-        inside, self.in_own_loop, self.sums = self.in_own_loop, True, sums
+        run = self.this_run
+        inside, run.in_core_loop, self.sums = run.in_core_loop, True, sums
         try:
             for window in self.this_run.windows(phase):
                 self.this_run.updater.attempt(phase, window)
@@ -383,7 +377,7 @@ class RecsysCore(Trainer):
                 if self.callback_handler.table["on_update_end"]:
                     self.fire("on_update_end")
         finally:
-            self.in_own_loop, self.sums = inside, self.epoch_losses
+            run.in_core_loop, self.sums = inside, self.epoch_losses
         found = _reported(sums.read([TRAIN], self.processes))
         return 0.0 if found is None else found
 
@@ -438,6 +432,17 @@ class RecommenderStreams(Streams):
     """Begins the sums of losses of an epoch where its data begins."""
 
     trainer: RecsysCore
+
+    def create(self) -> None:
+        """Make a stream for each pass; a loop of the user's has one."""
+        core = self.trainer
+        first = 0
+        self.by_name.clear()
+        for one in core.made_passes:
+            own = core.train_data if one.data is None or core.has_custom_loop else one.data(core.train_data)
+            self.by_name[one.name] = core.stream_over(own, one.name, passes=one.times, first_pass=first)
+            first += one.times
+        core.this_run.data.training = next(iter(self.by_name.values()))
 
     def begin(self) -> None:
         """Begin the epoch, if the run is not in the middle of one."""

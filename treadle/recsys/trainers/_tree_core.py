@@ -7,7 +7,7 @@ from zlib import crc32
 
 from treadle.data import Batch, Stream
 from treadle.phase import Phase
-from treadle.recsys.trainers._core import RecommenderRun, RecsysCore
+from treadle.recsys.trainers._core import RecommenderRun, RecommenderStreams, RecsysCore
 from treadle.recsys.trainers._run_keeping import RecommenderCheckpointer
 
 if TYPE_CHECKING:
@@ -21,17 +21,12 @@ class TreeCore(RecsysCore):
 
     LOG_EVERY = "1 step"
     takes_batches = False
+    data_sums: dict[str, str]
     _face: "DecisionTreeTrainer"
 
-    def create_dataloaders(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
-        """Make a stream of the numbers of the rounds: the library holds the rows itself."""
-        rounds = [{"round": number} for number in range(self._face.rounds.boosting.rounds)]
-        # Not divided among processes: each counts every round.
-        self.streams.clear()
-        self.streams[BOOSTING] = Stream(rounds, device=self.device, limit=self.max_batches_per_epoch, name=BOOSTING)
-        self._train_dataloader = self.streams[BOOSTING]
-        self.data_sums = {"rows": _checksum(self._face.rounds.boosting.train)}
-        self._eval_dataloader = None
+    def create_streams(self) -> "TreeStreams":
+        """Return what makes the stream of the rounds."""
+        return TreeStreams(self)
 
     def phases(self, epoch: int) -> Iterator[Phase]:
         """Yield the one phase of the run."""
@@ -70,6 +65,21 @@ class TreeCore(RecsysCore):
     def rounds(self) -> Any:
         """The rounds of the boosting run."""
         return self._face.rounds
+
+
+class TreeStreams(RecommenderStreams):
+    """Makes a stream of the numbers of the rounds: the library holds the rows itself."""
+
+    trainer: TreeCore
+
+    def create(self) -> None:
+        """Make the stream; it is not divided among processes, each of which counts every round."""
+        core = self.trainer
+        rounds = [{"round": number} for number in range(core.rounds.boosting.rounds)]
+        stream = Stream(rounds, device=core.device, limit=core.max_batches_per_epoch, name=BOOSTING)
+        self.by_name.clear()
+        self.by_name[BOOSTING] = core.this_run.data.training = stream
+        core.data_sums = {"rows": _checksum(core.rounds.boosting.train)}
 
 
 class TreeRun(RecommenderRun):

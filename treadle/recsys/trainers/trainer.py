@@ -142,7 +142,7 @@ class Trainer(Keeping):
         self._name_best(earlier)
         if fitting.core is not None:
             # Not before the model is kept: whoever sent a signal at the end has a run that is over.
-            fitting.core.leave_after_end()
+            fitting.core.this_run.leave_after_end()
         if not fitting.evaluates:
             return NO_VALIDATION, None
         return self.best_valid_score, self.best_valid_result

@@ -1,0 +1,150 @@
+"""Files that a trainer writes and reads beside its runs: whole checkpoints, and folders to go on from."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.checkpoint.file import write_file
+from treadle.checkpoint.importing import import_weights, weights_in
+from treadle.checkpoint.kinds import read_checkpoint, read_training_state
+from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
+from treadle.checkpoint.run_state import state_file
+from treadle.checkpoint.suffixes import format_of
+from treadle.checkpoint.tracked import telling_misfit
+from treadle.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from treadle.trainer import Trainer
+
+
+def save_checkpoint(
+    trainer: "Trainer",
+    save_path: str | os.PathLike[str],
+    checkpoint_kwargs: dict[str, Any] | None = None,
+    save_optimizer: bool = True,
+    save_scheduler: bool = True,
+    save_per_node: bool = True,
+) -> None:
+    """Write model, optimizer and scheduler into one file of exactly this name.
+
+    `torch.load(weights_only=True)` reads a `.pt`, `.pth`, `.bin`, `.ckpt`, `.th` or `.torch`; under other names
+    the file is in the safetensors format with everything else as JSON in its header.
+
+    Args:
+        save_path: The file.
+        checkpoint_kwargs: Plain data and tensors to keep beside them.
+        save_optimizer: Whether the optimizer's state is kept.
+        save_scheduler: Whether the scheduler's state is kept.
+        save_per_node: Whether the first process of every machine writes, or only the first of all.
+
+    Raises:
+        CheckpointError: The name is that of a format which is not written, such as `.onnx`, or the file cannot be
+            written.
+    """
+    format_of(save_path)
+    # Each machine writes the same: the buffers of the first process, as everywhere.
+    trainer.parallel.share_buffers(trainer.model)
+    state: dict[str, Any] = {"model_state_dict": plain_state_dict(trainer.model)}
+    if save_optimizer and trainer.optimizer is not None:
+        states = {name: trainer.this_run.state.of_optimizer(one) for name, one in trainer.optimizers().items()}
+        state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
+    if save_scheduler and trainer.scheduler is not None:
+        state["scheduler_state_dict"] = trainer.scheduler.state_dict()
+    state.update(checkpoint_kwargs or {})
+    if trainer.processes.is_local_main if save_per_node else trainer.processes.is_main:
+        write_file(save_path, state)
+    trainer.processes.barrier()
+
+
+def load_checkpoint(
+    trainer: "Trainer",
+    checkpoint_path: str | os.PathLike[str],
+    load_optimizer: bool = True,
+    load_scheduler: bool = True,
+) -> dict[str, Any]:
+    """Load what `save_checkpoint` wrote into this trainer, and return all of it.
+
+    Raises:
+        CheckpointError: The file is damaged, does not fit the model, or holds a state for an optimizer or a
+            scheduler that this trainer does not have.
+    """
+    state = read_checkpoint(checkpoint_path)
+    load_plain_state_dict(trainer.model, state["model_state_dict"], where=str(checkpoint_path))
+    if load_optimizer and "optimizer_state_dict" in state:
+        _load_optimizers(trainer, state["optimizer_state_dict"], checkpoint_path)
+    if load_scheduler and "scheduler_state_dict" in state:
+        if trainer.scheduler is None:
+            raise CheckpointError(
+                f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
+                "pass load_scheduler=False"
+            )
+        with telling_misfit(f"the scheduler in {checkpoint_path}"):
+            trainer.scheduler.load_state_dict(state["scheduler_state_dict"])
+    return state
+
+
+def import_checkpoint(
+    trainer: "Trainer", path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
+) -> dict[str, Any]:
+    """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
+
+    Args:
+        path: The file; tensors and plain data in it are read, and nothing in it is run.
+        load_optimizer: Whether to take the optimizer's state too, where the file has one.
+        load_scheduler: Whether to take the scheduler's state too, where the file has one.
+    """
+    state = import_weights(path)
+    load_plain_state_dict(trainer.model, weights_in(state), where=str(path))
+    if load_optimizer and "optimizer_state_dict" in state:
+        found = state["optimizer_state_dict"]
+        # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
+        one = not isinstance(found, dict) or "param_groups" in found
+        _load_optimizers(trainer, {"optimizer": found} if one else found, path)
+    if load_scheduler and "scheduler_state_dict" in state and trainer.scheduler is not None:
+        with telling_misfit(f"the scheduler in {path}"):
+            trainer.scheduler.load_state_dict(state["scheduler_state_dict"])
+    return state
+
+
+def _load_optimizers(trainer: "Trainer", states: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    present = trainer.optimizers()
+    if not isinstance(states, dict):
+        raise CheckpointError(f"{path} holds a {type(states).__name__} where the states of optimizers should be")
+    if set(states) != set(present):
+        raise CheckpointError(
+            f"{path} holds optimizers {sorted(states)}, this trainer has {sorted(present)}; "
+            "pass load_optimizer=False to leave them"
+        )
+    for name, optimizer in present.items():
+        with telling_misfit(f"the state of {name!r} in {path}"):
+            trainer.this_run.state.of_optimizer(optimizer).load_whole(states[name])
+
+
+def save_training_state(
+    trainer: "Trainer", output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
+) -> None:
+    """Write everything that a run needs to go on exactly from here into a folder.
+
+    Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
+    save in `on_update_end`, `on_update_start` or at the end of the run.
+    """
+    if trainer.parallel.spreads:
+        raise CheckpointError(
+            f"save_training_state: {trainer.parallel.as_argument()} spreads the model over processes, and "
+            "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
+        )
+    trainer.parallel.share_buffers(trainer.model)
+    state = {"run": trainer.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
+    write_file(Path(output_dir) / state_file(trainer.processes.rank), state)
+    trainer.processes.barrier()
+
+
+def load_training_state(trainer: "Trainer", input_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Bring the run back to where `save_training_state` saw it; return what was kept beside it.
+
+    Raises:
+        CheckpointError: The folder holds no training state, or that of another trainer.
+    """
+    with telling_misfit(f"the training state in {input_dir}"):
+        trainer.this_run.state.load(*trainer.this_run.state.read(input_dir))
+    return dict(read_training_state(input_dir, state_file(trainer.processes.rank))["kwargs"])
