@@ -26,7 +26,7 @@ LAYERS: list[set[str]] = [
 ]
 """From the lowest to the highest; the private modules beside `trainer` are parts of it."""
 PACKS = {"engine", "recsys", "nas"}
-UPDATES = {"trainer", "precision", "nonfinite", "direct_step"}
+UPDATES = {"loop", "precision", "nonfinite", "direct_step"}
 """Where a gradient is calculated and applied, and nowhere else."""
 
 

@@ -12,14 +12,21 @@ from tests.execution.taped import Recorded, train
 from treadle.errors import CaptureError
 from treadle.execution.refusals import refuse_optimizer, refuse_run, refuse_window
 from treadle.phase import Phase
+from treadle.spec import RunSpec
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"processes": SimpleNamespace(distributed=True)}, "with several processes gradients are exchanged inside"),
-        ({"microbatch": "auto"}, "microbatch='auto' changes the shape of a step; find it with execution='eager' first"),
-        ({"offload_optimizer": True}, "offload_optimizer=True brings state from the host in every step; leave it out"),
+        (
+            {"spec": RunSpec(microbatch="auto")},
+            "microbatch='auto' changes the shape of a step; find it with execution='eager' first",
+        ),
+        (
+            {"spec": RunSpec(offload_optimizer=True)},
+            "offload_optimizer=True brings state from the host in every step; leave it out",
+        ),
     ],
     ids=["processes", "micro-batches", "offload"],
 )
@@ -27,8 +34,7 @@ def test_settings_that_rule_a_recording_out_are_named(change: dict[str, Any], me
     usual = {
         "callback_handler": SimpleNamespace(active=[]),
         "processes": SimpleNamespace(distributed=False),
-        "microbatch": "fixed",
-        "offload_optimizer": False,
+        "spec": RunSpec(),
     }
     refuse_run(SimpleNamespace(**usual))  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=message):

@@ -1,4 +1,4 @@
-"""Files that a trainer writes and reads beside its runs: whole checkpoints, and folders to go on from."""
+"""Methods of `Trainer` for files beside those of its runs: whole checkpoints, and folders to go on from."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def save_checkpoint(
-    trainer: "Trainer",
+    self: "Trainer",
     save_path: str | os.PathLike[str],
     checkpoint_kwargs: dict[str, Any] | None = None,
     save_optimizer: bool = True,
@@ -43,21 +43,21 @@ def save_checkpoint(
     """
     format_of(save_path)
     # Each machine writes the same: the buffers of the first process, as everywhere.
-    trainer.parallel.share_buffers(trainer.model)
-    state: dict[str, Any] = {"model_state_dict": plain_state_dict(trainer.model)}
-    if save_optimizer and trainer.optimizer is not None:
-        states = {name: trainer.this_run.state.of_optimizer(one) for name, one in trainer.optimizers().items()}
+    self.parallel.share_buffers(self.model)
+    state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
+    if save_optimizer and self.optimizer is not None:
+        states = {name: self.this_run.state.of_optimizer(one) for name, one in self.optimizers().items()}
         state["optimizer_state_dict"] = {name: one.whole() for name, one in states.items()}
-    if save_scheduler and trainer.scheduler is not None:
-        state["scheduler_state_dict"] = trainer.scheduler.state_dict()
+    if save_scheduler and self.scheduler is not None:
+        state["scheduler_state_dict"] = self.scheduler.state_dict()
     state.update(checkpoint_kwargs or {})
-    if trainer.processes.is_local_main if save_per_node else trainer.processes.is_main:
+    if self.processes.is_local_main if save_per_node else self.processes.is_main:
         write_file(save_path, state)
-    trainer.processes.barrier()
+    self.processes.barrier()
 
 
 def load_checkpoint(
-    trainer: "Trainer",
+    self: "Trainer",
     checkpoint_path: str | os.PathLike[str],
     load_optimizer: bool = True,
     load_scheduler: bool = True,
@@ -69,22 +69,22 @@ def load_checkpoint(
             scheduler that this trainer does not have.
     """
     state = read_checkpoint(checkpoint_path)
-    load_plain_state_dict(trainer.model, state["model_state_dict"], where=str(checkpoint_path))
+    load_plain_state_dict(self.model, state["model_state_dict"], where=str(checkpoint_path))
     if load_optimizer and "optimizer_state_dict" in state:
-        _load_optimizers(trainer, state["optimizer_state_dict"], checkpoint_path)
+        _load_optimizers(self, state["optimizer_state_dict"], checkpoint_path)
     if load_scheduler and "scheduler_state_dict" in state:
-        if trainer.scheduler is None:
+        if self.scheduler is None:
             raise CheckpointError(
                 f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
                 "pass load_scheduler=False"
             )
         with telling_misfit(f"the scheduler in {checkpoint_path}"):
-            trainer.scheduler.load_state_dict(state["scheduler_state_dict"])
+            self.scheduler.load_state_dict(state["scheduler_state_dict"])
     return state
 
 
 def import_checkpoint(
-    trainer: "Trainer", path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
+    self: "Trainer", path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
 ) -> dict[str, Any]:
     """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
 
@@ -94,15 +94,15 @@ def import_checkpoint(
         load_scheduler: Whether to take the scheduler's state too, where the file has one.
     """
     state = import_weights(path)
-    load_plain_state_dict(trainer.model, weights_in(state), where=str(path))
+    load_plain_state_dict(self.model, weights_in(state), where=str(path))
     if load_optimizer and "optimizer_state_dict" in state:
         found = state["optimizer_state_dict"]
         # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
         one = not isinstance(found, dict) or "param_groups" in found
-        _load_optimizers(trainer, {"optimizer": found} if one else found, path)
-    if load_scheduler and "scheduler_state_dict" in state and trainer.scheduler is not None:
+        _load_optimizers(self, {"optimizer": found} if one else found, path)
+    if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
         with telling_misfit(f"the scheduler in {path}"):
-            trainer.scheduler.load_state_dict(state["scheduler_state_dict"])
+            self.scheduler.load_state_dict(state["scheduler_state_dict"])
     return state
 
 
@@ -121,30 +121,30 @@ def _load_optimizers(trainer: "Trainer", states: dict[str, Any], path: str | os.
 
 
 def save_training_state(
-    trainer: "Trainer", output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
+    self: "Trainer", output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
 ) -> None:
     """Write everything that a run needs to go on exactly from here into a folder.
 
     Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
     save in `on_update_end`, `on_update_start` or at the end of the run.
     """
-    if trainer.parallel.spreads:
+    if self.parallel.spreads:
         raise CheckpointError(
-            f"save_training_state: {trainer.parallel.as_argument()} spreads the model over processes, and "
+            f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
             "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
         )
-    trainer.parallel.share_buffers(trainer.model)
-    state = {"run": trainer.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
-    write_file(Path(output_dir) / state_file(trainer.processes.rank), state)
-    trainer.processes.barrier()
+    self.parallel.share_buffers(self.model)
+    state = {"run": self.this_run.state.state_dict(), "kwargs": checkpoint_kwargs or {}}
+    write_file(Path(output_dir) / state_file(self.processes.rank), state)
+    self.processes.barrier()
 
 
-def load_training_state(trainer: "Trainer", input_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def load_training_state(self: "Trainer", input_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Bring the run back to where `save_training_state` saw it; return what was kept beside it.
 
     Raises:
-        CheckpointError: The folder holds no training state, or that of another trainer.
+        CheckpointError: The folder holds no training state, or that of another self.
     """
     with telling_misfit(f"the training state in {input_dir}"):
-        trainer.this_run.state.load(*trainer.this_run.state.read(input_dir))
-    return dict(read_training_state(input_dir, state_file(trainer.processes.rank))["kwargs"])
+        self.this_run.state.load(*self.this_run.state.read(input_dir))
+    return dict(read_training_state(input_dir, state_file(self.processes.rank))["kwargs"])

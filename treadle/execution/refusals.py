@@ -27,9 +27,9 @@ def refuse_run(trainer: "Trainer") -> None:
         raise CaptureError(f"{names} acts on every micro-batch, which a replay does not stop at; use on_update_end")
     if trainer.processes.distributed:
         raise CaptureError("with several processes gradients are exchanged inside of the step; use one process")
-    if trainer.this_run.spec.microbatch == "auto":
+    if trainer.spec.microbatch == "auto":
         raise CaptureError("microbatch='auto' changes the shape of a step; find it with execution='eager' first")
-    if trainer.this_run.spec.offload_optimizer:
+    if trainer.spec.offload_optimizer:
         raise CaptureError("offload_optimizer=True brings state from the host in every step; leave it out")
 
 
