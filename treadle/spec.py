@@ -18,7 +18,7 @@ from treadle.gradients import REDUCTIONS
 from treadle.lr_scaling import LRScaling
 from treadle.parallel.plan import Plan
 from treadle.parallel.strategy import Strategy
-from treadle.precision import LossScaling
+from treadle.precision import LossScaling, Precision
 from treadle.progress import Cadence
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunSpec:
 
     seed: int | None = None
     run_dir: Path | None = None
-    precision: str = "fp32"
+    precision: str | Callable[..., Precision] = "fp32"
     loss_scaling: LossScaling | None = None
     matmul_precision: str | None = None
     convolution_precision: str | None = None
@@ -62,7 +62,7 @@ class RunSpec:
     activation_checkpointing: Sequence[str] = ()
     offload_optimizer: bool = False
     timeout: float | None = None
-    parallel: Plan | Strategy | str = "auto"
+    parallel: Plan | Strategy | str | Callable[..., Strategy] = "auto"
 
     num_epochs: int | None = None
     max_steps: int | None = None

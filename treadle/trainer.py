@@ -40,7 +40,7 @@ from treadle.parallel import GradientExchange, Plan, Processes
 from treadle.parallel.choosing import check_trainer, strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
-from treadle.precision import LossScaling, Precision, SinglePrecision
+from treadle.precision import LossScaling, Precision, SinglePrecision, precision_for
 from treadle.progress import Progress
 from treadle.result import TrainResult, result_of
 from treadle.run import Run
@@ -72,7 +72,7 @@ class Trainer:
             of the data then follows torch's generator at that moment.
         run_dir: The folder of the run; None writes nothing.
         precision: The format of forward and backward passes: "fp32", "bf16", "fp16", or "auto", which is bf16 on CUDA
-            devices that have units for it and fp32 elsewhere.
+            devices that have units for it and fp32 elsewhere; or what makes a `Precision` of one's own for a device.
         loss_scaling: How the loss is scaled in fp16, and what happens when that does not help.
         matmul_precision: How products of fp32 matrices are rounded during the run: "highest", "high" (TF32) or
             "medium"; None leaves torch as it is.
@@ -93,7 +93,8 @@ class Trainer:
             in the backward pass instead of being kept.
         offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
         timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
-        parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model.
+        parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model; or what
+            makes a `Strategy` of one's own for the processes.
 
     >>> import torch
     >>> from torch import nn, optim
@@ -155,7 +156,7 @@ class Trainer:
         metrics: Any = None,
         seed: int | None = None,
         run_dir: str | Path | None = None,
-        precision: str = "fp32",
+        precision: str | Callable[[torch.device], Precision] = "fp32",
         loss_scaling: LossScaling | None = None,
         matmul_precision: str | None = None,
         convolution_precision: str | None = None,
@@ -171,7 +172,7 @@ class Trainer:
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
         timeout: float | None = None,
-        parallel: Plan | Strategy | str = "auto",
+        parallel: Plan | Strategy | str | Callable[[Processes], Strategy] = "auto",
     ) -> None:
         self.spec = RunSpec(
             seed=seed,
@@ -200,7 +201,7 @@ class Trainer:
         self.exchange = GradientExchange(self.processes, self)
         check_execution(execution, self.processes.device, self.compile)
         agree = self.processes.make_largest if self.processes.distributed else None
-        self.precision = Precision(precision, self.processes.device, loss_scaling, agree)
+        self.precision = precision_for(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)
         self.precision.agree_on_overflow = agree if self.parallel.spreads else None
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)

@@ -25,7 +25,18 @@ EXACT = 1e-12
 """How far float64 may be off where a sum was taken in another order."""
 TOGETHER = {
     1: ("equality", "loops", "exchange", "weighted", "evaluation", "runs", "keeping"),
-    2: ("equality", "loops", "exchange", "weighted", "evaluation", "runs", "stopping", "keeping", "half_precision"),
+    2: (
+        "equality",
+        "loops",
+        "exchange",
+        "weighted",
+        "evaluation",
+        "runs",
+        "stopping",
+        "keeping",
+        "half_precision",
+        "own_strategy",
+    ),
     3: ("equality", "evaluation"),
 }
 """The programs that share a launch, by the number of processes; a launch takes longer than what runs in it."""

@@ -103,6 +103,7 @@ class Updater:
     def prepare_model(self) -> None:
         """Bring the model to the device, fuse the optimizers, and let the processes share the loss."""
         trainer = self.trainer
+        trainer.precision.convert(trainer.model)
         self.place_model()
         trainer.precision.check(trainer.model)
         self.optimizers = list(trainer.optimizers().values())

@@ -1,5 +1,6 @@
 """The strategy of a plan, and what it cannot do."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import MICRO_BATCH_EVENTS
@@ -15,18 +16,24 @@ if TYPE_CHECKING:
 STAGE_VERBS = ("calculate_train_batch_loss", "calculate_eval_batch_loss", "calculate_prediction")
 
 
-def strategy_for(parallel: Plan | Strategy | str, processes: Processes) -> Strategy:
+def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strategy], processes: Processes) -> Strategy:
     """Return the strategy for what the argument `parallel` of a trainer says.
 
     Args:
-        parallel: A plan, "auto", or the strategy of an earlier trainer that has spread the same model already.
+        parallel: A plan, "auto", the strategy of an earlier trainer that has spread the same model already, or what
+            makes a strategy of one's own for the processes.
         processes: The processes, whose number the plan must fit.
 
     Raises:
-        ConfigError: The plan is for another number of processes.
+        ConfigError: The plan is for another number of processes, or what should make a strategy makes something else.
     """
     if isinstance(parallel, Strategy):
         return parallel
+    if callable(parallel):
+        made = parallel(processes)
+        if not isinstance(made, Strategy):
+            raise ConfigError(f"parallel={parallel!r} made {made!r}; return a treadle.parallel.Strategy")
+        return made
     plan = plan_of(parallel)
     degrees = plan.degrees(processes.size)
     if not plan.spreads(degrees):

@@ -132,17 +132,24 @@ class Processes:
 
     def share_buffers(self, module: nn.Module, group: Any = None) -> None:
         """Give every process, or those of `group`, the first one's buffers, such as running statistics."""
+        self._share(list(module.buffers()), group)
+
+    def share_weights(self, module: nn.Module) -> None:
+        """Give every process the first one's weights and buffers."""
+        self._share([*(weight.detach() for weight in module.parameters()), *module.buffers()])
+
+    def _share(self, tensors: list[Tensor], group: Any = None) -> None:
         if not self.distributed:
             return
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for buffer in module.buffers():
-            by_kind.setdefault((buffer.device, buffer.dtype), []).append(buffer)
-        for buffers in by_kind.values():
-            flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+        for tensor in tensors:
+            by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        for alike in by_kind.values():
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
             dist.broadcast(flat, group=group, group_src=0)
-            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
-            for buffer, part in zip(buffers, parts, strict=True):
-                buffer.copy_(part.view_as(buffer))
+            parts = torch.split(flat, [tensor.numel() for tensor in alike])
+            for tensor, part in zip(alike, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def barrier(self) -> None:
         """Wait until every process has come here."""

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from treadle.parallel.averaging import GradientAverager
 from treadle.parallel.loss_module import LossModule
 from treadle.parallel.strategy import Strategy
 from treadle.phase import held_by
@@ -60,7 +59,7 @@ class SharedLoss:
 
     def begin_epoch(self) -> None:
         """Wrap anew if other parameters learn now."""
-        if self.wrapped is not None and self._learning != self.learning():
+        if self.module is not None and not self._strategy.spreads and self._learning != self.learning():
             self._wrap()
 
     def _wrap(self, *, all_reached: bool = True) -> None:
@@ -82,6 +81,9 @@ class SharedLoss:
             others = [parameter for parameter in held if id(parameter) not in own]
             self.module = LossModule(self._model, processes.device, others)
             self.wrapped = strategy.wrap(self.module, finds_unreached=not all_reached)
+            if self.wrapped is None:
+                # A wrapper begins with the weights of the first process; without one, nobody does.
+                processes.share_weights(self.module)
 
     def compute(
         self, phase: "Phase", verb: Callable[[Any], dict[str, Any]], batch: Any, *, last: bool
@@ -112,8 +114,8 @@ class SharedLoss:
         weight = self.weight
         if self._strategy.spreads:
             self._strategy.finish_gradients(weight)
-        elif self._averages(phase):
-            GradientAverager(self._strategy.processes).average([*phase.trained, weight])
+        elif self.wrapped is None or self._averages(phase):
+            self._strategy.reduce([*phase.trained, weight])
         if phase.parameters is None and not self._reach_known:
             self._learn_reach()
         found, weight.grad = weight.grad, None

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from treadle.errors import DataError
 from treadle.optimizer_state import OptimizerState
+from treadle.parallel.averaging import GradientAverager
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 
@@ -16,9 +17,12 @@ from treadle.parallel.processes import Processes
 class Strategy:
     """Every process has all of the model: alone, or kept alike by torch's DistributedDataParallel.
 
+    Another way of sharing a model is a subclass; what makes one is given to a trainer as `parallel=`, and called with
+    the processes.
+
     Args:
         processes: The processes.
-        plan: The plan.
+        plan: The plan; by default each process has all of the model.
         degrees: Its numbers for these processes.
 
     Attributes:
@@ -40,8 +44,9 @@ class Strategy:
     spreads = False
     in_stages = False
 
-    def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
-        self.processes, self.plan, self.degrees = processes, plan, degrees
+    def __init__(self, processes: Processes, plan: Plan | None = None, degrees: Degrees | None = None) -> None:
+        self.processes, self.plan = processes, Plan() if plan is None else plan
+        self.degrees = self.plan.degrees(processes.size) if degrees is None else degrees
         self.data_rank, self.data_size = processes.rank, processes.size
         self.data_ranks = list(range(processes.size))
         self.data_group: Any = None
@@ -84,8 +89,10 @@ class Strategy:
         """Bring the model to the device of this rank."""
         model.to(self.processes.device)
 
-    def wrap(self, module: nn.Module, *, finds_unreached: bool) -> DistributedDataParallel:
+    def wrap(self, module: nn.Module, *, finds_unreached: bool) -> DistributedDataParallel | None:
         """Return what averages the gradients of `module` over the processes while they are calculated.
+
+        Where it is None, `reduce` averages them after the passes of a window.
 
         Args:
             module: The model with its loss.
@@ -94,6 +101,10 @@ class Strategy:
         return DistributedDataParallel(
             module, find_unused_parameters=finds_unreached, bucket_cap_mb=self.bucket_megabytes
         )
+
+    def reduce(self, parameters: Sequence[Any]) -> None:
+        """Make the gradients of `parameters` their mean over the processes, where no backward pass did so."""
+        GradientAverager(self.processes).average(parameters)
 
     def begin_micro_batch(self, *, last: bool) -> None:
         """Get ready for the passes of a micro-batch; gradients are exchanged with the `last` of a window."""

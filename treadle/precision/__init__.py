@@ -1,6 +1,6 @@
 """Number formats: what runs in half precision, how the loss is scaled for it, and how fp32 products are rounded."""
 
-from treadle.precision.formats import KINDS, Precision
+from treadle.precision.formats import KINDS, Precision, precision_for
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.own_forward import OwnForward
 from treadle.precision.scaled_steps import ScaledPasses, ScaledSteps
@@ -17,4 +17,5 @@ __all__ = [
     "ScaledSteps",
     "SinglePrecision",
     "SparseProducts",
+    "precision_for",
 ]

@@ -1,8 +1,8 @@
 """One choice of number format behind the verbs of a step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,7 @@ from treadle.errors import ConfigError, LossError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened
 
-KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-CHOICES = ("auto", *KINDS)
+KINDS: Mapping[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)
 """The first generation of CUDA devices with units for bf16; older ones only imitate it."""
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
@@ -28,7 +27,10 @@ def best_kind(device: torch.device) -> str:
 
 
 class Precision:
-    """One choice of number format behind the same verbs: autocast, backward, unscale, step.
+    """One choice of number format behind the same verbs: convert, autocast, scale, unscale, stepped.
+
+    A format of one's own is a subclass that adds itself to `kinds`; what makes one is given to a trainer as
+    `precision=`, and called with the device.
 
     Args:
         kind: "fp32", "bf16", "fp16" or "auto".
@@ -48,6 +50,9 @@ class Precision:
         agree_on_overflow: Makes the flag of an overflow the largest of all processes, where each has other gradients.
     """
 
+    kinds: ClassVar[Mapping[str, torch.dtype | None]] = KINDS
+    """The formats by name, each with the type that autocast goes to; None for no autocast."""
+
     def __init__(
         self,
         kind: str,
@@ -55,8 +60,9 @@ class Precision:
         loss_scaling: LossScaling | None = None,
         agree: Callable[[Tensor], Any] | None = None,
     ) -> None:
-        if kind not in CHOICES:
-            raise ConfigError(f"precision={kind!r} is unknown; use one of {CHOICES}")
+        choices = ("auto", *self.kinds)
+        if kind not in choices:
+            raise ConfigError(f"precision={kind!r} is unknown; use one of {choices}")
         if loss_scaling is not None and not isinstance(loss_scaling, LossScaling):
             raise ConfigError(f"loss_scaling={loss_scaling!r}; pass a LossScaling, such as LossScaling(initial=1024.0)")
         self.asked = kind
@@ -78,12 +84,18 @@ class Precision:
         self._become(self.initial)
 
     def _become(self, kind: str) -> None:
-        self.kind, self.plain, self._dtype = kind, kind == "fp32", KINDS[kind]
+        self.kind, self.plain, self._dtype = kind, kind == "fp32", self.kinds[kind]
         if kind != "fp16":
             self.scaler = None
         elif self.scaler is None:
             self.scaler = LossScaler(self._device, self.loss_scaling, self._agree)
         self._scaled = self._unscaled = False
+
+    def convert(self, model: nn.Module) -> None:
+        """Make of the modules of a model what the format needs, in place, before its optimizers are looked at.
+
+        It is called at the start of each run and evaluation: what is converted already is left alone.
+        """
 
     def check(self, model: nn.Module) -> None:
         """Refuse weights that fp16 cannot be trained with.
@@ -203,3 +215,30 @@ class Precision:
         self._become(self.initial if fallback is None else str(fallback["to"]))
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def precision_for(
+    asked: str | Callable[[torch.device], Precision],
+    device: torch.device,
+    loss_scaling: LossScaling | None,
+    agree: Callable[[Tensor], Any] | None,
+) -> Precision:
+    """Return the precision for what the argument `precision` of a trainer says.
+
+    Args:
+        asked: The name of a format, or what makes a precision of one's own for a device.
+        device: Where the model runs.
+        loss_scaling: How the loss is scaled in fp16.
+        agree: Makes a tensor on the device the largest of all processes, in place; None if there is one process.
+
+    Raises:
+        ConfigError: There is no such format, or what should make one makes something else.
+    """
+    if not callable(asked):
+        return Precision(asked, device, loss_scaling, agree)
+    if loss_scaling is not None:
+        raise ConfigError("loss_scaling is for precision='fp16', not for a precision of your own; leave it out")
+    made = asked(device)
+    if not isinstance(made, Precision):
+        raise ConfigError(f"precision={asked!r} made {made!r}; return a treadle.precision.Precision")
+    return made

@@ -26,13 +26,14 @@ class Program:
 
     Attributes:
         fragile: Scenarios that may not end on every rank, to be run after all others.
+        scenarios: All of them by name.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.fragile: list[str] = []
         self._folder: Path | None = None
-        self._scenarios: dict[str, Scenario] = {}
+        self.scenarios: dict[str, Scenario] = {}
 
     @property
     def folder(self) -> Path:
@@ -53,14 +54,14 @@ class Program:
 
     def add(self, name: str, function: Scenario) -> None:
         """Add a scenario under a name of its own."""
-        self._scenarios[name] = function
+        self.scenarios[name] = function
 
     def run(self, folder: Path, *, fragile: bool = False) -> None:
         """Run the scenarios, the fragile ones or all others, and write their reports under `folder`."""
         self._folder = folder / self.name
         self.folder.mkdir(parents=True, exist_ok=True)
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-        for name, function in self._scenarios.items():
+        for name, function in self.scenarios.items():
             if (name in self.fragile) is fragile:
                 _write(self.folder / f"{name}.rank_{rank}", _run(function))
                 _await([self.folder / f"{name}.rank_{other}.json" for other in range(ranks)])
