@@ -1,5 +1,9 @@
 """The shape of the house, as counts that `python -m benchmarks.house` prints: none of them may get worse again."""
 
+import subprocess
+import sys
+
+import pytest
 import torch
 from torch import nn
 
@@ -33,6 +37,14 @@ def test_the_counts_find_what_they_look_for() -> None:
 
 def test_an_ordinary_update_makes_few_calls() -> None:
     assert house.calls_of(house.core_run).ordinary <= 40
+
+
+@pytest.mark.slow
+def test_a_run_begins_with_few_calls() -> None:
+    """In a process of its own: a start looks at whatever modules are loaded, and here they are those of tests."""
+    program = "from benchmarks import house; print(house.calls_of(house.core_run).before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 1848
 
 
 def test_what_is_left_of_the_trainers_size_and_attributes_only_shrinks() -> None:

@@ -273,7 +273,7 @@ class CallbackHandler:
         instance = callback() if isinstance(callback, type) else callback
         complete(instance)
         kind = type(instance)
-        if any(type(present) is kind for present in self.callback_list):
+        if kind in map(type, self.callback_list):
             raise CallbackError(
                 f"{kind.__name__} was given twice; a trainer takes one callback of each class, "
                 f"so pass a single {kind.__name__} or a subclass of it"
@@ -302,7 +302,8 @@ class CallbackHandler:
         """The callbacks that events reach: during a run those that started or came later, otherwise all."""
         if self._started is None:
             return self.callback_list
-        return [callback for callback in self._started if any(one is callback for one in self.callback_list)]
+        present = set(map(id, self.callback_list))
+        return [callback for callback in self._started if id(callback) in present]
 
     def listeners(self, event: str) -> list[Any]:
         """Return the callbacks that act at `event`, in the order they are called."""

@@ -1,5 +1,6 @@
 """Where packages are installed besides Python's own folders for them."""
 
+import fnmatch
 import json
 import os
 import site
@@ -42,7 +43,7 @@ def project_of(folder: str) -> str:
 
 def _was_written_by_an_installer(folder: str) -> bool:
     try:
-        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+        return bool(fnmatch.filter(os.listdir(folder), "*.dist-info"))
     except OSError:
         return False
 

@@ -1,6 +1,6 @@
 """What an object keeps, and what its parts keep: found by its attributes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -13,23 +13,27 @@ ENTRIES = 100
 """How many entries of a list or dict are looked at: longer ones are data."""
 
 
-def kept_by(keeper: Any, depth: int = DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield whatever `keeper` and its parts have as attributes, or in lists and dicts, with its name; its own first.
+def kept_by(keeper: Any, depth: int = DEPTH) -> list[tuple[str, Any]]:
+    """Return whatever `keeper` and its parts have as attributes, or in lists and dicts, with its name; its own first.
 
     >>> from types import SimpleNamespace
     >>> [name for name, _ in kept_by(SimpleNamespace(several={"one": 1}, part=SimpleNamespace(other=2)))]
     ['several', "several['one']", 'part', 'part.other']
     """
+    # Every start of a run walks through hundreds of objects: a call for each of them is what would take the time.
+    kept: list[tuple[str, Any]] = []
     layer: list[tuple[str, Any]] = [("", keeper)]
     known = {id(keeper)}
     for _ in range(depth):
-        found = [(name, value) for place, holder in layer for name, value in _held_in(place, holder)]
-        yield from found
+        found = [one for place, holder in layer for one in _held_in(place, holder)]
+        kept += found
         layer = []
         for name, value in found:
-            if _may_hold(value) and id(value) not in known:
+            holds = hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, Tensor))
+            if holds and id(value) not in known:
                 known.add(id(value))
                 layer.append((name, value))
+    return kept
 
 
 def name_within(keeper: Any, wanted: Any, depth: int = DEPTH) -> str | None:
@@ -37,22 +41,20 @@ def name_within(keeper: Any, wanted: Any, depth: int = DEPTH) -> str | None:
     return next((name for name, value in kept_by(keeper, depth) if value is wanted), None)
 
 
-def _held_in(place: str, holder: Any) -> Iterator[tuple[str, Any]]:
+def _held_in(place: str, holder: Any) -> list[tuple[str, Any]]:
     try:
         attributes = dict(vars(holder))
     except (TypeError, ReferenceError):
-        return
+        return []
+    held: list[tuple[str, Any]] = []
     for name, value in attributes.items():
         path = f"{place}.{name}" if place else name
-        yield path, value
+        held.append((path, value))
         entries: Iterable[tuple[Any, Any]] = ()
         if isinstance(value, Mapping):
             entries = value.items()
         elif isinstance(value, (list, tuple)):
             entries = enumerate(value)
         for key, entry in list(islice(entries, ENTRIES)):
-            yield f"{path}[{key!r}]", entry
-
-
-def _may_hold(value: Any) -> bool:
-    return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType, Tensor))
+            held.append((f"{path}[{key!r}]", entry))
+    return held

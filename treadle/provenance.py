@@ -77,8 +77,12 @@ def _working_in() -> tuple[str, str]:
 
 def code() -> dict[str, str]:
     """Return a checksum of every file of the user's that was imported, by its path."""
-    paths = {path for module in list(sys.modules.values()) if (path := _source_of(module)) is not None}
-    return _checksums(sorted(paths)[:MOST_FILES])
+    # Thousands of modules are looked at, nearly all of them libraries': no call for each of them.
+    libraries = _libraries()
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    sources = [file for file in files if isinstance(file, str) and file.endswith(".py")]
+    paths = {os.path.abspath(file) for file in sources if not file.startswith(libraries)}
+    return _checksums(sorted([path for path in paths if not _was_library(path)])[:MOST_FILES])
 
 
 def _checksums(paths: Iterable[str]) -> dict[str, str]:
@@ -86,14 +90,6 @@ def _checksums(paths: Iterable[str]) -> dict[str, str]:
     found = {path: checksum_of(path) for path in paths}
     here = os.path.join(os.getcwd(), "")
     return {path.removeprefix(here): checksum for path, checksum in found.items() if checksum is not None}
-
-
-def _source_of(module: Any) -> str | None:
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py") or path.startswith(_libraries()):
-        return None
-    full = os.path.abspath(path)
-    return None if _was_library(full) else full
 
 
 @cache

@@ -141,16 +141,16 @@ def to_yaml(value: Any, indent: int = 0) -> str:
     """
     space = " " * indent
     if isinstance(value, dict) and value:
-        return "".join(f"{space}{_key(key)}:{_below(item, indent)}" for key, item in value.items())
-    if isinstance(value, (list, tuple)) and value:
-        return "".join(f"{space}-{_below(item, indent)}" for item in value)
-    return f"{space}{_scalar(value)}\n"
-
-
-def _below(value: Any, indent: int) -> str:
-    if isinstance(value, (dict, list, tuple)) and value:
-        return "\n" + to_yaml(value, indent + 2)
-    return f" {_scalar(value)}\n"
+        entries = [(f"{space}{_key(key)}:", item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)) and value:
+        entries = [(f"{space}-", item) for item in value]
+    else:
+        return f"{space}{_scalar(value)}\n"
+    text = ""
+    for begin, item in entries:
+        nests = isinstance(item, (dict, list, tuple)) and item
+        text += f"{begin}\n{to_yaml(item, indent + 2)}" if nests else f"{begin} {_scalar(item)}\n"
+    return text
 
 
 def _key(key: Any) -> str:
@@ -180,6 +180,8 @@ def _float(value: float) -> str:
 def _quoted(text: str) -> str:
     """Return `text` in quotes, with what YAML does not take as it is written as a number."""
     quoted = json.dumps(text, ensure_ascii=False)
+    if quoted.isprintable():
+        return quoted
     return "".join(character if character.isprintable() else _escaped(ord(character)) for character in quoted)
 
 

@@ -83,11 +83,11 @@ def settings_table(settings: dict[str, Any], width: int = WIDTH) -> str:
       device      cpu
     """
     shown = {name: _shown_as(value) for name, value in settings.items() if value not in (None, "", {})}
-    column = max((len(name) for name in shown), default=0) + 4
+    column = max(map(len, shown), default=0) + 4
     lines: list[str] = []
     for name, value in shown.items():
-        first, *rest = textwrap.wrap(value, width - column) or [""]
-        lines += [f"  {name}".ljust(column) + first, *(" " * column + line for line in rest)]
+        first = f"  {name}".ljust(column)
+        lines += textwrap.wrap(value, width, initial_indent=first, subsequent_indent=" " * column) or [first]
     return "\n".join(lines)
 
 

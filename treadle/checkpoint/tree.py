@@ -68,8 +68,11 @@ class _Splitter:
         )
 
     def _encode_dict(self, value: dict[Any, Any], path: tuple[str, ...]) -> Any:
-        pairs = [(key, self._encode(item, (*path, str(key)))) for key, item in value.items()]
-        if all(isinstance(key, str) and key != KIND for key, _ in pairs):
+        pairs = []
+        for key, item in value.items():
+            pairs.append((key, item if type(item) in PLAIN else self._encode(item, (*path, str(key)))))
+        kinds = set(map(type, value))
+        if KIND not in value and (kinds <= {str} or all(issubclass(kind, str) for kind in kinds)):
             return dict(pairs)
         return {KIND: "dict", "items": [[self._encode(key, path), item] for key, item in pairs]}
 
