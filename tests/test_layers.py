@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
     {"callbacks"},
     {"trainer"},
     {"lr_finder", "timm_schedule", "steps", "writers"},
+    {"search"},
     {"engine", "recsys", "nas"},
     {"report", "doctor", "verification", "migration", "demos", "starting", "cli"},
 ]

@@ -14,11 +14,11 @@ from torch.utils.data import TensorDataset
 from treadle.callbacks import ProgressBarCallback
 from treadle.callbacks.notebook_display import NotebookDisplay
 from treadle.callbacks.progress_display import Activity, make_display
-from treadle.nas.search.search_results import SearchResults
 from treadle.recsys.evaluation import EvaluationResult
 from treadle.recsys.recommendations import Recommendations
 from treadle.recsys.searching import SearchResult, Trial
 from treadle.recsys.trainers.results import Metrics
+from treadle.search.search_results import SearchResults
 from treadle.trainer import Trainer
 
 

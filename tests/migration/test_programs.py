@@ -184,7 +184,7 @@ def test_settings_of_old_versions_of_recbole_are_written_as_they_are_now(copied:
 def test_a_search_space_of_nni_becomes_the_search_of_a_config(copied: Copied) -> None:
     import yaml
 
-    from treadle.nas.search.grammar import parse_domain
+    from treadle.search.grammar import parse_domain
 
     migration = migrate(copied("nni_search_space.json"))
     assert migration.target == Path("nni_search_space.yaml")

@@ -19,8 +19,8 @@ from tests.golden.core_programs import network, one_cycle, samples
 from tests.golden.recording import digest
 from tests.interrupting import CutError, tensors_of
 from tests.nas import small as space
-from tests.nas.search.support import Killed, letters, vowels, without_clocks
 from tests.recsys.trainer import runs
+from tests.search.support import Killed, letters, vowels, without_clocks
 from treadle import Trainer, TrainerCallback, nas
 from treadle.callbacks import ModelEmaCallback
 from treadle.engine import DefaultTrainer, HookBase

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from treadle.config import ConfigDict, LazyConfig
 from treadle.config.overrides import parse_override
 from treadle.errors import ConfigError
-from treadle.nas.search.domains import Choice, Domain, Range
-from treadle.nas.search.grammar import is_domain, parse_domain
+from treadle.search.domains import Choice, Domain, Range
+from treadle.search.grammar import is_domain, parse_domain
 
 SEARCH = "search"
 CHOICES = "choices"

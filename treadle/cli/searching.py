@@ -16,9 +16,9 @@ from treadle.cli.sources import load_config
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas import Search
-from treadle.nas.search.dimensions import Categorical
-from treadle.nas.search.placing import dimensions_in, with_values
 from treadle.run_reading import PANELS
+from treadle.search.dimensions import Categorical
+from treadle.search.placing import dimensions_in, with_values
 
 TRAINING = "treadle.cli.search_trial.train_trial"
 """What a trial of a config for `treadle train` calls; by name, for other processes to find it."""

@@ -25,11 +25,9 @@ from treadle.nas.attaching import attach
 from treadle.nas.built import Built
 from treadle.nas.cell import Cell
 from treadle.nas.choosing import Chooser, Fixed
-from treadle.nas.classic import BaseTrainer, register_trainer
-from treadle.nas.classic_records import dump_trainer, load_trainer, recorded
 from treadle.nas.constraints import Constraint
 from treadle.nas.costs import Cost, Penalty, flops_of, latency_of, parameters_of
-from treadle.nas.decisions import Architecture, Decision, Subset, key_of
+from treadle.nas.decisions import Architecture, Decision, Subset
 from treadle.nas.drawing import draw, draw_weights
 from treadle.nas.expressions import (
     Expression,
@@ -58,28 +56,35 @@ from treadle.nas.oneshot import (
     weights_over_time,
 )
 from treadle.nas.partial_channels import PartialChannels
+from treadle.nas.proxies import gradient_norm, parameter_count, synflow
 from treadle.nas.repeat import Repeat
 from treadle.nas.replacing import replace_input_choice, replace_layer_choice
-from treadle.nas.reports import PrunedError, ReportError, current_trial, report_final_result, report_intermediate_result
-from treadle.nas.search import (
+from treadle.nas.search import Search
+from treadle.nas.space import Space, enumerate, sample, size
+from treadle.search import (
     Evolution,
     Grid,
     Nsga2,
-    Search,
     SearchError,
     Tpe,
-    gradient_norm,
     integer,
     log_uniform,
     one_of,
     parallel_coordinates,
-    parameter_count,
     pareto_plot,
-    synflow,
     trial_scatter,
     uniform,
 )
-from treadle.nas.space import Space, enumerate, sample, size
+from treadle.search.assignment import key_of
+from treadle.search.base_trainer import BaseTrainer, register_trainer
+from treadle.search.records import dump_trainer, load_trainer, recorded
+from treadle.search.reports import (
+    PrunedError,
+    ReportError,
+    current_trial,
+    report_final_result,
+    report_intermediate_result,
+)
 
 __all__ = [
     "Architecture",

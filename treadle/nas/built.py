@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.nas.choice import Choice
-from treadle.nas.decisions import Condition, key_of
+from treadle.nas.decisions import Condition
 from treadle.nas.expressions import Leaf, Read, assignments, computed, expressions_in
 from treadle.nas.mixing import weighted_sum
 from treadle.nas.sharing import Sharing, Weigh, sharing_for
+from treadle.search.assignment import key_of
 
 MOST_VARIANTS = 64
 """How many modules a choice of arguments may stand for where they cannot share their weights."""

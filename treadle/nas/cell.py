@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from treadle.errors import ConfigError
 from treadle.nas.choice import Choice, Ranked
 from treadle.nas.choosing import Fixed
-from treadle.nas.decisions import Architecture, Condition, Decision, Subset, key_of
+from treadle.nas.decisions import Architecture, Condition, Decision, Subset
 from treadle.nas.expressions import FREEZING
 from treadle.nas.frozen import ChosenCell, first_states
+from treadle.search.assignment import key_of
 
 Operation = nn.Module | Callable[[int, int, int], nn.Module]
 MERGES = ("all", "loose_end")

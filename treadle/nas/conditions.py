@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from treadle.nas.decisions import Condition, key_of
+from treadle.nas.decisions import Condition
+from treadle.search.assignment import key_of
 
 
 def both(one: Sequence[Condition], other: Sequence[Condition]) -> list[Condition]:

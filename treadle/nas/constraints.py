@@ -6,9 +6,10 @@ from typing import Any
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.decisions import Architecture
 from treadle.nas.expressions import FREEZING, Expression, Leaf, copied
+from treadle.search.extension import Restriction
 
 
-class Constraint:
+class Constraint(Restriction):
     """What every architecture must satisfy: an attribute of a module of the space, or a value in a dict space.
 
     Where a decision that it speaks of does not exist, because another branch was taken, it is satisfied.
@@ -21,9 +22,6 @@ class Constraint:
     Raises:
         ConfigError: It is a function, and the labels are missing.
     """
-
-    stands_for_a_setting = True
-    """A config file may have it at its top."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """What can be decided in a space, and the plain data that says how it was decided."""
 
-import json
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,39 +8,13 @@ from itertools import combinations
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.search.assignment import Assignment, key_of, plain
 
-Architecture = dict[str, Any]
+Architecture = Assignment
 """What was decided: for each label a name, a number, a list of numbers or another plain value."""
 
 Condition = Mapping[str, frozenset[str]]
 """Labels that must all take one of some values, each value as `key_of` writes it."""
-
-
-def key_of(value: Any) -> str:
-    """Return a text that is the same for equal values, tuples and lists alike.
-
-    >>> key_of((1, 2)) == key_of([1, 2]), key_of("1") == key_of(1)
-    (True, False)
-    """
-    return json.dumps(plain(value), sort_keys=True)
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON has it: tuples become lists.
-
-    Raises:
-        ConfigError: JSON cannot hold it.
-    """
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ConfigError(
-        f"{value!r} of type {type(value).__name__} cannot be part of an architecture, which is plain JSON data; "
-        "choose between numbers, strings, lists of them, or use a LayerChoice for modules"
-    )
 
 
 @dataclass(frozen=True, eq=False)

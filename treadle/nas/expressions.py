@@ -11,9 +11,12 @@ import torch
 
 from treadle.errors import ConfigError
 from treadle.nas.choosing import DEFAULTS, Chooser
-from treadle.nas.decisions import Decision, checked_weights, key_of, plain
+from treadle.nas.decisions import Decision, checked_weights
 from treadle.nas.labelled import Labelled
 from treadle.nas.undecided import require_forward, undecided
+from treadle.search.assignment import key_of, plain
+from treadle.search.dimensions import Categorical, Dimension
+from treadle.search.extension import OpenValue
 
 FREEZING = "treadle.nas: the architecture that a copy is frozen to"
 """The entry of a copy's memo that holds the architecture; without it a copy is a copy."""
@@ -22,7 +25,7 @@ Read = Callable[["Leaf"], Any]
 Kind = TypeVar("Kind")
 
 
-class Expression:
+class Expression(OpenValue):
     """A value that depends on decisions: calculate with it as with a number.
 
     Comparisons give expressions too. Python's `and`, `or`, `if` need an answer at once and are refused: use `&`, `|`
@@ -30,8 +33,6 @@ class Expression:
     """
 
     __hash__ = object.__hash__
-    stands_for_a_setting = True
-    """A config file may have it at its top, in the place of a value."""
 
     def leaves(self) -> list["Leaf"]:
         """Return the decisions it depends on, each once."""
@@ -52,6 +53,22 @@ class Expression:
     def value(self) -> Any:
         """Return the value in force: that of the defaults, unless a trainer chooses."""
         return self.compute(lambda leaf: leaf.chooser.value(leaf))
+
+    def dimensions(self, label: str) -> list[Dimension]:
+        """Return what there is to decide where it stands in a config.
+
+        Raises:
+            ConfigError: It depends on a choice of a model.
+        """
+        found: list[Dimension] = []
+        for leaf in self.leaves():
+            if not isinstance(leaf, ValueChoice):
+                raise ConfigError(f"{label}: {leaf!r} belongs to a model; in a config, use one_of(...) or ValueChoice")
+            if leaf.label is None:
+                leaf.located(label)
+            decision = leaf.decision(label)
+            found.append(Categorical(decision.label, decision.candidates, decision.weights))
+        return found
 
     def assignments(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield every combination of the decisions, by label, with the value that comes of it."""

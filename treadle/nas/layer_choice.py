@@ -8,8 +8,9 @@ from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.choice import Choice, Ranked
-from treadle.nas.decisions import Condition, Decision, checked_weights, key_of
+from treadle.nas.decisions import Condition, Decision, checked_weights
 from treadle.nas.expressions import Leaf
+from treadle.search.assignment import key_of
 
 
 class LayerChoice(Choice):

@@ -8,8 +8,9 @@ from torch import nn
 
 from treadle.errors import ConfigError
 from treadle.nas.choice import Choice
-from treadle.nas.decisions import Condition, key_of
+from treadle.nas.decisions import Condition
 from treadle.nas.expressions import Constant, Expression, Leaf, ValueChoice
+from treadle.search.assignment import key_of
 
 Block = nn.Module | Callable[[int], nn.Module]
 

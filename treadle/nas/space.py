@@ -12,8 +12,9 @@ from treadle.nas.choice import Choice
 from treadle.nas.conditions import both
 from treadle.nas.constraints import Constraint
 from treadle.nas.counting import count_architectures
-from treadle.nas.decisions import Architecture, Condition, Decision, key_of, normalised
+from treadle.nas.decisions import Architecture, Condition, Decision, normalised
 from treadle.nas.expressions import Leaf, ValueChoice, expressions_in
+from treadle.search.assignment import key_of
 
 ATTEMPTS = 1000
 """How often an architecture is drawn again that a constraint refuses."""

@@ -8,8 +8,9 @@ from torch import nn
 from treadle.errors import ConfigError
 from treadle.nas.conditions import holding, text_of
 from treadle.nas.costs.scopes import Scope
-from treadle.nas.decisions import Condition, key_of
+from treadle.nas.decisions import Condition
 from treadle.nas.space import Space
+from treadle.search.assignment import key_of
 
 
 class Cost:

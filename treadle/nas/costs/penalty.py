@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.nas.costs.cost import Cost
-from treadle.nas.decisions import key_of
+from treadle.search.assignment import key_of
 
 SHAPES = ("linear", "relu", "absolute")
 COMBINATIONS = ("add", "multiply")

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from treadle.nas.cell import Cell
 from treadle.nas.choice import Choice
 from treadle.nas.conditions import both
-from treadle.nas.decisions import Condition, key_of
+from treadle.nas.decisions import Condition
 from treadle.nas.expressions import assignments
+from treadle.search.assignment import key_of
 
 
 class Scope(NamedTuple):

@@ -6,11 +6,12 @@ from typing import Any
 from torch import nn
 
 from treadle.errors import ConfigError
-from treadle.nas.decisions import Decision, Subset, key_of
+from treadle.nas.decisions import Decision, Subset
 from treadle.nas.drawing.cells import draw_cell
 from treadle.nas.drawing.graphs import graphs_in
 from treadle.nas.drawing.svg import FAINT, INK, Picture, width_of
 from treadle.nas.space import Space
+from treadle.search.assignment import key_of
 
 MARGIN = 16.0
 LABEL, CHIP = 260.0, 22.0

@@ -12,7 +12,7 @@ from treadle.errors import ConfigError
 from treadle.losses import model_inputs, targets_of
 from treadle.nas.choosing import Fixed
 from treadle.nas.costs.penalty import Penalty
-from treadle.nas.decisions import Architecture, key_of
+from treadle.nas.decisions import Architecture
 from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore
 from treadle.nas.oneshot._face import OneShotTrainer
 from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
@@ -23,6 +23,7 @@ from treadle.nas.oneshot.streams import begin_again
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space import Space
 from treadle.phase import Phase
+from treadle.search.assignment import key_of
 
 Reward = Callable[[Any, Any], Any]
 SAMPLED = 64

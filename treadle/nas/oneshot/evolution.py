@@ -6,8 +6,9 @@ from typing import Any
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.decisions import Architecture, key_of
+from treadle.nas.decisions import Architecture
 from treadle.nas.space import Space
+from treadle.search.assignment import key_of
 
 ATTEMPTS = 100
 """How often a child that was judged before is made anew, before one is drawn at random."""

@@ -8,10 +8,11 @@ from torch import nn
 
 from treadle.errors import ConfigError
 from treadle.nas.choice import Ranked
-from treadle.nas.decisions import Architecture, key_of
+from treadle.nas.decisions import Architecture
 from treadle.nas.layer_choice import ranked_values
 from treadle.nas.ranking import best_combinations
 from treadle.nas.space import Space
+from treadle.search.assignment import key_of
 
 PATIENCE = 100_000
 """How many combinations that constraints refuse are passed over before the search for others ends."""

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.nas.choosing import Chooser
-from treadle.nas.decisions import key_of
 from treadle.nas.expressions import Leaf, assignments
 from treadle.nas.joining import joined
 from treadle.nas.mixing import weighted_sum
 from treadle.nas.partial_channels import through_part
+from treadle.search.assignment import key_of
 
 if TYPE_CHECKING:
     from treadle.nas.built import Built

@@ -1,7 +1,0 @@
-"""Drawings of a search: SVG without scripts, fonts or links, made from `Search.results()` and nothing else."""
-
-from treadle.nas.search.plots.parallel import parallel_coordinates
-from treadle.nas.search.plots.pareto import pareto_plot
-from treadle.nas.search.plots.scatter import trial_scatter
-
-__all__ = ["parallel_coordinates", "pareto_plot", "trial_scatter"]

@@ -1,0 +1,96 @@
+"""What starts trials, and how they end."""
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.errors import NonFiniteError
+from treadle.search.reports import PrunedError, ReportError
+from treadle.search.session import Session
+from treadle.search.tasks import Task
+
+COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a trial ended.
+
+    Attributes:
+        state: "complete", "pruned" or "failed".
+        error: Of a failure its kind, its message and its traceback, as text.
+    """
+
+    state: str
+    error: Mapping[str, str] | None = None
+
+
+Ended = Callable[[Session, Ending], None]
+
+
+class Launcher(ABC):
+    """Starts trials, passes their reports on, and says when they have ended.
+
+    Args:
+        workers: How many trials may run at a time.
+        ended: Called with each trial that has ended, in the thread that calls `start` or `wait`.
+    """
+
+    def __init__(self, workers: int, ended: Ended) -> None:
+        self.workers = workers
+        self.ended = ended
+
+    @property
+    @abstractmethod
+    def running(self) -> int:
+        """How many trials are running."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more trial may be started."""
+        return self.running < self.workers
+
+    @abstractmethod
+    def start(self, task: Task, session: Session) -> None:
+        """Begin a trial."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Deal with what trials say, for so many seconds at most; return once something has happened."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that was started."""
+
+
+def error_of(error: BaseException) -> dict[str, str]:
+    """Return an error as plain data."""
+    return {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def perform(task: Task, reporter: Any, *, leaves: bool = True) -> Ending:
+    """Do a task in this process, and return how it ended; `leaves` says whether it leaves behind what it is to."""
+    try:
+        task.run(reporter, leaves=leaves)
+    except PrunedError:
+        return Ending(PRUNED)
+    except Exception as error:
+        return Ending(FAILED, error_of(error))
+    return Ending(COMPLETE)
+
+
+def answer(session: Session, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the report of a worker, and return what it is told."""
+    try:
+        if "final" in message:
+            session.final(message["final"])
+            return {"stop": False}
+        return {"stop": session.intermediate(message["intermediate"], message["step"])}
+    except (ReportError, NonFiniteError, PrunedError) as error:
+        return {"refused": type(error).__name__, "message": str(error)}

@@ -1,0 +1,151 @@
+"""A pool of worker processes, each of which does one trial after the other."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+from treadle.search.launchers.base import FAILED, Ended, Ending, Launcher, answer
+from treadle.search.launchers.exchange import GONE, Exchange, Said
+from treadle.search.launchers.spawning import (
+    WORKER,
+    Process,
+    Spawned,
+    device_environment,
+    worker_environment,
+)
+from treadle.search.launchers.wire import Line, WireError
+from treadle.search.session import Session
+from treadle.search.tasks import Task
+
+DYING_SECONDS = 5.0
+"""How long a worker whose line broke may take to be gone, before it is killed."""
+
+
+@dataclass
+class Slot:
+    """A place for a worker: the process, its line once it has called, and what it is doing."""
+
+    name: str
+    process: Spawned
+    line: Line | None = None
+    task: Task | None = None
+    session: Session | None = None
+    since: float = field(default_factory=time.monotonic)
+
+
+class Processes(Launcher):
+    """Keeps up to `workers` processes, and starts a new one where one has died.
+
+    Args:
+        workers: How many.
+        ended: Called with each trial that has ended.
+        timeout: Seconds that a trial may take; None is any number.
+    """
+
+    def __init__(self, workers: int, ended: Ended, *, timeout: float | None = None) -> None:
+        super().__init__(workers, ended)
+        self.timeout = timeout
+        self.exchange = self.listen()
+        self._slots: dict[str, Slot] = {}
+        self._started = 0
+
+    def listen(self) -> Exchange:
+        """Return where workers call."""
+        return Exchange()
+
+    def spawn(self, name: str) -> Spawned:
+        """Start a worker."""
+        environment = worker_environment(self.exchange.address(name), self.workers)
+        return Process([sys.executable, "-m", WORKER], environment | device_environment(int(name)))
+
+    @property
+    def running(self) -> int:
+        """How many trials are running."""
+        return sum(slot.session is not None for slot in self._slots.values())
+
+    def start(self, task: Task, session: Session) -> None:
+        """Give a trial to a worker that is idle, or to a new one."""
+        idle = [slot for slot in self._slots.values() if slot.session is None]
+        slot = idle[0] if idle else self._new_slot()
+        slot.task, slot.session = task, session
+        self._hand_over(slot)
+
+    def _new_slot(self) -> Slot:
+        taken = {int(name) % self.workers for name in self._slots}
+        place = next(number for number in range(self.workers) if number not in taken)
+        name = str(self._started * self.workers + place)  # no name twice: what an earlier worker said is not this one's
+        self._started += 1
+        self._slots[name] = Slot(name, self.spawn(name))
+        return self._slots[name]
+
+    def wait(self, seconds: float) -> None:
+        """Deal with the next message of a worker, or with one that has died or takes too long."""
+        said = self.exchange.next(seconds)
+        if said is not None:
+            self._hear(said)
+        for slot in list(self._slots.values()):
+            if self._is_late(slot):
+                self._lose(slot, "TimeoutError", f"the trial took longer than {self.timeout:g} seconds")
+            elif slot.line is None and (how := slot.process.ended()) is not None:
+                self._lose(slot, "WorkerError", f"the worker {how} before it could begin")
+
+    def _hear(self, said: Said) -> None:
+        slot = self._slots.get(said.worker)
+        if slot is None:
+            return
+        if said.message is GONE:
+            self._lose(slot, "WorkerError", f"the worker {self._how_it_ended(slot)}")
+        elif "ready" in said.message:
+            slot.line = said.line
+            self._hand_over(slot)
+        elif "ended" in said.message:
+            self._end(slot, Ending(said.message["ended"], said.message["error"]))
+        elif slot.session is not None:
+            self._send(slot, answer(slot.session, said.message))
+
+    def _hand_over(self, slot: Slot) -> None:
+        if slot.line is not None and slot.task is not None:
+            slot.since = time.monotonic()
+            self._send(slot, {"task": slot.task.encoded()})
+
+    def _send(self, slot: Slot, message: dict[str, object]) -> None:
+        try:
+            if slot.line is not None:
+                slot.line.send(message)
+        except WireError:
+            return  # the listening thread says that it is gone
+
+    def _end(self, slot: Slot, ending: Ending) -> None:
+        session, slot.session, slot.task = slot.session, None, None
+        if session is not None:
+            self.ended(session, ending)
+
+    def _lose(self, slot: Slot, kind: str, message: str) -> None:
+        """Give a worker up; the trial that it was doing has failed."""
+        del self._slots[slot.name]
+        slot.process.kill()
+        self._end(slot, Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"}))
+
+    def _how_it_ended(self, slot: Slot) -> str:
+        deadline = time.monotonic() + DYING_SECONDS
+        while (how := slot.process.ended()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return how or "hung up"
+
+    def _is_late(self, slot: Slot) -> bool:
+        # A worker that is still loading its libraries has not begun the trial.
+        at_work = slot.line is not None and slot.session is not None
+        return self.timeout is not None and at_work and time.monotonic() - slot.since > self.timeout
+
+    def close(self) -> None:
+        """Say goodbye to idle workers, and end those that are at work."""
+        for slot in self._slots.values():
+            if slot.session is None:
+                self._send(slot, {"task": None})
+            else:
+                slot.process.kill()
+        for slot in self._slots.values():
+            self._how_it_ended(slot)
+            slot.process.kill()
+        self._slots.clear()
+        self.exchange.close()

@@ -1,0 +1,149 @@
+"""Several processes for each trial, started by torchrun on this machine."""
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer
+from treadle.search.launchers.exchange import GONE, Exchange, Said
+from treadle.search.launchers.spawning import WORKER, Process, worker_environment
+from treadle.search.launchers.wire import Line, WireError
+from treadle.search.session import Session
+from treadle.search.tasks import Task
+
+
+@dataclass
+class Group:
+    """The processes of one trial."""
+
+    task: Task
+    session: Session
+    process: Process
+    ranks: dict[Line, int] = field(default_factory=dict)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    """What process 0 was told, report by report."""
+    waiting: list[tuple[Line, int]] = field(default_factory=list)
+    """Others, with the number of the report that they want the same answer to."""
+    counts: dict[int, int] = field(default_factory=dict)
+    endings: dict[int, Ending] = field(default_factory=dict)
+    since: float | None = None
+    """When the first process began; before that they load their libraries."""
+
+
+class Torchrun(Launcher):
+    """Starts a group of processes for each trial. All of them may report; what process 0 says counts, all learn of it.
+
+    Args:
+        workers: How many trials run at a time.
+        ended: Called with each trial that has ended.
+        processes: How many processes a trial has.
+        timeout: Seconds that a trial may take; None is any number.
+
+    Raises:
+        ConfigError: A trial has no process.
+    """
+
+    def __init__(self, workers: int, ended: Ended, *, processes: int, timeout: float | None = None) -> None:
+        super().__init__(workers, ended)
+        if processes < 1:
+            raise ConfigError(f"processes={processes} must be 1 or more")
+        self.processes, self.timeout = processes, timeout
+        self.exchange = Exchange()
+        self._groups: dict[str, Group] = {}
+        self._started = 0
+
+    @property
+    def running(self) -> int:
+        """How many trials are running."""
+        return len(self._groups)
+
+    def start(self, task: Task, session: Session) -> None:
+        """Start the processes of a trial."""
+        name = str(self._started)
+        self._started += 1
+        launch = ["--standalone", f"--nproc-per-node={self.processes}", "--max-restarts=0", "-m", WORKER]
+        environment = worker_environment(self.exchange.address(name), self.workers * self.processes)
+        process = Process([sys.executable, "-m", "torch.distributed.run", *launch], environment)
+        self._groups[name] = Group(task, session, process)
+
+    def wait(self, seconds: float) -> None:
+        """Deal with the next message of a process, or with a group that has died or takes too long."""
+        said = self.exchange.next(seconds)
+        if said is not None and said.worker in self._groups:
+            self._hear(said.worker, self._groups[said.worker], said)
+        for name, group in list(self._groups.items()):
+            if self._is_late(group):
+                self._end(name, _failure("TimeoutError", f"the trial took longer than {self.timeout:g} seconds"))
+            elif (how := group.process.ended()) is not None:
+                words = f"the processes' launcher {how}"
+                self._end(name, group.endings.get(0) or _failure("WorkerError", words))
+
+    def _hear(self, name: str, group: Group, said: Said) -> None:
+        if said.message is GONE:
+            if said.line in group.ranks and group.ranks[said.line] not in group.endings:
+                self._end(name, _failure("WorkerError", f"process {group.ranks[said.line]} of the trial died"))
+        elif "ready" in said.message:
+            group.since = group.since or time.monotonic()
+            group.ranks[said.line] = int(said.message["rank"])
+            _send(said.line, {"task": group.task.encoded()})
+        elif "ended" in said.message:
+            self._note_end(name, group, said)
+        else:
+            self._reply(group, said)
+
+    def _is_late(self, group: Group) -> bool:
+        began, limit = group.since, self.timeout
+        return began is not None and limit is not None and time.monotonic() - began > limit
+
+    def _reply(self, group: Group, said: Said) -> None:
+        """Answer a report: that of process 0 is taken, the others are told the same."""
+        rank = group.ranks[said.line]
+        if rank == 0:
+            group.answers.append(answer(group.session, said.message))
+        place = group.counts.get(rank, 0)
+        group.counts[rank] = place + 1
+        group.waiting.append((said.line, place))
+        self._answer_waiting(group)
+
+    def _answer_waiting(self, group: Group) -> None:
+        """Answer the reports that process 0 has made too; once it has ended, all of them."""
+        known = len(group.answers)
+        due = [entry for entry in group.waiting if entry[1] < known or 0 in group.endings]
+        group.waiting = [entry for entry in group.waiting if entry not in due]
+        for line, number in due:
+            _send(line, group.answers[number] if number < known else {"stop": False})
+
+    def _note_end(self, name: str, group: Group, said: Said) -> None:
+        rank = group.ranks[said.line]
+        ending = group.endings[rank] = Ending(said.message["ended"], said.message["error"])
+        self._answer_waiting(group)
+        # Where one has stopped, the others wait for it in vain.
+        if ending.state != COMPLETE or len(group.endings) == self.processes:
+            for line in group.ranks:
+                _send(line, {"task": None})
+            self._end(name, group.endings.get(0, ending) if ending.state == COMPLETE else ending)
+
+    def _end(self, name: str, ending: Ending) -> None:
+        group = self._groups.pop(name)
+        group.process.kill()
+        self.ended(group.session, ending)
+
+    def close(self) -> None:
+        """End all groups."""
+        for group in self._groups.values():
+            group.process.kill()
+        self._groups.clear()
+        self.exchange.close()
+
+
+def _failure(kind: str, message: str) -> Ending:
+    return Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"})
+
+
+def _send(line: Line, message: dict[str, Any]) -> None:
+    try:
+        line.send(message)
+    except WireError:
+        return

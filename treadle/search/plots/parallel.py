@@ -1,0 +1,80 @@
+"""What was decided in each trial, and what came of it, as one line through all axes."""
+
+from typing import Any
+
+from treadle.search.plots.canvas import FAINT, FRONT, Canvas, shortened
+from treadle.search.plots.frame import axis_name, legend, objective_name, told
+from treadle.search.plots.scales import ABSENT, Names, Scale, key_text
+
+DISTANCE, LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 132.0, 110.0, 120.0, 104.0, 460.0, 40.0
+WORST, BEST = (214, 222, 230), (11, 79, 158)
+TICKS = 14
+"""How many values of a decision are named at its axis; of more, only every so many."""
+
+
+def parallel_coordinates(results: dict[str, Any], objective: str | None = None) -> str:
+    """Draw each complete trial as a line through the values of its decisions to its result, as SVG.
+
+    The better a trial, the darker its line; the best one is thick. A decision that a trial did not have to make is at
+    "not there".
+
+    Args:
+        results: What `Search.results()` returns.
+        objective: The objective of the last axis, and of the colors; None is the first.
+
+    Raises:
+        ConfigError: There is no such objective.
+    """
+    name = objective_name(results, objective)
+    trials = [trial for trial in results["trials"] if trial["values"] is not None]
+    axes: list[tuple[str, Scale | Names]] = [
+        (label, _scale(described, [trial["parameters"].get(label, ABSENT) for trial in trials]))
+        for label, described in results["space"].items()
+    ]
+    axes.append((axis_name(results, name), Scale([trial["values"][name] for trial in trials])))
+    canvas = Canvas(LEFT + RIGHT + DISTANCE * (len(axes) - 1), HEIGHT, f"{results['name']}: what was decided")
+    is_max = results["objectives"][name].startswith("max")
+    ranked = sorted(trials, key=lambda trial: trial["values"][name], reverse=not is_max)
+    for place, trial in enumerate(ranked):
+        values = [trial["parameters"].get(label, ABSENT) for label, _ in axes[:-1]] + [trial["values"][name]]
+        points = [_point(at, axis.place(value)) for at, ((_, axis), value) in enumerate(zip(axes, values, strict=True))]
+        is_best = place == len(ranked) - 1
+        color = FRONT if is_best else _mixed(place / max(1, len(ranked) - 1))
+        canvas.line(points, color, width=3 if is_best else 1.2, title=told(trial))
+    for at, (label, axis) in enumerate(axes):
+        _draw_axis(canvas, at, label, axis)
+    legend(canvas, [("line", FRONT, "the best"), ("line", _mixed(1), "good"), ("line", _mixed(0), "bad")])
+    return canvas.svg()
+
+
+def _scale(described: Any, values: list[Any]) -> Scale | Names:
+    """Return the scale of a decision: its range, or the list of its values."""
+    if "range" in described and ABSENT not in values:
+        return Scale(described["range"], log=described["log"])
+    texts = [key_text(value) for value in values]
+    listed = [key_text(name) for name in described.get("choice", [])]
+    if not set(texts) <= {*listed, ABSENT}:  # a store has other words for lists and mappings than a reader
+        listed = sorted(set(texts) - {ABSENT})
+    return Names([ABSENT, *listed] if ABSENT in values or not listed else listed)
+
+
+def _point(at: int, place: float) -> tuple[float, float]:
+    return LEFT + DISTANCE * at, HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM)
+
+
+def _draw_axis(canvas: Canvas, at: int, label: str, axis: Scale | Names) -> None:
+    canvas.line([_point(at, 0), _point(at, 1)], FAINT)
+    x, top = _point(at, 1)
+    # Neighbours write at different heights: the names of decisions are longer than the distance of axes.
+    canvas.text((x, top - (12 if at % 2 else 26)), shortened(label, 28), anchor="middle", weight="600", title=label)
+    ticks = axis.ticks()
+    every = -(-len(ticks) // TICKS)
+    for place, text in ticks[::every]:
+        _, y = _point(at, place)
+        canvas.line([(x - 4, y), (x, y)], FAINT)
+        canvas.text((x - 7, y + 4), shortened(text, 15), anchor="end", color=FAINT, size=11, title=text, halo=True)
+
+
+def _mixed(part: float) -> str:
+    red, green, blue = (round(low + part * (high - low)) for low, high in zip(WORST, BEST, strict=True))
+    return f"#{red:02x}{green:02x}{blue:02x}"

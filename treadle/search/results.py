@@ -1,0 +1,68 @@
+"""The trials of a search as plain data."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from treadle.search.history import (
+    ERROR,
+    FINAL,
+    FLAGGED,
+    INHERITED,
+    LAST,
+    PARENT,
+    REPLAYED,
+    REPORT,
+    RETRIED,
+    SCORE,
+    SECONDS,
+    dominates,
+)
+from treadle.search.objectives import Objective
+from treadle.search.searched import Searched
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+FACTS = (REPLAYED, RETRIED, PARENT, INHERITED, SCORE, SECONDS, FLAGGED, ERROR)
+
+
+def trial_data(trial: "FrozenTrial", searched: Searched, objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Return one trial as plain data."""
+    complete = trial.state.name == "COMPLETE"
+    values = list(trial.values) if complete and trial.values else None
+    last = trial.user_attrs.get(LAST, max(trial.intermediate_values, default=-1))
+    facts = {name: trial.user_attrs[name] for name in FACTS if name in trial.user_attrs}
+    return {
+        "number": trial.number,
+        "state": STATES[trial.state.name],
+        "parameters": searched.restored(trial.params),
+        "values": None if values is None else dict(zip([one.name for one in objectives], values, strict=True)),
+        "metrics": trial.user_attrs.get(FINAL),
+        "curve": [[step, value] for step, value in sorted(trial.intermediate_values.items()) if step <= last],
+        "reports": _reports(trial),
+        "started": None if trial.datetime_start is None else trial.datetime_start.isoformat(),
+        "ended": None if trial.datetime_complete is None else trial.datetime_complete.isoformat(),
+        **facts,
+    }
+
+
+def _reports(trial: "FrozenTrial") -> dict[str, Any]:
+    """Return the metrics of those intermediate results that had more than one, by step."""
+    begin = f"{REPORT}:"
+    return {name.removeprefix(begin): value for name, value in trial.user_attrs.items() if name.startswith(begin)}
+
+
+def pareto_front(trials: Sequence[dict[str, Any]], objectives: Sequence[Objective]) -> list[int]:
+    """Return the numbers of the trials that no other is better than, the best of the first objective first.
+
+    Of trials with the same values the first counts. With one objective that is the best trial alone.
+    """
+    complete = [
+        (tuple(one.sign * trial["values"][one.name] for one in objectives), trial["number"])
+        for trial in trials
+        if trial["values"] is not None
+    ]
+    first = dict(reversed(complete))
+    front = [values for values in first if not any(dominates(other, values) for other in first)]
+    return [first[values] for values in sorted(front)]

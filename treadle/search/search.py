@@ -1,0 +1,297 @@
+"""`Search`: trials, one after the other or many at a time, that a kill does not lose."""
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treadle.data.seeds import fold_seed
+from treadle.errors import ConfigError
+from treadle.search.evaluators import Evaluator, Lazy, evaluator_of
+from treadle.search.extension import TrialWeights
+from treadle.search.launchers import launcher_of, require_launcher
+from treadle.search.objectives import objectives_of
+from treadle.search.optional import optuna
+from treadle.search.panels import Panels
+from treadle.search.placing import has_domains, with_values
+from treadle.search.pruning import pruner_of
+from treadle.search.results import pareto_front, trial_data
+from treadle.search.retrying import Retrying
+from treadle.search.running import Rules, Running
+from treadle.search.search_results import SearchResults
+from treadle.search.searched import Searched
+from treadle.search.session import require_nonfinite
+from treadle.search.store import MEMORY, Store
+from treadle.search.strategies import strategy_of
+from treadle.search.subjects import Both, ConfigSearched, searched_of
+from treadle.search.tasks import Task
+
+if TYPE_CHECKING:
+    import os
+
+    from optuna.storages import BaseStorage
+
+logger = logging.getLogger(__name__)
+
+TRAINER = "trainer."
+"""What the names of decisions begin with that stand in the trainer."""
+JOURNAL = "search.journal"
+WEIGHTS = "weights"
+DUPLICATES = ("replay", "run")
+
+
+class Search:
+    """A search over trials, each of which tries one setting from scratch.
+
+    Every trial is stored when it begins and when it ends; kill the search whenever you like and start it again: no
+    finished trial is lost or run again, and one that was running is run again under its own number. With one worker it
+    then ends with exactly the trials of a search that was never killed.
+
+    >>> from treadle.search import one_of
+    >>> search = Search({"x": one_of(1, 2, 3)}, lambda at: at["x"] ** 2, strategy="grid", store="memory")
+    >>> search.run()["best"]["parameters"]
+    {'x': 3}
+
+    Args:
+        space: A config or dict with domains (`one_of`, `uniform`, `log_uniform`, `integer`) in the place of values;
+            or a `Searched` of a pack's own. `nas.Search` takes models with choices in them, too.
+        trainer: A registered trainer, as an object whose arguments are used or as a class; a lazy call of one, which
+            may have domains among its arguments; or a function that is given the model, or the config, and returns
+            the result.
+        strategy: "random", "grid", "tpe", "evolution", "nsga2", an object of one of their classes, or a function that
+            makes a sampler of Optuna's from a seed.
+        trials: How many trials to run. Those that were run before count; replays and retries do not.
+        seed: What all chance comes from.
+        objectives: "maximize", "minimize", or names with directions: `{"accuracy": "maximize", "flops": "minimize"}`.
+        pruner: "median", "hyperband", "halving", a pruner of Optuna's, or None.
+        run_dir: The folder of the search.
+        store: Where the trials are: the path of a journal, by default in `run_dir`; the URL of a database, for several
+            machines; or "memory".
+        name: The name of the search in the store; by default that of the folder.
+        workers: How many trials run at a time.
+        launcher: "inline" in this process, "processes", "torchrun", or "ray".
+        processes: With torchrun, how many processes a trial has.
+        resources: With Ray, what to reserve for a worker, such as `{"num_gpus": 1}`.
+        retries: How often a failed trial is run again.
+        retry_on: The kinds of errors that are worth it, as classes or names; None is all.
+        max_failures: After how many failures in a row the search gives up; None never does.
+        duplicates: "replay" gives a trial that was run before its stored result; "run" runs it again.
+        nonfinite: "fail" fails a trial whose final result is nan or infinite; "prune" stops it at the first of these.
+        proxy: A guess of how good a network is before training: ("synflow", {"inputs": (3, 32, 32)}) or a function
+            of the network. The best of `proxy_pool` proposals is tried.
+        proxy_pool: How many are compared.
+        inherit: Whether a network begins with the weights of its parent, or of the most similar one so far.
+        keep_weights: Whether the weights of each trial are kept; with `inherit` they are.
+        trial_timeout: Seconds that a trial may take before it fails; needs a launcher other than "inline".
+        timeout: Seconds after which no new trial is started.
+        on_trial: Called with each trial that has ended, as plain data.
+
+    Raises:
+        ConfigError: Something cannot be meant as given.
+        MissingDependencyError: Optuna, or Ray, is not installed.
+    """
+
+    def __init__(
+        self,
+        space: Any,
+        trainer: Any,
+        *,
+        strategy: Any = "random",
+        trials: int = 100,
+        seed: int = 0,
+        objectives: str | Sequence[str] | Mapping[str, str] = "maximize",
+        pruner: Any = None,
+        run_dir: "str | os.PathLike[str]" = "runs/search",
+        store: "str | os.PathLike[str] | BaseStorage | None" = None,
+        name: str | None = None,
+        workers: int = 1,
+        launcher: str = "inline",
+        processes: int = 1,
+        resources: dict[str, Any] | None = None,
+        retries: int = 0,
+        retry_on: Sequence[type[BaseException] | str] | None = None,
+        max_failures: int | None = 10,
+        duplicates: str = "replay",
+        nonfinite: str = "fail",
+        proxy: Any = None,
+        proxy_pool: int = 8,
+        inherit: bool = False,
+        keep_weights: bool = False,
+        trial_timeout: float | None = None,
+        timeout: float | None = None,
+        on_trial: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        optuna()
+        self._evaluator = evaluator_of(trainer)
+        self.searched = self._searched_with(space, self._evaluator)
+        self.objectives = objectives_of(objectives)
+        self.run_dir = Path(run_dir)
+        self.name = name or self.run_dir.name
+        self.seed = seed
+        self.trials = _positive("trials", trials)
+        self.rules = Rules(
+            strategy=strategy_of(strategy, seed=seed, workers=workers),
+            pruner=pruner_of(pruner),
+            retrying=Retrying(retries, retry_on),
+            max_failures=None if max_failures is None else _positive("max_failures", max_failures),
+            replays=_one_of("duplicates", duplicates, DUPLICATES) == "replay",
+            nonfinite=require_nonfinite(nonfinite),
+            proxy=None if proxy is None else self.create_proxy(proxy),
+            proxy_pool=_positive("proxy_pool", proxy_pool),
+            weights=self.searched.weights(self.run_dir / WEIGHTS, inherit=inherit)
+            if inherit or keep_weights
+            else TrialWeights(),
+        )
+        self._place = self.run_dir / JOURNAL if store is None else store
+        self._launching = (launcher, workers, trial_timeout, {"processes": processes, "resources": resources})
+        self._timeout = timeout
+        self._on_trial = on_trial
+        self._store: Store | None = None
+        # Where the trials are kept elsewhere, nothing is left in a folder that nobody asked for.
+        is_here = store is None or (store != MEMORY and self.run_dir.is_dir())
+        self._panels = Panels(self.run_dir, self.searched.picture) if is_here else None
+        self._check()
+
+    # What a user asks -------------------------------------------------------------------------------------
+
+    def run(self) -> SearchResults:
+        """Run trials until there are enough, or nothing new is proposed, and return `results()`.
+
+        Raises:
+            SearchError: The store holds something else, or trials keep failing.
+        """
+        name, workers, trial_timeout, options = self._launching
+        store = self._opened()
+        running = Running(self, store)
+        launcher = launcher_of(name, workers, running.on_end, timeout=trial_timeout, options=options)
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        try:
+            with store.presence:
+                running.run(launcher, self.trials, deadline)
+        finally:
+            launcher.close()
+            store.sync()
+        results = self.results()
+        if self._panels is not None:
+            self._panels.write(results, ended=True)
+        return results
+
+    def results(self) -> SearchResults:
+        """Return everything that is known as plain data, whether the search is running, has ended or was killed.
+
+        `trials` has all trials, in order: `number`, `state`, `parameters`, `values` (objectives by name), `metrics`
+        (all that was reported finally), `curve` (steps and values), `reports`, `error` and more. `best` is the best of
+        them, `pareto` the numbers of those that no other is better than.
+        """
+        trials = [self.data(trial) for trial in self._opened().trials()]
+        front = pareto_front(trials, self.objectives)
+        return SearchResults(
+            {
+                "name": self.name,
+                "strategy": self.rules.strategy.name,
+                "seed": self.seed,
+                "objectives": {one.name: one.direction for one in self.objectives},
+                "space": self.searched.described(),
+                "trials": trials,
+                "pareto": front,
+                "best": trials[front[0]] if front else None,
+            }
+        )
+
+    def close(self) -> None:
+        """Close the store; it opens again when it is needed."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # What runs it asks ------------------------------------------------------------------------------------
+
+    def task(self, number: int, taken: dict[str, Any], inherits: int | None) -> Task:
+        """Return the work of a trial.
+
+        Args:
+            number: Its number.
+            taken: What was decided.
+            inherits: The number of the trial whose weights it begins with; None begins with new ones.
+        """
+        subject = self.rules.weights.handed(self.searched.task(taken), number, inherits)
+        return Task(number, fold_seed("run", self.seed, number), subject, self._decided_evaluator(taken))
+
+    def data(self, trial: Any) -> dict[str, Any]:
+        """Return a stored trial as plain data."""
+        return trial_data(trial, self.searched, self.objectives)
+
+    def tell(self, trial: Any) -> None:
+        """Tell whoever listens that a trial has ended."""
+        if self._on_trial is not None:
+            self._on_trial(self.data(trial))
+        if self._panels is not None and self._panels.is_due:
+            self._panels.write(self.results())
+
+    def create_searched(self, space: Any) -> Searched:
+        """Return what there is to decide in a space; a search over spaces of another kind overrides this."""
+        return searched_of(space)
+
+    def create_proxy(self, given: Any) -> Callable[[Any], float]:
+        """Return what guesses how good something is that a trial may build; larger is better.
+
+        Raises:
+            ConfigError: It is no function, or nothing can be guessed of what is searched.
+        """
+        if not callable(given):
+            raise ConfigError(f"proxy={given!r} must be a function of what is tried")
+        self.searched.require_guess()
+        return given  # type: ignore[no-any-return]
+
+    def _searched_with(self, space: Any, evaluator: Evaluator) -> Searched:
+        """Return what is searched: the space, and what stands open in the trainer."""
+        if not (isinstance(evaluator, Lazy) and has_domains(evaluator.call)):
+            return self.create_searched(space)
+        return Both(self.create_searched(space), ConfigSearched(evaluator.call, TRAINER))
+
+    def _decided_evaluator(self, taken: Mapping[str, Any]) -> Any:
+        if isinstance(self.searched, Both) and isinstance(self._evaluator, Lazy):
+            return Lazy(with_values(self._evaluator.call, taken, TRAINER))
+        return self._evaluator
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._store = Store(self._place, self.name, [one.direction for one in self.objectives], self._about())
+        return self._store
+
+    def _about(self) -> dict[str, Any]:
+        about = {
+            "space": self.searched.described(),
+            "objectives": [[one.name, one.direction] for one in self.objectives],
+            "seed": self.seed,
+            "strategy": self.rules.strategy.name,
+        }
+        return json.loads(json.dumps(about))  # type: ignore[no-any-return]  # as the store gives it back
+
+    def _check(self) -> None:
+        """Refuse what cannot be meant, before anything is run."""
+        name, workers, trial_timeout, _ = self._launching
+        require_launcher(name, workers, trial_timeout)
+        if self.rules.pruner is not None and len(self.objectives) > 1:
+            raise ConfigError("a pruner compares trials by one number; with several objectives, set pruner=None")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError(f"seed={self.seed!r} must be a whole number")
+        sampled = self.searched.sample(random.Random(0))
+        task = self.task(0, sampled, None)
+        if name != "inline":
+            task.encoded()
+
+
+def _positive(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number from 1 up")
+    return value
+
+
+def _one_of(name: str, value: str, words: Sequence[str]) -> str:
+    if value not in words:
+        raise ConfigError(f"{name}={value!r} must be one of {list(words)}")
+    return value
