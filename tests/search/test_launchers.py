@@ -18,6 +18,7 @@ from tests.search.support import Judge, Net, letters, noisy, numbers, search_in,
 from treadle import nas
 from treadle.config import LazyCall
 from treadle.errors import ConfigError, MissingDependencyError
+from treadle.search import StopSearchError
 from treadle.search.launchers import spawning
 from treadle.search.launchers.exchange import Exchange
 from treadle.search.launchers.ray import RayWorker
@@ -43,6 +44,13 @@ def failing(taken: dict[str, str]) -> float:
     """Fail where the first letter is an `a`."""
     if taken["x0"] == "a":
         raise ValueError("this letter cannot be judged")
+    return 1.0
+
+
+def stopping(taken: dict[str, str]) -> float:
+    """End the search, until something is mended."""
+    if "MENDED" not in os.environ:
+        raise StopSearchError("this is not the data of before")
     return 1.0
 
 
@@ -140,6 +148,19 @@ def test_an_error_in_another_process_keeps_its_traceback(tmp_path: Path) -> None
     assert [trial.get("retry_of") for trial in failed] == [None, 0]
     assert failed[0]["error"]["kind"] == "ValueError"
     assert 'raise ValueError("this letter cannot be judged")' in failed[0]["error"]["traceback"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("launcher", ["processes", "torchrun"])
+def test_a_trial_in_another_process_may_end_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    options: dict[str, Any] = {"launcher": launcher, "trials": 2}
+    with pytest.raises(StopSearchError, match=r"^this is not the data of before$"):
+        search_in(tmp_path, trainer=stopping, **options).run()
+    monkeypatch.setenv("MENDED", "1")
+    assert numbers(search_in(tmp_path, trainer=stopping, **options).run()) == [0, 1]
 
 
 @pytest.mark.slow

@@ -2,16 +2,30 @@
 
 import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 import torch
+from torch import nn
 
-from tests.search.support import Judge, Killed, Net, dying_at, letters, noisy, numbers, search_in, vowels
-from treadle import nas
-from treadle.errors import NonFiniteError, TreadleError
+from tests.search.support import (
+    Judge,
+    Killed,
+    Net,
+    dying_at,
+    letters,
+    noisy,
+    numbers,
+    search_in,
+    vowels,
+    without_clocks,
+)
+from treadle import Trainer, TrainerCallback, nas, search
+from treadle.errors import ConfigError, NonFiniteError, TreadleError
 
 
 def run_one(trainer: Any, **options: Any) -> dict[str, Any]:
@@ -371,3 +385,80 @@ def dying_at_error(function: Any, call: int) -> Any:
             raise ValueError("this one fails") from None
 
     return failing
+
+
+# Ending a search ---------------------------------------------------------------------------------------------
+
+
+def test_a_trial_may_end_the_search_and_is_run_again_when_it_goes_on(tmp_path: Path) -> None:
+    ran: list[int | None] = []
+
+    def judge(taken: Any) -> float:
+        ran.append(search.current_trial())
+        if ran == [0, 1, 2]:
+            raise search.StopSearchError("the data are not those of the trials before")
+        return vowels(taken)
+
+    with pytest.raises(search.StopSearchError, match=r"^the data are not those of the trials before$"):
+        search_in(tmp_path, trainer=judge, trials=4).run()
+    assert numbers(search_in(tmp_path, trainer=judge, trials=4).run()) == [0, 1, 2, 3]
+    assert ran == [0, 1, 2, 2, 3]
+
+
+def test_who_listens_may_stop_a_search_which_goes_on_later(tmp_path: Path) -> None:
+    def told(trial: dict[str, Any]) -> None:
+        if trial["number"] == 2:
+            made.stop()
+
+    made = search_in(tmp_path, on_trial=told, duplicates="run")
+    assert numbers(made.run()) == [0, 1, 2]
+    assert numbers(made.run(5)) == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError, match=r"^trials=0 must be a whole number from 1 up$"):
+        made.run(0)
+
+
+# Any trainer -------------------------------------------------------------------------------------------------
+
+
+def train(settings: dict[str, Any], folder: Path, die_after: int | None = None) -> float:
+    """Train a small model, and die in an epoch of the first trial."""
+
+    class Dying(TrainerCallback):
+        def on_training_run_epoch_end(self, trainer: Trainer, **kwargs: Any) -> None:
+            if trainer.progress.epoch == die_after:
+                raise Killed
+
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings["lr"])
+    callbacks = (search.ReportTrialCallback(), Dying())
+    run_dir = folder / "trials" / f"{search.current_trial():04d}"
+    data = [(torch.tensor([float(place), 1.0]), torch.tensor([float(place)])) for place in range(8)]
+    trainer = Trainer(model, nn.MSELoss(), optimizer, callbacks=callbacks, run_dir=run_dir)
+    trainer.train(data, 4, eval_dataset=data, per_device_batch_size=4, resume="auto", save_every=1)
+    return float(trainer.run_history.get_latest_metric("eval_loss_epoch"))
+
+
+def test_a_training_of_any_trainer_is_a_trial_that_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    def made(name: str, die_after: int | None = None) -> search.Search:
+        folder = tmp_path / name
+        judge = partial(train, folder=folder, die_after=die_after)
+        space = {"lr": search.log_uniform(1e-3, 1e-2)}
+        return search.Search(space, judge, objectives="minimize", trials=2, run_dir=folder, name="search")
+
+    whole = made("whole").run()
+    with pytest.raises(Killed):
+        made("cut", die_after=2).run()
+    again = made("cut").run()
+    assert without_clocks(again) == without_clocks(whole)
+    assert [step for step, _ in again["trials"][0]["curve"]] == [0, 1, 2, 3]
+    assert again["trials"][0]["curve"][-1][1] == again["trials"][0]["values"]["default"]
+
+
+def test_a_pruned_training_ends_in_the_middle(tmp_path: Path) -> None:
+    space = {"lr": search.one_of(1e-2, 1e-5)}
+    pruner = optuna.pruners.ThresholdPruner(upper=10.0, n_warmup_steps=1)
+    judge = partial(train, folder=tmp_path)
+    made = search.Search(space, judge, strategy="grid", objectives="minimize", pruner=pruner, run_dir=tmp_path)
+    curves = {trial["parameters"]["lr"]: trial["curve"] for trial in made.run()["trials"]}
+    assert {rate: len(curve) for rate, curve in curves.items()} == {1e-2: 4, 1e-5: 2}

@@ -286,6 +286,14 @@ def tune(
     trials: Annotated[int, typer.Option("--trials", "-n", metavar="N", help="How many trials there are to be.")] = 20,
     folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where the search is kept.")] = Path("search"),
     seed: Annotated[int, typer.Option("--search-seed", metavar="N", help="Decides what is tried.")] = 0,
+    strategy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="bayes, exhaustive, random, grid, tpe, evolution or nsga2."),
+    ] = "bayes",
+    workers: Annotated[int, typer.Option("--workers", "-w", metavar="N", help="Trials at a time.")] = 1,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where trials run: inline, processes or ray.")
+    ] = None,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Give hopeless trials up early.")] = True,
 ) -> None:
     """Search for the settings with the best score on validation.
@@ -318,6 +326,9 @@ def tune(
             config_dict=settings,
             seed=seed,
             prune=prune,
+            strategy=strategy,
+            workers=workers,
+            launcher=launcher,
         )
         _show_search(made.run(trials, tell=typer.echo), folder)
 

@@ -1,6 +1,5 @@
 """What a search over settings may try: by RecBole's lines, without evaluating any of them."""
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -8,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config_evaluation import JUDGED, MEASURED, decided_by
 from treadle.recsys.config_values import parse_literal
+from treadle.search.domains import Choice, Domain, integer, log_uniform, one_of, uniform
+from treadle.search.subjects import ConfigSearched
 
 KINDS = ("choice", "uniform", "quniform", "loguniform", "log", "int")
 
@@ -30,20 +33,39 @@ class Dimension:
     kind: str
     values: tuple[Any, ...]
 
-    def suggest(self, trial: Any) -> Any:
-        """Have a trial of Optuna choose a value."""
+    @property
+    def domain(self) -> Domain:
+        """What a search tries in the place of the setting."""
         if self.kind == "choice":
-            # Optuna keeps plain values only; lists travel as text.
-            keys = [value if _is_plain(value) else json.dumps(value) for value in self.values]
-            return self.values[keys.index(trial.suggest_categorical(self.name, keys))]
+            return one_of(*self.values)
         low, high, *step = self.values
         if self.kind == "int":
-            return trial.suggest_int(self.name, int(low), int(high))
-        if self.kind == "quniform":
-            return trial.suggest_float(self.name, low, high, step=step[0])
-        if self.kind == "loguniform":
-            low, high = math.exp(low), math.exp(high)
-        return trial.suggest_float(self.name, low, high, log=self.kind in ("log", "loguniform"))
+            return integer(int(low), int(high))
+        if self.kind in ("uniform", "quniform"):
+            return uniform(low, high, *step)
+        return log_uniform(math.exp(low), math.exp(high)) if self.kind == "loguniform" else log_uniform(low, high)
+
+    @property
+    def first(self) -> Any:
+        """The first choice, or the lowest number."""
+        domain = self.domain
+        return domain.values[0] if isinstance(domain, Choice) else domain.low
+
+
+class SettingsSpace(ConfigSearched):
+    """What may be tried, as a search takes it.
+
+    Args:
+        space: The values that each setting may take.
+    """
+
+    def __init__(self, space: Iterable[Dimension]) -> None:
+        self._space = list(space)
+        super().__init__({one.name: one.domain for one in self._space})
+
+    def fixed(self) -> dict[str, Any]:
+        """Return what must stay: bounds may move; what Optuna takes for another kind of value may not."""
+        return {one.name: list(one.values) if one.kind == "choice" else one.kind for one in self._space}
 
 
 def parse_dimension(name: str, kind: str, value: Any) -> Dimension:
@@ -76,7 +98,9 @@ def _choices(name: str, value: Any) -> tuple[Any, ...]:
     choices = parse_literal(value) if isinstance(value, str) else value
     if not isinstance(choices, (list, tuple)) or not choices:
         raise ConfigError(f"{name} choice {value!r}: give a list of values, such as [32, 64]")
-    return tuple(parse_literal(one) if isinstance(one, str) else one for one in choices)
+    # Numbers of numpy's are plain ones: a search writes what it tries as JSON.
+    plain = [one.item() if isinstance(one, np.generic) else one for one in choices]
+    return tuple(parse_literal(one) if isinstance(one, str) else one for one in plain)
 
 
 def read_space(path: str | os.PathLike[str]) -> list[Dimension]:
@@ -153,7 +177,3 @@ def check_comparable(space: Iterable[Dimension], *, split_seed: Any = None) -> N
                 "seed cannot be searched over while it decides the split too: each trial would be judged on other "
                 "rows; set split_seed, such as split_seed=2020"
             )
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,37 +1,48 @@
-"""A search over settings: trials by Optuna, judged on validation alone, gone on with after a kill."""
+"""A search over settings: trials of `treadle.search`, judged on validation alone, gone on with after a kill."""
 
 import copy
 import json
 import logging
 import os
 import shutil
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from treadle.checkpoint.durable import replace_text
 from treadle.data.seeds import fold_seed
-from treadle.errors import ConfigError, TreadleError
+from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.html_table import html_table
-from treadle.optional import importing
 from treadle.recsys.bench.measuring import print_of_rows
 from treadle.recsys.config import Config
 from treadle.recsys.config_defaults import SAMPLE, all_known_names, packaged
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.preparation import create_dataset
 from treadle.recsys.quick_start import build
-from treadle.recsys.search_space import Dimension, check_comparable
+from treadle.recsys.search_space import Dimension, SettingsSpace, check_comparable
 from treadle.recsys.trainers.model_file import storable
 from treadle.run_lock import RunLock
 from treadle.run_status import FINISHED, STOPPED
+from treadle.search import Grid, PrunedError, StopSearchError, report_intermediate_result
+from treadle.search import Search as TrialSearch
+from treadle.search.history import Proposal
+from treadle.search.optional import optuna
+from treadle.search.optuna_strategies import OptunaStrategy
+from treadle.search.strategies import STRATEGIES
 
-JOURNAL = "journal.log"
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+
 BEST = "best.json"
-SETTINGS = "settings"
-"""What the settings that all trials have are called among what the journal knows of the search."""
-ROWS = "rows"
-"""The same of the fingerprint of the rows that all trials are judged on."""
+JOURNAL_BEFORE, JOURNAL = "journal.log", "search.journal"
+"""Where trials were kept by earlier versions, and where they are kept."""
+TRIALS, MODEL = "trials", "model.json"
+SCORE = "valid_score"
 FREE = (
     "data_path",
     "checkpoint_dir",
@@ -54,7 +65,7 @@ FREE = (
 logger = logging.getLogger(__name__)
 
 
-class OtherRowsError(ConfigError):
+class OtherRowsError(ConfigError, StopSearchError):
     """The trials of a search would be judged on different rows."""
 
 
@@ -103,12 +114,138 @@ class SearchResult:
         return html_table(["trial", "state", "score", *names], rows)
 
 
+class Bayes(OptunaStrategy):
+    """Optuna's tree-structured Parzen estimators, with a seed for each number of a trial.
+
+    Args:
+        seed: The seed of the search.
+        startup: How many trials are drawn at random before others learn from them.
+        parallel: Whether trials that are still running count as bad, so that several workers spread out.
+    """
+
+    name = "bayes"
+
+    def __init__(self, seed: int, startup: int = 10, *, parallel: bool = False) -> None:
+        super().__init__()
+        self._seed, self._draws, self._parallel = seed, startup, parallel
+
+    def propose(self, proposal: Proposal) -> dict[str, Any]:
+        """Return what the sampler of this trial suggests."""
+        self._number = proposal.trial.number
+        return super().propose(proposal)
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return the sampler of the trial that is being proposed."""
+        made: BaseSampler = optuna().samplers.TPESampler(
+            seed=fold_seed(self._seed, self._number), n_startup_trials=self._draws, constant_liar=self._parallel
+        )
+        return made
+
+
+class Judge:
+    """Judges settings: trains a model by them, and returns what it scores on validation.
+
+    Args:
+        folder: The folder of the search.
+        name: The name of the search in it.
+        model: A model class, or its name.
+        dataset: The name of the data set.
+        files: YAML files with settings.
+        given: Settings by name.
+        tables: Tables in the place of files.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        model: Any,
+        dataset: str | None,
+        files: Sequence[str | os.PathLike[str]] | None,
+        given: Mapping[str, Any],
+        tables: Mapping[str, Any] | None,
+    ) -> None:
+        self._folder, self._model, self._name = Path(folder), model, dataset
+        self._files, self._given, self._tables = files, given, tables
+        self._data: tuple[dict[str, Any], Dataset] | None = None
+
+    def config(self, settings: Mapping[str, Any]) -> Config:
+        """Return all settings, with `settings` over them."""
+        return Config(self._model, self._name, self._files, {**self._given, **settings})
+
+    def dataset(self, config: Config) -> Dataset:
+        """Return the data of an earlier trial, if this one's settings make it the same."""
+        names = [*(packaged(SAMPLE) or {}), "encoding", "data_path"]
+        settings = {name: config[name] for name in names}
+        if self._data is None or self._data[0] != settings:
+            self._data = (settings, create_dataset(config, **(self._tables or {})))
+        found = copy.copy(self._data[1])
+        found.config = config
+        return found
+
+    def __call__(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """Train by `params`, and return the score and the metrics of the best evaluation.
+
+        Raises:
+            StopSearchError: The program is at fault, and not the settings.
+        """
+        try:
+            return self._trained(params)
+        except (TreadleError, ArithmeticError, PrunedError):
+            # Settings that do not go together, or a loss that became nan, say something of the settings.
+            raise
+        except Exception as error:
+            raise StopSearchError("".join(traceback.format_exception(error))) from error
+
+    def _trained(self, params: Mapping[str, Any]) -> dict[str, float]:
+        folder = folder_of(self._folder, params)
+        config = self.config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
+        trainer, _, train_data, valid_data, _ = build(config, self.dataset(config))
+        if valid_data is None:
+            raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
+        self._check_rows(valid_data.dataset, config)
+
+        reported = 0
+
+        def report(*evaluation: Any) -> None:
+            """Report every score that was not reported: after a kill, those from before it too."""
+            nonlocal reported
+            scores = trainer.valid_scores()
+            for place in range(reported, len(scores)):
+                reported = place + 1
+                report_intermediate_result(scores[place], step=reported * trainer.eval_step - 1)
+
+        score, result = trainer.fit(train_data, valid_data, verbose=False, callback_fn=report)
+        report()
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(folder / MODEL, json.dumps(trainer.saved_model_file))
+        return {SCORE: score, **result}
+
+    def _check_rows(self, valid: Dataset, config: Config) -> None:
+        """Refuse to judge a trial on other rows than those before it: the data, or how it is read, may be another."""
+        label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["valid"] == "labeled" else None
+        rows = json.dumps(print_of_rows(valid, label))
+        path = self._folder / f"{name_of(config)}.rows.json"
+        if not path.exists():
+            replace_text(path, rows)
+        elif path.read_text(encoding="utf-8") != rows:
+            raise OtherRowsError(
+                f"{self._folder}: the trials before were judged on other rows of {self._name} than this one, "
+                "and their scores do not compare; use another folder, or search over nothing that changes the data"
+            )
+
+
+def judge(params: Mapping[str, Any], **search: Any) -> dict[str, float]:
+    """Judge settings in a process that knows nothing of the search but `search`, the arguments of a `Judge`."""
+    return Judge(**search)(params)
+
+
 class Search:
     """Looks for the settings with the best score on validation.
 
-    The n-th trial depends on the seed, on n and on the trials before it alone: a search that is killed and started
-    again ends as one that was not. A trial that a kill cut short is gone on with, in the middle of its epoch. Trials
-    that are worse than the others at the same epoch are given up.
+    It is a search of `treadle.search`, with its strategies, launchers and stores. The n-th trial depends on the seed,
+    on n and on the trials before it alone: a search that is killed and started again ends as one that was not. A trial
+    that a kill cut short is gone on with, in the middle of its epoch. Trials that are worse than the others at the same
+    epoch are given up. What was tried before is not trained again, and does not count.
 
     Args:
         space: What may be tried.
@@ -120,7 +257,11 @@ class Search:
         tables: Tables in the place of files, as `create_dataset` takes them.
         seed: Decides which values are tried.
         prune: Whether trials are given up early.
-        startup_trials: How many trials are drawn at random before others learn from them.
+        startup_trials: How many trials are drawn at random before "bayes" learns from them.
+        strategy: "bayes"; "exhaustive", all combinations in their order; or what `treadle.search.Search` takes.
+        workers: How many trials run at a time.
+        launcher: Where they run, as for `treadle.search.Search`; by default in this process, and several in a pool.
+        store: Where trials are kept, as for `treadle.search.Search`; by default a journal in the folder.
 
     Raises:
         MissingDependencyError: Optuna is not installed.
@@ -140,28 +281,54 @@ class Search:
         seed: int = 0,
         prune: bool = True,
         startup_trials: int = 10,
+        strategy: Any = "bayes",
+        workers: int = 1,
+        launcher: str | None = None,
+        store: "str | os.PathLike[str] | BaseStorage | None" = None,
     ) -> None:
-        self._optuna = _optuna()
+        library = optuna()
         self.space, self.folder = list(space), Path(folder)
-        self._model, self._dataset_name = model, dataset
-        self._files, self._given = config_file_list, dict(config_dict or {})
-        self._tables, self._seed, self._prune, self._startup = tables, seed, prune, startup_trials
-        self._data: tuple[dict[str, Any], Dataset] | None = None
         clash = [one.name for one in self.space if one.name in ("model", "dataset", "checkpoint_dir", "run_dir")]
         if clash:
             raise ConfigError(f"{clash[0]} cannot be searched over; give it to the search itself")
-        config = self._config({})
+        made = {
+            "folder": str(self.folder),
+            "model": model,
+            "dataset": dataset,
+            "files": config_file_list,
+            "given": dict(config_dict or {}),
+            "tables": tables,
+        }
+        self._judge = Judge(**made)
+        config = self._judge.config({})
         check_comparable(self.space, split_seed=config["split_seed"])
         if not config["eval_step"] or int(config["eval_step"]) < 1:
             raise ConfigError(f"eval_step={config['eval_step']}: a search judges by validation, which needs at least 1")
         self._bigger = bool(config["valid_metric_bigger"])
-        self._name = f"{config.model}-{config.dataset}-{config['valid_metric']}"
+        self._name = name_of(config)
+        self._tell: Callable[[str], None] = logger.info
+        launcher = launcher or ("inline" if workers == 1 else "processes")
+        self._search = TrialSearch(
+            SettingsSpace(self.space),
+            self._judge if launcher == "inline" else partial(judge, **made),
+            strategy=_strategy(strategy, seed, startup_trials, workers),
+            seed=seed,
+            objectives={SCORE: "maximize" if self._bigger else "minimize"},
+            pruner=library.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3) if prune else None,
+            run_dir=self.folder,
+            store=store,
+            name=self._name,
+            workers=workers,
+            launcher=launcher,
+            max_failures=None,
+            on_trial=self._on_end,
+        )
 
     def run(self, trials: int, *, tell: Callable[[str], None] = logger.info) -> SearchResult:
         """Make trials until there are `trials` of them, those of earlier starts included; return what was found.
 
         Args:
-            trials: How many.
+            trials: How many; there are fewer where all combinations were tried.
             tell: Called with a line about each trial.
 
         Raises:
@@ -173,25 +340,24 @@ class Search:
             raise ConfigError(f"trials={trials}: make at least one")
         self._check_names()
         holder = RunLock(self.folder)
-        done = False
+        self._tell, done = tell, False
         try:
-            result = self._run(trials, tell)
+            self._check_settings()
+            result = self._run(trials)
             done = True
             return result
+        except StopSearchError as stopped:
+            # What a trial raised in this process is raised as it was.
+            raise stopped.__cause__ or stopped from None
         finally:
+            self._search.close()
             holder.end(FINISHED if done else STOPPED)
 
-    def _run(self, trials: int, tell: Callable[[str], None]) -> SearchResult:
-        study = self._study()
-        self._check_settings(study)
-        self._take_up(study, tell)
-        while (number := self._finished(study)) < trials:
-            study.sampler = self._optuna.samplers.TPESampler(
-                seed=fold_seed(self._seed, number), n_startup_trials=self._startup
-            )
-            self._make_trial(study, number, tell)
-            self._keep_only_the_best(study)
-        return self._result(study)
+    def _run(self, trials: int) -> SearchResult:
+        for trial in self._search.results()["trials"]:
+            if trial["state"] == "running":
+                self._tell(f"trial {trial['number']} was cut short and is gone on with")
+        return self._result(self._search.run(trials))
 
     def _check_names(self) -> None:
         """Complain once of a misspelt setting, which would fail every trial.
@@ -200,40 +366,32 @@ class Search:
         of Treadle's has.
         """
         searched = dict.fromkeys((one.name for one in self.space), "the search space")
-        if all_known_names().issuperset([*self._config({}).external_config_dict, *searched]):
+        if all_known_names().issuperset([*self._judge.config({}).external_config_dict, *searched]):
             return
         try:
-            config = self._config({one.name: one.suggest(_First()) for one in self.space})
-            build(config, self._dataset(config))
+            config = self._judge.config({one.name: one.first for one in self.space})
+            build(config, self._judge.dataset(config))
         except TreadleError:
             # These values do not go together; others may, and each trial says what is wrong with its own.
             return
         config.check_unread_keys(searched)
 
-    def _study(self) -> Any:
-        optuna = self._optuna
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        backend = optuna.storages.journal.JournalFileBackend(str(self.folder / JOURNAL))
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
-        return optuna.create_study(
-            storage=optuna.storages.JournalStorage(backend),
-            study_name=self._name,
-            direction="maximize" if self._bigger else "minimize",
-            load_if_exists=True,
-            pruner=pruner if self._prune else optuna.pruners.NopPruner(),
-        )
-
-    def _check_settings(self, study: Any) -> None:
+    def _check_settings(self) -> None:
         """Refuse to go on with a search whose trials were made with other settings: their scores do not compare."""
-        # Bounds may move; what Optuna takes for another kind of value may not.
-        searched = {one.name: list(one.values) if one.kind == "choice" else one.kind for one in self.space}
-        settings = storable(self._config({}).plain())
+        if (self.folder / JOURNAL_BEFORE).exists() and not (self.folder / JOURNAL).exists():
+            raise ConfigError(
+                f"{self.folder} holds a search of an earlier version of Treadle, which kept its trials in "
+                f"{JOURNAL_BEFORE}; use another folder"
+            )
+        searched = SettingsSpace(self.space).fixed()
+        settings = storable(self._judge.config({}).plain())
         now = {name: value for name, value in settings.items() if name not in (*FREE, *searched)}
         now = json.loads(json.dumps({"searched": searched, **now}, default=str))
-        known = study.user_attrs.get(SETTINGS)
-        if known is None:
-            study.set_user_attr(SETTINGS, now)
+        path = self.folder / f"{self._name}.settings.json"
+        if not path.exists():
+            replace_text(path, json.dumps(now, indent=1))
             return
+        known = json.loads(path.read_text(encoding="utf-8"))
         for name in now:
             # What only one of two versions knows is no difference.
             if name in known and known[name] != now[name]:
@@ -242,165 +400,82 @@ class Search:
                     "scores of its trials could not be compared; use another folder"
                 )
 
-    def _take_up(self, study: Any, tell: Callable[[str], None]) -> None:
-        """Put what a kill cut short in front again: nobody else can be at it, for the folder is ours."""
-        states = self._optuna.trial.TrialState
-        for cut in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-            study.tell(cut.number, state=states.FAIL)
-            if cut.params:
-                study.enqueue_trial(cut.params, user_attrs={"again": cut.number})
-                tell(f"trial {_number(cut)} was cut short and is gone on with")
-
-    def _finished(self, study: Any) -> int:
-        """Return how many trials came to an end, by whatever: one that was cut short counts when it is made again."""
-        states = self._optuna.trial.TrialState
-        ended = study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL))
-        return sum(1 for trial in ended if trial.state != states.FAIL or "error" in trial.user_attrs)
-
-    # One trial ----------------------------------------------------------------------------------------------
-
-    def _make_trial(self, study: Any, number: int, tell: Callable[[str], None]) -> None:
-        trial = study.ask()
-        trial.set_user_attr("number", number)
-        params = {one.name: one.suggest(trial) for one in self.space}
-        states = self._optuna.trial.TrialState
-        try:
-            score = self._train(trial, params)
-        except OtherRowsError:
-            raise  # with the rows that there were, the trial can still be made
-        except self._optuna.TrialPruned:
-            tell(f"trial {number} pruned: {_shown(params)}")
-            study.tell(trial, state=states.PRUNED)
-        except (TreadleError, ArithmeticError) as error:
-            # Settings that do not go together, or a loss that became nan, say something of the settings.
-            trial.set_user_attr("error", f"{type(error).__name__}: {error}")
-            tell(f"trial {number} failed: {_shown(params)}: {error}")
-            study.tell(trial, state=states.FAIL)
-        else:
-            tell(f"trial {number} scored {score:.4f}: {_shown(params)}")
-            study.tell(trial, score)
-
-    def _train(self, trial: Any, params: Mapping[str, Any]) -> float:
-        folder = self.folder / "trials" / _key(params)
-        config = self._config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
-        trainer, _, train_data, valid_data, _ = build(config, self._dataset(config))
-        if valid_data is None:
-            raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
-        self._check_rows(trial, valid_data.dataset, config)
-
-        reported = 0
-
-        def report(*evaluation: Any) -> None:
-            """Report every score that was not reported: after a kill, those from before it too."""
-            nonlocal reported
-            scores = trainer.valid_scores()
-            for place in range(reported, len(scores)):
-                trial.report(scores[place], (place + 1) * trainer.eval_step - 1)
-                reported = place + 1
-                if trial.should_prune():
-                    raise self._optuna.TrialPruned
-
-        score, result = trainer.fit(train_data, valid_data, verbose=False, callback_fn=report)
-        report()
-        trial.set_user_attr("result", dict(result))
-        trial.set_user_attr("model_file", trainer.saved_model_file)
-        return float(score)
-
-    def _check_rows(self, trial: Any, valid: Dataset, config: Config) -> None:
-        """Refuse to judge a trial on other rows than those before it: the data, or how it is read, may be another."""
-        label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["valid"] == "labeled" else None
-        rows = print_of_rows(valid, label)
-        known = trial.study.user_attrs.get(ROWS)
-        if known is None:
-            trial.study.set_user_attr(ROWS, rows)
-        elif known != rows:
-            raise OtherRowsError(
-                f"{self.folder}: the trials before were judged on other rows of {self._dataset_name} than this one, "
-                "and their scores do not compare; use another folder, or search over nothing that changes the data"
-            )
-
-    def _config(self, settings: Mapping[str, Any]) -> Config:
-        return Config(self._model, self._dataset_name, self._files, {**self._given, **settings})
-
-    def _dataset(self, config: Config) -> Dataset | None:
-        """Return the data of an earlier trial, if this one's settings make it the same."""
-        names = [*(packaged(SAMPLE) or {}), "encoding", "data_path"]
-        settings = {name: config[name] for name in names}
-        if self._data is None or self._data[0] != settings:
-            self._data = (settings, create_dataset(config, **(self._tables or {})))
-        found = copy.copy(self._data[1])
-        found.config = config
-        return found
-
     # What was found -----------------------------------------------------------------------------------------
 
-    def _keep_only_the_best(self, study: Any) -> None:
+    def _on_end(self, trial: dict[str, Any]) -> None:
+        """Tell what became of a trial, and keep of all trials only the best."""
+        if "replayed_from" in trial:
+            return
+        shown = _shown(trial["parameters"])
+        if trial["state"] == "complete":
+            self._tell(f"trial {trial['number']} scored {trial['values'][SCORE]:.4f}: {shown}")
+        elif trial["state"] == "pruned":
+            self._tell(f"trial {trial['number']} pruned: {shown}")
+        else:
+            self._tell(f"trial {trial['number']} failed: {shown}: {trial['error']['message']}")
+        self._keep_only_the_best()
+
+    def _keep_only_the_best(self) -> None:
         """Remove checkpoints of trials that are over, and the models of all but the best; write down which it is."""
-        states = self._optuna.trial.TrialState
-        over = study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED))
-        complete = [trial for trial in over if trial.state == states.COMPLETE]
-        best = study.best_trial.number if complete else None
-        kept = {_key(self._params(trial)) for trial in over if trial.number == best}
-        for trial in over:
-            folder = self.folder / "trials" / _key(self._params(trial))
-            if folder.name not in kept:
+        results = self._search.results()
+        best = results["best"]
+        kept = None if best is None else folder_of(self.folder, best["parameters"])
+        for trial in results["trials"]:
+            folder = folder_of(self.folder, trial["parameters"])
+            if trial["state"] in ("complete", "pruned") and folder != kept:
                 shutil.rmtree(folder, ignore_errors=True)
         if best is not None:
-            found = self._trial(study.best_trial)
-            text = json.dumps({"score": found.score, "params": found.params, "result": found.result}, indent=1)
-            (self.folder / BEST).write_text(text, encoding="utf-8")
+            found = self._trial(best)
+            about = {"score": found.score, "params": found.params, "result": found.result}
+            replace_text(self.folder / BEST, json.dumps(about, indent=1))
 
-    def _params(self, trial: Any) -> dict[str, Any]:
-        """Return the settings of a trial, lists included."""
-        return {one.name: one.suggest(_Replay(trial.params)) for one in self.space if one.name in trial.params}
-
-    def _trial(self, trial: Any) -> Trial:
-        file = trial.user_attrs.get("model_file")
+    def _trial(self, trial: Mapping[str, Any]) -> Trial:
+        path = folder_of(self.folder, trial["parameters"]) / MODEL
+        file = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        last = trial["curve"][-1][1] if trial["curve"] and trial["state"] == "pruned" else None
+        metrics = trial["metrics"] or {}
         return Trial(
-            number=_number(trial),
-            params=self._params(trial),
-            score=trial.value,
-            state={"COMPLETE": "complete", "PRUNED": "pruned"}.get(trial.state.name, "failed"),
-            result=dict(trial.user_attrs.get("result", {})),
+            number=trial["number"],
+            params=trial["parameters"],
+            score=last if trial["values"] is None else trial["values"][SCORE],
+            state=trial["state"],
+            result={name: value for name, value in metrics.items() if name != SCORE},
             model_file=file if file is not None and Path(file).exists() else None,
         )
 
-    def _result(self, study: Any) -> SearchResult:
-        states = self._optuna.trial.TrialState
-        ended = study.get_trials(deepcopy=False, states=(states.COMPLETE, states.PRUNED, states.FAIL))
-        counted = [one for one in ended if one.state != states.FAIL or "error" in one.user_attrs]
-        if not any(one.state == states.COMPLETE for one in counted):
-            reasons = sorted({str(one.user_attrs.get("error", "pruned")) for one in counted})
-            raise TreadleError(f"none of {len(counted)} trials came to its end: {'; '.join(reasons[:3])}")
-        return SearchResult([self._trial(one) for one in counted], self._trial(study.best_trial), self._bigger)
+    def _result(self, found: Mapping[str, Any]) -> SearchResult:
+        made = [trial for trial in found["trials"] if "replayed_from" not in trial]
+        if found["best"] is None:
+            errors = [trial["error"] for trial in made if "error" in trial]
+            reasons = sorted({*(f"{error['kind']}: {error['message']}" for error in errors)}) or ["pruned"]
+            raise TreadleError(f"none of {len(made)} trials came to its end: {'; '.join(reasons[:3])}")
+        return SearchResult([self._trial(one) for one in made], self._trial(found["best"]), self._bigger)
 
 
-class _Replay:
-    """Stands for a trial whose values are known."""
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._params = params
-
-    def _known(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return self._params[name]
-
-    suggest_categorical = suggest_int = suggest_float = _known
+def name_of(config: Config) -> str:
+    """Return what a search is called: several may be in one folder, of different models."""
+    return f"{config.model}-{config.dataset}-{config['valid_metric']}".replace(os.sep, "-")
 
 
-class _First:
-    """Stands for a trial that takes the first choice, or the lowest number, of everything."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return choices[0]
-
-    def suggest_int(self, name: str, low: Any, high: Any, **options: Any) -> Any:
-        return low
-
-    suggest_float = suggest_int
+def folder_of(search: Path, params: Mapping[str, Any]) -> Path:
+    """Return the folder of a trial; a trial that was cut short finds its own again."""
+    return search / TRIALS / _key(params)
 
 
-def _number(trial: Any) -> int:
-    return int(trial.user_attrs.get("number", trial.number))
+def _strategy(given: Any, seed: int, startup: int, workers: int) -> Any:
+    """Return a strategy by RecBole's names, or one that `treadle.search` knows.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if given == "bayes":
+        return Bayes(seed, startup, parallel=workers > 1)
+    if given == "exhaustive":
+        return Grid(shuffle=False)
+    names = ["bayes", "exhaustive", *STRATEGIES]
+    if isinstance(given, str) and given not in names:
+        raise ConfigError(f"strategy={given!r} is unknown{did_you_mean(given, names) or f'; there are {names}'}")
+    return given
 
 
 def _key(params: Mapping[str, Any]) -> str:
@@ -413,10 +488,3 @@ def _shown(params: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
     )
-
-
-def _optuna() -> Any:
-    with importing("optuna", extra="search", user="a search over settings"):
-        import optuna
-        import optuna.storages.journal
-    return optuna

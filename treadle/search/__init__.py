@@ -7,12 +7,13 @@ this is imported.
 
 from treadle.search.base_trainer import BaseTrainer, register_trainer
 from treadle.search.domains import integer, log_uniform, one_of, uniform
-from treadle.search.errors import SearchError
+from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.evolution import Evolution
 from treadle.search.grid import Grid
 from treadle.search.optuna_strategies import Nsga2, Sampled, Tpe
 from treadle.search.plots import parallel_coordinates, pareto_plot, trial_scatter
 from treadle.search.records import recorded
+from treadle.search.report_trial import ReportTrialCallback
 from treadle.search.reports import (
     PrunedError,
     ReportError,
@@ -32,9 +33,11 @@ __all__ = [
     "PrunedError",
     "Random",
     "ReportError",
+    "ReportTrialCallback",
     "Sampled",
     "Search",
     "SearchError",
+    "StopSearchError",
     "Strategy",
     "Tpe",
     "current_trial",

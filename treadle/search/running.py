@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from treadle.search.errors import SearchError
+from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.extension import TrialWeights
 from treadle.search.history import (
     ERROR,
@@ -21,7 +21,7 @@ from treadle.search.history import (
     SECONDS,
     Outcome,
 )
-from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, Ending, Launcher
+from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
 from treadle.search.proposing import Candidate, Proposing
 from treadle.search.reports import objective_values
 from treadle.search.retrying import Retrying, first_number
@@ -89,7 +89,7 @@ class Running:
         """Run trials until there are enough."""
         self._await_others()
         while True:
-            while launcher.has_room and not (deadline is not None and time.monotonic() >= deadline):
+            while launcher.has_room and not self.search.is_stopping and not _is_past(deadline):
                 trial = self._next(trials)
                 if trial is None:
                     break
@@ -224,8 +224,11 @@ class Running:
 
         Raises:
             SearchError: Too many have failed in a row, or the objective is one that no trial has reported.
+            StopSearchError: The trial ended the search; it stays as it is, to be run again.
         """
         trial = session.trial
+        if ending.state == STOPPED:
+            raise StopSearchError(dict(ending.error or {}).get("message", ""))
         self.store.note(trial, SECONDS, round(time.monotonic() - session.began, 3))
         if any(step > session.last_step for step in trial.intermediate_values):
             self.store.note(trial, LAST, session.last_step)  # an attempt before a kill came further than this one
@@ -271,6 +274,10 @@ class Running:
                 f"{error.get('message')}\n{error.get('traceback', '').rstrip()}\nMend it and start the search again: "
                 "it goes on (max_failures=None lets it go on in any case)"
             )
+
+
+def _is_past(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
 
 
 def _counts(trial: "FrozenTrial") -> bool:

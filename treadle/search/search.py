@@ -150,6 +150,7 @@ class Search:
         self._timeout = timeout
         self._on_trial = on_trial
         self._store: Store | None = None
+        self.is_stopping = False
         # Where the trials are kept elsewhere, nothing is left in a folder that nobody asked for.
         is_here = store is None or (store != MEMORY and self.run_dir.is_dir())
         self._panels = Panels(self.run_dir, self.searched.picture) if is_here else None
@@ -157,12 +158,18 @@ class Search:
 
     # What a user asks -------------------------------------------------------------------------------------
 
-    def run(self) -> SearchResults:
+    def run(self, trials: int | None = None) -> SearchResults:
         """Run trials until there are enough, or nothing new is proposed, and return `results()`.
 
+        Args:
+            trials: How many; by default as many as the search was made for.
+
         Raises:
-            SearchError: The store holds something else, or trials keep failing.
+            SearchError: The store holds something else, trials keep failing, or one of them ends the search.
         """
+        if trials is not None:
+            self.trials = _positive("trials", trials)
+        self.is_stopping = False
         name, workers, trial_timeout, options = self._launching
         store = self._opened()
         running = Running(self, store)
@@ -200,6 +207,10 @@ class Search:
                 "best": trials[front[0]] if front else None,
             }
         )
+
+    def stop(self) -> None:
+        """Begin no more trials: `run` returns once those that are running have ended. `on_trial` may call it."""
+        self.is_stopping = True
 
     def close(self) -> None:
         """Close the store; it opens again when it is needed."""
@@ -264,7 +275,7 @@ class Search:
 
     def _about(self) -> dict[str, Any]:
         about = {
-            "space": self.searched.described(),
+            "space": self.searched.fixed(),
             "objectives": [[one.name, one.direction] for one in self.objectives],
             "seed": self.seed,
             "strategy": self.rules.strategy.name,

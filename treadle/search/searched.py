@@ -119,6 +119,10 @@ class Searched(ABC):
         """Return what there is to decide as plain data."""
         return {label: dimension.described() for label, dimension in self.dimensions.items()}
 
+    def fixed(self) -> dict[str, Any]:
+        """Return what must stay as it is for a search to go on, as plain data."""
+        return self.described()
+
 
 def identity(taken: Mapping[str, Any]) -> str:
     """Return a text that is the same for the same values of the same decisions.

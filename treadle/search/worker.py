@@ -7,7 +7,8 @@ import threading
 import time
 
 from treadle.errors import TreadleError
-from treadle.search.launchers.base import FAILED, Ending, error_of, perform
+from treadle.search.errors import StopSearchError
+from treadle.search.launchers.base import FAILED, STOPPED, Ending, error_of, perform
 from treadle.search.launchers.remote_reporter import RemoteReporter
 from treadle.search.launchers.wire import ADDRESS, Line, WireError, connect
 from treadle.search.tasks import Task
@@ -41,7 +42,10 @@ def _done(data: dict[str, object], line: Line) -> Ending:
         return Ending(FAILED, error_of(error))
     is_first = os.environ.get("RANK", "0") == "0"
     # All processes of a trial have the same weights, and one writes them.
-    return perform(task, RemoteReporter(line, is_first=is_first), leaves=is_first)
+    try:
+        return perform(task, RemoteReporter(line, is_first=is_first), leaves=is_first)
+    except StopSearchError as error:
+        return Ending(STOPPED, error_of(error))
 
 
 def _die_with(search: int) -> None:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.recsys.data.small import write_table
@@ -126,3 +127,39 @@ def test_real_trainings_are_tried(tmp_path: Path) -> None:
     assert tuning.best_params in ({"learning_rate": 0.001}, {"learning_rate": 0.05})
     assert tuning.best_score == max(tuning.score_list) > 0
     assert set(tuning.best_test_result) == {"recall@5", "ndcg@5", "mrr@5"}
+
+
+@pytest.mark.parametrize(
+    ("algo", "first", "last"),
+    [
+        ("random", (1, 0.514342231, 0.6649555013, 0.5, 1), (2, 0.601591896, 0.3001765218, 0.5, 4)),
+        ("bayes", (1, 0.271835714, 0.136798831, 0.25, 2), (2, 0.207468014, 0.373668586, 1.0, 4)),
+    ],
+)
+def test_a_seed_gives_the_trials_that_it_always_gave(algo: str, first: Any, last: Any) -> None:
+    made: Trials = []
+    params = {
+        "choice": {"a": [1, 2, 3]},
+        "uniform": {"b": [0.0, 1.0]},
+        "loguniform": {"c": [-3, 0]},
+        "quniform": {"d": [0, 1, 0.25]},
+        "int": {"e": [1, 5]},
+    }
+    HyperTuning(counting(made), params_dict=params, algo=algo, max_evals=25, early_stop=50).run()
+    tried = [tuple(one[name] for name in "abcde") for one in made]
+    assert len(tried) == 25
+    assert (tried[0], tried[-1]) == (pytest.approx(first, rel=1e-7), pytest.approx(last, rel=1e-7))
+
+
+def test_what_the_objective_raises_is_raised() -> None:
+    def broken(config_dict: Any, config_file_list: Any) -> dict[str, Any]:
+        raise KeyError("best_valid_score")
+
+    with pytest.raises(KeyError, match="best_valid_score"):
+        HyperTuning(broken, space={"a": [1, 2]}).run()
+
+
+def test_choices_may_be_numbers_of_numpy() -> None:
+    made: Trials = []
+    HyperTuning(counting(made), space={"a": list(np.arange(1, 4))}).run()
+    assert [one["a"] for one in made] == [1, 2, 3]

@@ -13,6 +13,8 @@ from treadle.recsys.quick_start import build
 from treadle.recsys.search_space import parse_space, read_space, space_of
 from treadle.recsys.searching import Search
 from treadle.recsys.trainers import Trainer
+from treadle.run_reading import is_search
+from treadle.search import SearchError
 
 SPACE = {"learning_rate": ("log", 1e-3, 1e-1), "embedding_size": [4, 8]}
 
@@ -26,7 +28,11 @@ SEQUENTIAL = {
 
 
 def make(folder: Path, space: Any = None, **given: Any) -> Search:
-    own = {key: given.pop(key) for key in ("prune", "startup_trials", "seed") if key in given}
+    own = {
+        key: given.pop(key)
+        for key in ("prune", "startup_trials", "seed", "strategy", "workers", "launcher")
+        if key in given
+    }
     return Search(
         space_of(SPACE if space is None else space),
         folder / "search",
@@ -109,6 +115,99 @@ def test_a_finished_search_goes_on_with_more_trials(tmp_path: Path) -> None:
     longer = make(tmp_path).run(4)
     whole = make(tmp_path / "other").run(4)
     assert summary(longer) == summary(whole)
+
+
+def test_a_seed_gives_the_trials_that_it_always_gave(tmp_path: Path) -> None:
+    space = {
+        "learning_rate": ("log", 1e-3, 1e-1),
+        "embedding_size": ("int", 4, 8),
+        "weight_decay": ("loguniform", -6, -2),
+        "train_batch_size": ("choice", [32, 64]),
+    }
+    found = make(tmp_path, space, seed=7, epochs=5, stopping_step=100, startup_trials=3).run(7)
+    assert [list(trial.params.values()) for trial in found.trials] == [
+        pytest.approx([0.0059190566, 8, 0.069924137, 32]),
+        pytest.approx([0.0017001457, 8, 0.018449594, 32]),
+        pytest.approx([0.0038012354, 5, 0.104195055, 64]),
+        pytest.approx([0.0031933847, 7, 0.0047484520, 32]),
+        pytest.approx([0.072548128, 5, 0.015035295, 32]),
+        pytest.approx([0.059619041, 4, 0.0098277144, 32]),
+        pytest.approx([0.061081500, 4, 0.069969233, 32]),
+    ]
+    assert [trial.state for trial in found.trials] == ["complete"] * 6 + ["pruned"]
+    scores = [0.255874799, 0.258763276, 0.232646577, 0.10201913, 0.446682669, 0.286309106, 0.14368580]
+    assert [trial.score for trial in found.trials] == pytest.approx(scores, rel=1e-3)
+
+
+def test_settings_that_were_tried_are_not_trained_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = make(tmp_path, {"embedding_size": [4, 8]}, epochs=1).run(6, tell=told.append)
+    assert sorted(trial.params["embedding_size"] for trial in found.trials) == [4, 8]
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "random", "grid", "tpe", "evolution", "nsga2"])
+def test_every_strategy_of_a_search_tries_settings(tmp_path: Path, strategy: str) -> None:
+    space = {"embedding_size": [4, 8], "train_batch_size": [32, 64]}
+    found = make(tmp_path, space, epochs=1, strategy=strategy).run(3)
+    tried = [(trial.params["embedding_size"], trial.params["train_batch_size"]) for trial in found.trials]
+    assert len(set(tried)) == 3
+    assert {trial.state for trial in found.trials} == {"complete"}
+    if strategy == "exhaustive":
+        assert tried == [(4, 32), (4, 64), (8, 32)]
+
+
+@pytest.mark.slow
+def test_trials_run_in_several_processes(tmp_path: Path) -> None:
+    space = {"embedding_size": [4, 8], "train_batch_size": [32, 64]}
+    found = make(tmp_path, space, strategy="exhaustive", workers=2, prune=False).run(4)
+    alone = make(tmp_path / "alone", space, strategy="exhaustive", prune=False).run(4)
+    assert sorted(summary(found)) == sorted(summary(alone))
+    assert found.best.params == alone.best.params
+    assert found.best.model_file is not None
+
+
+def test_what_no_other_process_could_make_again_is_refused_before_any_trial(tmp_path: Path) -> None:
+    class Own(BPR):
+        pass
+
+    with pytest.raises(ConfigError, match=r"the trainer, 'model' cannot be found again by another process"):
+        make(tmp_path, model=Own, workers=2)
+
+
+def test_a_mistake_in_a_model_ends_the_search_and_its_trial_is_made_once_it_is_mended(tmp_path: Path) -> None:
+    class Mistaken(BPR):
+        broken = True
+
+        def __init__(self, config: Any, dataset: Any) -> None:
+            if self.broken:
+                raise KeyError("nothing of this name")
+            super().__init__(config, dataset)
+
+    with pytest.raises(KeyError, match="nothing of this name"):
+        make(tmp_path, model=Mistaken, epochs=1).run(2)
+    Mistaken.broken = False
+    found = make(tmp_path, model=Mistaken, epochs=1).run(2)
+    assert [(trial.number, trial.state) for trial in found.trials] == [(0, "complete"), (1, "complete")]
+
+
+def test_a_search_is_found_by_who_looks_for_searches(tmp_path: Path) -> None:
+    make(tmp_path, epochs=1).run(2)
+    assert is_search(tmp_path / "search")
+    assert {path.name for path in (tmp_path / "search" / "panels").iterdir()} == {
+        "best_trials.json", "parallel_coordinates.svg", "trials.svg"
+    }  # fmt: skip
+
+
+def test_what_a_folder_was_begun_with_is_gone_on_with(tmp_path: Path) -> None:
+    make(tmp_path, epochs=1).run(1)
+    with pytest.raises(SearchError, match=r"holds a search 'BPR-toy-NDCG@5' with another seed \(0, now 3\)"):
+        make(tmp_path, epochs=1, seed=3).run(2)
+    older = tmp_path / "older" / "search"
+    older.mkdir(parents=True)
+    (older / "journal.log").touch()
+    with pytest.raises(ConfigError, match=r"holds a search of an earlier version of Treadle.* in journal.log; use"):
+        make(tmp_path / "older").run(1)
 
 
 def test_trials_that_are_worse_than_others_are_given_up(tmp_path: Path, monkeypatch: Any) -> None:
@@ -299,6 +398,8 @@ def test_what_a_search_cannot_do_is_refused_at_once(tmp_path: Path) -> None:
         make(tmp_path, {"checkpoint_dir": ["a"]})
     with pytest.raises(ConfigError, match="eval_step=0: a search judges by validation"):
         make(tmp_path, eval_step=0)
+    with pytest.raises(ConfigError, match=r"strategy='bays' is unknown; did you mean 'bayes'\?"):
+        make(tmp_path, strategy="bays")
     with pytest.raises(ConfigError, match="trials=0: make at least one"):
         make(tmp_path).run(0)
     with pytest.raises(ConfigError, match="the search space is empty"):

@@ -1,6 +1,5 @@
 """`HyperTuning` by RecBole's name: settings tried one after the other, by an objective of the caller's."""
 
-import itertools
 import math
 import os
 import sys
@@ -12,8 +11,12 @@ import numpy as np
 
 from treadle.errors import ConfigError
 from treadle.optional import importing
-from treadle.recsys.search_space import Dimension, check_comparable, parse_dimension, read_space
+from treadle.recsys.search_space import Dimension, SettingsSpace, check_comparable, parse_dimension, read_space
 from treadle.recsys.trainers.results import dict2str
+from treadle.search import Grid, Sampled, Search, StopSearchError, Strategy
+from treadle.search.dimensions import dimension_of
+from treadle.search.history import Proposal
+from treadle.search.optional import optuna
 
 ALGORITHMS = ("exhaustive", "random", "bayes")
 SEED = 2020
@@ -27,8 +30,8 @@ class ExhaustiveSearchError(ConfigError):
 class HyperTuning:
     """Tries settings and keeps what came out.
 
-    Trials are judged by `best_valid_score`. For a search that goes on after a kill, gives up bad trials early and works
-    on several machines there is `treadle.recsys.searching.Search`.
+    Trials are judged by `best_valid_score`; `treadle.search` makes them, in memory. For a search that goes on after a
+    kill, gives up bad trials early and has many workers there is `treadle.recsys.searching.Search`.
 
     Args:
         objective_function: Called with settings and `fixed_config_file_list`; returns what
@@ -75,7 +78,7 @@ class HyperTuning:
         if algo not in ALGORITHMS:
             raise ConfigError(f"algo={algo!r} does not exist; there are {list(ALGORITHMS)}")
         self.algo, self.early_stop, self._seed = algo, int(early_stop), seed
-        self.max_evals = len(self._combinations()) if algo == "exhaustive" else int(max_evals)
+        self.max_evals = self._count() if algo == "exhaustive" else int(max_evals)
         self.best_score: float | None = None
         self.best_params: dict[str, Any] | None = None
         self.best_test_result: Any = None
@@ -84,16 +87,18 @@ class HyperTuning:
         self.score_list: list[float] = []
         self.model = ""
         self._bigger = True
+        self._since = 0
 
-    def _combinations(self) -> list[dict[str, Any]]:
-        endless = [one.name for one in self.space if one.kind not in ("choice", "quniform", "int")]
+    def _count(self) -> int:
+        """Return how many combinations there are."""
+        found = {one.name: dimension_of(one.name, one.domain) for one in self.space}
+        endless = [name for name, dimension in found.items() if not dimension.is_listed]
         if endless:
             raise ExhaustiveSearchError(
                 f"algo='exhaustive' tries all combinations, and {endless} have no end of values; give them as choices, "
                 "or take algo='random' or 'bayes'"
             )
-        names = [one.name for one in self.space]
-        return [dict(zip(names, values, strict=True)) for values in itertools.product(*map(_all_values, self.space))]
+        return math.prod(len(dimension.options()) for dimension in found.values())
 
     @staticmethod
     def params2str(params: Mapping[str, Any]) -> str:
@@ -123,33 +128,41 @@ class HyperTuning:
 
     def run(self) -> None:
         """Make the trials, until all are made or none of the last ones was the best."""
-        propose = {"exhaustive": self._in_order, "random": self._drawn, "bayes": self._learning}[self.algo]
-        since = 0
-        for params, tell in propose():
-            before = self.best_params
-            tell(self.trial(params)["loss"])
-            since = 0 if self.best_params is not before else since + 1
-            if since >= self.early_stop:
-                break
+        self._since = 0
+        search = Search(
+            SettingsSpace(self.space),
+            self._judged,
+            strategy=self._strategy(),
+            trials=self.max_evals,
+            objectives="minimize",
+            store="memory",
+            duplicates="run",
+            max_failures=None,
+            on_trial=lambda trial: search.stop() if self._since >= self.early_stop else None,
+        )
+        try:
+            search.run()
+        except StopSearchError as stopped:
+            raise stopped.__cause__ or stopped from None
         if self.display_file is not None:
             self.plot_hyper()
 
-    def _in_order(self) -> Any:
-        return ((params, _nobody) for params in self._combinations())
+    def _judged(self, params: Mapping[str, Any]) -> float:
+        before = self.best_params
+        try:
+            loss = float(self.trial(params)["loss"])
+        except Exception as error:
+            raise StopSearchError(str(error)) from error  # what the caller's own function raises is the caller's
+        self._since = 0 if self.best_params is not before else self._since + 1
+        return loss
 
-    def _drawn(self) -> Any:
-        random = np.random.default_rng(self._seed)
-        for _ in range(self.max_evals):
-            yield {one.name: _draw(one, random) for one in self.space}, _nobody
-
-    def _learning(self) -> Any:
-        with importing("optuna", extra="search", user="HyperTuning(algo='bayes')"):
-            import optuna
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=self._seed))
-        for _ in range(self.max_evals):
-            asked = study.ask()
-            params = {one.name: one.suggest(asked) for one in self.space}
-            yield params, lambda loss, asked=asked: study.tell(asked, loss)
+    def _strategy(self) -> Strategy:
+        if self.algo == "exhaustive":
+            return Grid(shuffle=False)
+        if self.algo == "random":
+            return Draws(self.space, self._seed)
+        sampler = optuna().samplers.TPESampler(seed=self._seed)
+        return Sampled(lambda seed: sampler)  # one for all trials: nothing of this search outlives the process
 
     def export_result(self, output_file: str | os.PathLike[str]) -> None:
         """Write all settings and what came of them to a file."""
@@ -194,25 +207,35 @@ def _space(space: Any, params_file: Any, params_dict: Any) -> list[Dimension]:
     raise ConfigError("there is nothing to try: pass space, params_file or params_dict")
 
 
-def _all_values(dimension: Dimension) -> list[Any]:
-    if dimension.kind == "choice":
-        return list(dimension.values)
-    if dimension.kind == "int":
-        return list(range(int(dimension.values[0]), int(dimension.values[1]) + 1))
-    low, high, step = dimension.values
-    return [low + number * step for number in range(math.floor((high - low) / step + 1e-9) + 1)]
+class Draws(Strategy):
+    """Draws the settings of all trials from one row of random numbers, as RecBole's searches do.
+
+    Args:
+        space: The values that each setting may take.
+        seed: Where the row begins.
+    """
+
+    name = "draws"
+
+    def __init__(self, space: Sequence[Dimension], seed: int) -> None:
+        self._space, self._seed = space, seed
+
+    def propose(self, proposal: Proposal) -> dict[str, Any]:
+        """Return the draw whose turn it is."""
+        random = np.random.default_rng(self._seed)
+        for _ in range(proposal.trial.number):
+            self._drawn(random)
+        return self._drawn(random)
+
+    def _drawn(self, random: np.random.Generator) -> dict[str, Any]:
+        return {one.name: _draw(one, random) for one in self._space}
 
 
-def _draw(dimension: Dimension, random: np.random.Generator) -> Any:
-    if dimension.kind in ("choice", "quniform", "int"):
-        values = _all_values(dimension)
+def _draw(one: Dimension, random: np.random.Generator) -> Any:
+    dimension = dimension_of(one.name, one.domain)
+    if dimension.is_listed:
+        values = dimension.options()
         return values[int(random.integers(len(values)))]
-    low, high = dimension.values
-    if dimension.kind == "log":
-        low, high = math.log(low), math.log(high)
+    low, high = one.values if one.kind != "log" else map(math.log, one.values)
     drawn = float(random.uniform(low, high))
-    return drawn if dimension.kind == "uniform" else math.exp(drawn)
-
-
-def _nobody(loss: float) -> None:
-    """Learn nothing."""
+    return drawn if one.kind == "uniform" else math.exp(drawn)

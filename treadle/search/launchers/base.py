@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from treadle.errors import NonFiniteError
+from treadle.search.errors import StopSearchError
 from treadle.search.reports import PrunedError, ReportError
 from treadle.search.session import Session
 from treadle.search.tasks import Task
 
-COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
+COMPLETE, PRUNED, FAILED, STOPPED = "complete", "pruned", "failed", "stopped"
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Ending:
     """How a trial ended.
 
     Attributes:
-        state: "complete", "pruned" or "failed".
-        error: Of a failure its kind, its message and its traceback, as text.
+        state: "complete", "pruned" or "failed"; "stopped" if the trial ends the search.
+        error: Of a failure, or of what ends the search, its kind, its message and its traceback, as text.
     """
 
     state: str
@@ -75,11 +76,17 @@ def error_of(error: BaseException) -> dict[str, str]:
 
 
 def perform(task: Task, reporter: Any, *, leaves: bool = True) -> Ending:
-    """Do a task in this process, and return how it ended; `leaves` says whether it leaves behind what it is to."""
+    """Do a task in this process, and return how it ended; `leaves` says whether it leaves behind what it is to.
+
+    Raises:
+        StopSearchError: The trial ends the search.
+    """
     try:
         task.run(reporter, leaves=leaves)
     except PrunedError:
         return Ending(PRUNED)
+    except StopSearchError:
+        raise
     except Exception as error:
         return Ending(FAILED, error_of(error))
     return Ending(COMPLETE)
