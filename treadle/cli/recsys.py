@@ -328,7 +328,7 @@ def tune(
             prune=prune,
             strategy=strategy,
             workers=workers,
-            launcher=launcher,
+            **({} if launcher is None else {"launcher": launcher}),
         )
         _show_search(made.run(trials, tell=typer.echo), folder)
 

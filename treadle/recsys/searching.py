@@ -7,7 +7,7 @@ import os
 import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -36,7 +36,6 @@ from treadle.search.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
 
 BEST = "best.json"
 JOURNAL_BEFORE, JOURNAL = "journal.log", "search.journal"
@@ -142,12 +141,12 @@ class Bayes(OptunaStrategy):
         return made
 
 
+@dataclass
 class Judge:
     """Judges settings: trains a model by them, and returns what it scores on validation.
 
-    Args:
+    Attributes:
         folder: The folder of the search.
-        name: The name of the search in it.
         model: A model class, or its name.
         dataset: The name of the data set.
         files: YAML files with settings.
@@ -155,29 +154,24 @@ class Judge:
         tables: Tables in the place of files.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        model: Any,
-        dataset: str | None,
-        files: Sequence[str | os.PathLike[str]] | None,
-        given: Mapping[str, Any],
-        tables: Mapping[str, Any] | None,
-    ) -> None:
-        self._folder, self._model, self._name = Path(folder), model, dataset
-        self._files, self._given, self._tables = files, given, tables
-        self._data: tuple[dict[str, Any], Dataset] | None = None
+    folder: str
+    model: Any
+    dataset: str | None
+    files: Sequence[str | os.PathLike[str]] | None
+    given: Mapping[str, Any]
+    tables: Mapping[str, Any] | None
+    _data: tuple[dict[str, Any], Dataset] | None = field(default=None, init=False)
 
     def config(self, settings: Mapping[str, Any]) -> Config:
         """Return all settings, with `settings` over them."""
-        return Config(self._model, self._name, self._files, {**self._given, **settings})
+        return Config(self.model, self.dataset, self.files, {**self.given, **settings})
 
-    def dataset(self, config: Config) -> Dataset:
+    def data_of(self, config: Config) -> Dataset:
         """Return the data of an earlier trial, if this one's settings make it the same."""
         names = [*(packaged(SAMPLE) or {}), "encoding", "data_path"]
         settings = {name: config[name] for name in names}
         if self._data is None or self._data[0] != settings:
-            self._data = (settings, create_dataset(config, **(self._tables or {})))
+            self._data = (settings, create_dataset(config, **(self.tables or {})))
         found = copy.copy(self._data[1])
         found.config = config
         return found
@@ -197,9 +191,9 @@ class Judge:
             raise StopSearchError("".join(traceback.format_exception(error))) from error
 
     def _trained(self, params: Mapping[str, Any]) -> dict[str, float]:
-        folder = folder_of(self._folder, params)
+        folder = folder_of(Path(self.folder), params)
         config = self.config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
-        trainer, _, train_data, valid_data, _ = build(config, self.dataset(config))
+        trainer, _, train_data, valid_data, _ = build(config, self.data_of(config))
         if valid_data is None:
             raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
         self._check_rows(valid_data.dataset, config)
@@ -224,12 +218,12 @@ class Judge:
         """Refuse to judge a trial on other rows than those before it: the data, or how it is read, may be another."""
         label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["valid"] == "labeled" else None
         rows = json.dumps(print_of_rows(valid, label))
-        path = self._folder / f"{name_of(config)}.rows.json"
+        path = Path(self.folder) / f"{name_of(config)}.rows.json"
         if not path.exists():
             replace_text(path, rows)
         elif path.read_text(encoding="utf-8") != rows:
             raise OtherRowsError(
-                f"{self._folder}: the trials before were judged on other rows of {self._name} than this one, "
+                f"{self.folder}: the trials before were judged on other rows of {self.dataset} than this one, "
                 "and their scores do not compare; use another folder, or search over nothing that changes the data"
             )
 
@@ -259,9 +253,8 @@ class Search:
         prune: Whether trials are given up early.
         startup_trials: How many trials are drawn at random before "bayes" learns from them.
         strategy: "bayes"; "exhaustive", all combinations in their order; or what `treadle.search.Search` takes.
-        workers: How many trials run at a time.
-        launcher: Where they run, as for `treadle.search.Search`; by default in this process, and several in a pool.
-        store: Where trials are kept, as for `treadle.search.Search`; by default a journal in the folder.
+        **options: Other arguments of `treadle.search.Search`: `workers`, `launcher`, `store`, `timeout` and so on.
+            Several workers are a pool of processes, unless a launcher is named.
 
     Raises:
         MissingDependencyError: Optuna is not installed.
@@ -282,9 +275,7 @@ class Search:
         prune: bool = True,
         startup_trials: int = 10,
         strategy: Any = "bayes",
-        workers: int = 1,
-        launcher: str | None = None,
-        store: "str | os.PathLike[str] | BaseStorage | None" = None,
+        **options: Any,
     ) -> None:
         library = optuna()
         self.space, self.folder = list(space), Path(folder)
@@ -307,21 +298,19 @@ class Search:
         self._bigger = bool(config["valid_metric_bigger"])
         self._name = name_of(config)
         self._tell: Callable[[str], None] = logger.info
-        launcher = launcher or ("inline" if workers == 1 else "processes")
+        workers = options.get("workers", 1)
+        options.setdefault("launcher", "inline" if workers == 1 else "processes")
+        pruner = library.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
         self._search = TrialSearch(
             SettingsSpace(self.space),
-            self._judge if launcher == "inline" else partial(judge, **made),
+            self._judge if options["launcher"] == "inline" else partial(judge, **made),
             strategy=_strategy(strategy, seed, startup_trials, workers),
             seed=seed,
             objectives={SCORE: "maximize" if self._bigger else "minimize"},
-            pruner=library.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3) if prune else None,
             run_dir=self.folder,
-            store=store,
             name=self._name,
-            workers=workers,
-            launcher=launcher,
-            max_failures=None,
             on_trial=self._on_end,
+            **{"pruner": pruner if prune else None, "max_failures": None, **options},
         )
 
     def run(self, trials: int, *, tell: Callable[[str], None] = logger.info) -> SearchResult:
@@ -370,7 +359,7 @@ class Search:
             return
         try:
             config = self._judge.config({one.name: one.first for one in self.space})
-            build(config, self._judge.dataset(config))
+            build(config, self._judge.data_of(config))
         except TreadleError:
             # These values do not go together; others may, and each trial says what is wrong with its own.
             return
