@@ -22,6 +22,7 @@ from treadle.search.reports import (
     report_intermediate_result,
 )
 from treadle.search.search import Search
+from treadle.search.searched import Searched
 from treadle.search.strategy import ExhaustedError, Random, Strategy
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Sampled",
     "Search",
     "SearchError",
+    "Searched",
     "StopSearchError",
     "Strategy",
     "Tpe",
