@@ -337,7 +337,7 @@ class Run:
         if number:
             keeper.save()
             keeper.wait()
-            message = f"saved step {self.progress.step} in {trainer.run_dir}; {trainer.how_to_resume}"
+            message = f"saved step {self.progress.step} in {keeper.place}; {trainer.how_to_resume}"
             trainer.print(message)
             self.stop.leave(number, message)
 
@@ -348,7 +348,9 @@ class Run:
             KeyboardInterrupt: It was SIGINT.
             PreemptedExit: It was SIGTERM or SIGUSR1.
         """
-        self.stop.leave_after_end(f"the run in {self.spec.run_dir} had come to its end, at step {self.progress.step}")
+        self.stop.leave_after_end(
+            f"the run in {self.checkpointer.place} had come to its end, at step {self.progress.step}"
+        )
 
     def stay_over(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""

@@ -18,6 +18,7 @@ from treadle.checkpoint.durable import clear_parts, read_patiently, replace_text
 from treadle.credentials import without_passwords
 from treadle.errors import CheckpointError
 from treadle.run_origin import manifest_mark
+from treadle.run_place import address_of
 from treadle.run_status import made
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,9 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         with made(path):
             self.checkpoints.mkdir(exist_ok=True)
+
+    def __str__(self) -> str:
+        return address_of(self.path)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved settings of the run, having removed what an earlier process left half written.

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.credentials import without_passwords
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, ConfigError
 from treadle.leaving import PreemptedExit
 from treadle.process_identity import machine, start_of
+from treadle.run_place import mirror_of
 from treadle.run_status import (
     FAILED,
     FINISHED,
@@ -38,6 +39,7 @@ from treadle.run_status import (
 
 if TYPE_CHECKING:
     from treadle.parallel.processes import Processes
+    from treadle.run_mirror import RunMirror
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,9 @@ class RunLock:
         self._has_begun = False
         self._unsaved = ""
         self._take(time.monotonic() + PATIENCE)
+        self._mirror = mirror_of(run)
+        if self._mirror is not None:
+            self._open_mirror(self._mirror)
         _tell_children()
         _held[run.resolve()] = self
         self._status = RunStatus(
@@ -91,6 +96,25 @@ class RunLock:
             started=start_of(os.getpid()) or "",
         )
         write_status(run, self._status)
+        if self._mirror is not None:
+            self._show_status(self._mirror)
+
+    def _open_mirror(self, mirror: "RunMirror") -> None:
+        """Take the place where the run is kept, too, and learn how it ended there."""
+        try:
+            mirror.open()
+        except BaseException:
+            self.forget()
+            raise
+        self._before = recorded_status(self._run)
+
+    def _show_status(self, mirror: "RunMirror") -> None:
+        """Say where the run is kept that somebody trains there."""
+        try:
+            mirror.push()
+        except BaseException:
+            self._release()
+            raise
 
     def _take(self, deadline: float) -> None:
         while (problem := self._try()) is not None:
@@ -197,6 +221,8 @@ class RunLock:
         self._release()
 
     def _release(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
         if _held.get(self._run.resolve()) is self:
             del _held[self._run.resolve()]
         self.forget()
@@ -295,6 +321,7 @@ def occupied(
     if folder is None:
         yield
         return
+    _require_shared(folder, processes)
     outer = held_here(folder)
     lock, problem = None, ""
     if processes.is_main and not (outer is not None and outer.may_join()):
@@ -312,6 +339,15 @@ def occupied(
             yield
     else:
         yield
+
+
+def _require_shared(folder: Path, processes: "Processes") -> None:
+    mirror = mirror_of(folder)
+    if mirror is not None and processes.distributed and not mirror.storage.shared:
+        raise ConfigError(
+            f"{mirror.storage.url} is seen by one process alone, and this run has {processes.size}; keep it in a "
+            "folder or a bucket that all of them reach"
+        )
 
 
 @contextmanager

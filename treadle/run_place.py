@@ -1,10 +1,19 @@
-"""Where a program's runs are kept: in the folders it names, or elsewhere while somebody has it run again."""
+"""Where a program's runs are kept: in the folders it names, or elsewhere: in a bucket, or while it is run again."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from treadle.run_mirror import RunMirror
+
+
+_URL = re.compile(r"[a-zA-Z][\w+.-]*(::|://)")
 _moves: list[Callable[[Path, bool], Path]] = []
+_mirrors: dict[Path, "RunMirror"] = {}
+"""What keeps a run elsewhere, by the folder of this machine that the run works in."""
 
 
 @contextmanager
@@ -34,3 +43,34 @@ def place_of(folder: Path, *, chosen: bool = True) -> Path:
         chosen: Whether the program chose the name; otherwise it was made up for a run that begins.
     """
     return _moves[-1](folder, chosen) if _moves else folder
+
+
+def register(mirror: "RunMirror") -> "RunMirror":
+    """Keep elsewhere the runs that work in the folder of `mirror`; return what does so from now on.
+
+    A run of this process may have been there before: what keeps that goes on with it, in the storage of now.
+    """
+    known = _mirrors.setdefault(mirror.folder, mirror)
+    if not known.is_open:
+        known.storage = mirror.storage
+    return known
+
+
+def mirror_of(folder: Path) -> "RunMirror | None":
+    """Return what keeps elsewhere the run that works in a folder; None if it is kept in the folder itself."""
+    return _mirrors.get(folder)
+
+
+def address_of(folder: Path | None) -> str:
+    """Return what people call the place of a run: its folder, or the URL of where it is kept."""
+    mirror = None if folder is None else _mirrors.get(folder)
+    return str(folder) if mirror is None else mirror.storage.url
+
+
+def is_url(place: object) -> bool:
+    """Whether `place` is the URL of a place elsewhere, and no path.
+
+    >>> is_url("s3://bucket/run"), is_url("runs/first"), is_url("C:/runs")
+    (True, False, False)
+    """
+    return isinstance(place, str) and _URL.match(place) is not None

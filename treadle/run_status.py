@@ -16,6 +16,7 @@ from typing import Any
 from treadle.bounded_reading import UnreadableError, read_object
 from treadle.errors import CheckpointError
 from treadle.process_identity import machine, start_of
+from treadle.run_place import address_of
 
 STATUS = "status.json"
 LOCK = ".lock"
@@ -149,4 +150,4 @@ def in_use(run: Path) -> str:
     what = "wait for its end, stop it, or choose another folder"
     if status is not None and status.host != platform.node():
         what += f"; if it is gone for good and the lock is not, remove {run / LOCK} and {run / STATUS}"
-    return f"{run} is in use: {who}; {what}"
+    return f"{address_of(run)} is in use: {who}; {what}"

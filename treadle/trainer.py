@@ -15,11 +15,11 @@ from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
-from treadle.checkpoint import Policy, Tracked, trainer_files
+from treadle.checkpoint import Policy, Storage, Tracked, trainer_files
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
-from treadle.data.loaders import DEFAULT_SIZE, chosen_size, refuse_idle_collate
+from treadle.data.loaders import DEFAULT_SIZE, chosen_size, needs_no_workers, refuse_idle_collate
 from treadle.data.run_data import RunData
 from treadle.data.streams import Streams, default_workers
 from treadle.determinism import Deterministic
@@ -46,7 +46,7 @@ from treadle.result import TrainResult, result_of
 from treadle.run import Run
 from treadle.run_config import TrainerRunConfig, resolved_config
 from treadle.run_lock import occupied
-from treadle.run_place import place_of
+from treadle.run_mirror import folder_of
 from treadle.schedules import require_factory
 from treadle.schedules.extending import Extend
 from treadle.spec import Interval, Option, RunSpec, check_parts
@@ -70,7 +70,7 @@ class Trainer:
         metrics: Torchmetrics by name, kept during evaluations.
         seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
             of the data then follows torch's generator at that moment.
-        run_dir: The folder of the run; None writes nothing.
+        run_dir: The folder of the run; or the URL of one in a bucket, or a `Storage`; None writes nothing.
         precision: The format of forward and backward passes: "fp32", "bf16", "fp16", or "auto", which is bf16 on CUDA
             devices that have units for it and fp32 elsewhere; or what makes a `Precision` of one's own for a device.
         loss_scaling: How the loss is scaled in fp16, and what happens when that does not help.
@@ -155,7 +155,7 @@ class Trainer:
         *,
         metrics: Any = None,
         seed: int | None = None,
-        run_dir: str | Path | None = None,
+        run_dir: str | Path | Storage | None = None,
         precision: str | Callable[[torch.device], Precision] = "fp32",
         loss_scaling: LossScaling | None = None,
         matmul_precision: str | None = None,
@@ -176,7 +176,7 @@ class Trainer:
     ) -> None:
         self.spec = RunSpec(
             seed=seed,
-            run_dir=None if run_dir is None else place_of(Path(run_dir)),
+            run_dir=None if run_dir is None else folder_of(run_dir),
             precision=precision,
             loss_scaling=loss_scaling,
             matmul_precision=matmul_precision,
@@ -500,7 +500,7 @@ class Trainer:
 
     def get_default_train_dl_kwargs(self, batch_size: int) -> dict[str, Any]:
         """Return the loader arguments of training that were not given."""
-        workers = default_workers(self.train_dataset, self.collate_fn, self.device)
+        workers = 0 if needs_no_workers(self.train_dataset, self.collate_fn) else default_workers(self.device)
         pins = self.device.type == "cuda"
         return {"shuffle": True, "batch_size": batch_size, "pin_memory": pins, "num_workers": workers}
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tests.crash.program import OUTCOME, UPDATES, Options, die_at_operation, train
 from tests.interrupting import metric_lines
+from tests.storages import storage_in
 from treadle.checkpoint import read_file
 
 LIMIT_SECONDS = 120
@@ -106,18 +107,18 @@ def _run(options: Options) -> None:
     train(options)
 
 
-def run_killed(act: Callable[[Path], None], folder: Path, operation: int) -> int:
+def run_killed(act: Callable[[Path, str], None], folder: Path, operation: int, storage: str = "folder") -> int:
     """Run `act` in a process that is killed at one of its operations on the folder; return how it ended."""
-    process = server.Process(target=_act, args=(act, folder, operation))
+    process = server.Process(target=_act, args=(act, folder, operation, storage))
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
 
 
-def _act(act: Callable[[Path], None], folder: Path, operation: int) -> None:
+def _act(act: Callable[[Path, str], None], folder: Path, operation: int, storage: str) -> None:
     die_at_operation(folder, operation)
-    act(folder)
+    act(folder, storage)
 
 
 def finish(options: Options) -> None:
@@ -138,7 +139,7 @@ def kill_until_finished(options: Options, kills: int, chance: random.Random, lon
     while done < kills:
         attempt = Attempt(options)
         if chance.random() < 1 / 3:
-            attempt.wait_until(lambda: writing(options.folder))
+            attempt.wait_until(lambda: writing(options.folder, options.storage))
             time.sleep(chance.random() * 0.01)
         else:
             time.sleep(chance.random() * longest)
@@ -150,9 +151,13 @@ def kill_until_finished(options: Options, kills: int, chance: random.Random, lon
     return done
 
 
-def writing(folder: Path) -> bool:
+def writing(folder: Path, storage: str = "folder") -> bool:
     """Whether a checkpoint is being written."""
-    return any((folder / "checkpoints").glob(".part_*"))
+    if storage == "folder":
+        return any((folder / "checkpoints").glob(".part_*"))
+    files = storage_in(storage, folder).files("checkpoints")
+    begun = {name.rpartition("/")[0].rpartition("/")[0] for name in files if name.count("/") == 3}
+    return any(f"{step}/manifest.json" not in files for step in begun)
 
 
 # What a run leaves behind ---------------------------------------------------------------------------------

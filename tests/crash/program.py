@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from tests.crash.data import BATCH, Images, make_data
 from tests.interrupting import Updates
+from tests.storages import KEPT, place_in, storage_in
 from treadle import Trainer, TrainerCallback, TrainerPlaceholderValues
 from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
 from treadle.checkpoint import Policy, write_file
@@ -43,6 +44,7 @@ class Options:
 
     Attributes:
         folder: The folder of the run; the outcome is written beside its files.
+        storage: In which kind of place within the folder the run is kept, see `tests.storages`.
         data: Which kind of data, see `make_data`.
         workers: Processes that fetch.
         epochs: Passes over the data.
@@ -60,6 +62,7 @@ class Options:
     """
 
     folder: Path
+    storage: str = "folder"
     data: str = "images"
     workers: int = 2
     epochs: int = 3
@@ -130,7 +133,7 @@ def train(options: Options) -> None:
     """Train until the end, from wherever the run in the folder is, and write the outcome."""
     torch.set_num_threads(1)
     if options.kill_at_operation:
-        die_at_operation(options.folder / "checkpoints", options.kill_at_operation)
+        die_at_operation(_checkpoints(options), options.kill_at_operation)
     if options.kill_ranks_at:
         prepare_to_die(options)
     model = make_model()
@@ -143,7 +146,7 @@ def train(options: Options) -> None:
         nn.CrossEntropyLoss(),
         optimizer,
         callbacks=(average, stopping, updates, Interruptions(options)),
-        run_dir=options.folder,
+        run_dir=place_in(options.storage, options.folder),
         seed=7,
         precision="bf16",
         checkpoints=Policy(keep_last=options.keep_last, best="eval_loss_epoch", asynchronous=options.asynchronous),
@@ -174,6 +177,9 @@ def train(options: Options) -> None:
     }
     if trainer.processes.is_main:
         write_file(options.folder / OUTCOME, outcome)
+        if options.storage != "folder":
+            lines = storage_in(options.storage, options.folder).read("metrics.jsonl")
+            (options.folder / "metrics.jsonl").write_bytes(lines)
         (options.folder / UPDATES).write_text(f"{updates.began} {updates.made}")
 
 
@@ -184,7 +190,12 @@ def prepare_to_die(options: Options) -> None:
     left = [(place, mark) for place, mark in zip(places, marks, strict=True) if not mark.exists()]
     if left and left[0][0][0] == os.environ["RANK"]:
         (_, _, operation), mark = left[0]
-        die_at_operation(options.folder / "checkpoints", int(operation), mark)
+        die_at_operation(_checkpoints(options), int(operation), mark)
+
+
+def _checkpoints(options: Options) -> Path:
+    """Return what the names of the files begin with at which operations the program is killed."""
+    return options.folder / ("checkpoints" if options.storage == "folder" else KEPT)
 
 
 def die_at_operation(folder: Path, number: int, mark: Path | None = None) -> None:
@@ -193,7 +204,7 @@ def die_at_operation(folder: Path, number: int, mark: Path | None = None) -> Non
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        if event not in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
+        if event not in ("tests.storage", "open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
             return
         if str(arguments[0]).startswith(str(folder)):
             count += 1

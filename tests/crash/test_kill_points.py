@@ -10,20 +10,22 @@ import pytest
 
 from tests.crash.attempts import Attempt, run_killed
 from tests.crash.program import Options
-from tests.crash.saves import first_saves, go_back, save_again, save_better, save_next
+from tests.crash.saves import first_saves, go_back, save_again, save_better, save_next, store_in
+from tests.storages import KINDS, checkpoints_in
 from treadle.checkpoint import CheckpointStore, Policy
 
 pytestmark = pytest.mark.slow
 
-OPERATIONS = 60
+OPERATIONS = {"folder": range(1, 60, 2), "file": range(1, 280, 7), "sqlite": range(1, 400, 10)}
 """More than a start and the two saves after it make, replacing and removing older checkpoints included."""
 
 
-def test_a_run_killed_at_each_operation_in_turn_never_loses_a_checkpoint(tmp_path: Path) -> None:
-    options = Options(folder=tmp_path, workers=0, epochs=60, save_every="1 step", keep_last=1)
-    store = CheckpointStore(tmp_path / "checkpoints", Policy())
+@pytest.mark.parametrize("storage", KINDS)
+def test_a_run_killed_at_each_operation_in_turn_never_loses_a_checkpoint(storage: str, tmp_path: Path) -> None:
+    options = Options(folder=tmp_path, storage=storage, workers=0, epochs=60, save_every="1 step", keep_last=1)
+    store = CheckpointStore(checkpoints_in(storage, tmp_path), Policy())
     newest = 0
-    for number in range(1, OPERATIONS, 2):
+    for number in OPERATIONS[storage]:
         assert Attempt(replace(options, kill_at_operation=number)).wait() == -signal.SIGKILL
         found = store.newest_good()
         # Before the first checkpoint there is nothing to find; after it there always is, and never an older one.
@@ -35,18 +37,19 @@ def test_a_run_killed_at_each_operation_in_turn_never_loses_a_checkpoint(tmp_pat
 # One write, or one clearing up, killed at each of its operations ------------------------------------------
 
 
+@pytest.mark.parametrize("storage", KINDS)
 @pytest.mark.parametrize("act", [save_next, save_again, save_better, go_back])
 def test_a_store_killed_at_any_operation_holds_a_whole_checkpoint_and_pointers_to_one(
-    act: Callable[[Path], None], tmp_path: Path
+    act: Callable[[Path, str], None], storage: str, tmp_path: Path
 ) -> None:
     # Two checkpoints are there: the best, of step 5, and the last, of step 7.
-    first_saves(tmp_path / "before")
+    first_saves(tmp_path / "before", storage)
     killed, done = 0, False
     while not done:
         folder = Path(shutil.copytree(tmp_path / "before", tmp_path / f"killed_{killed + 1}"))
-        done = run_killed(act, folder, killed + 1) == 0
+        done = run_killed(act, folder, killed + 1, storage) == 0
         killed += not done
-        store = CheckpointStore(folder, Policy())
+        store = store_in(folder, storage, Policy())
         newest = store.newest_good()
         numbers = {5: [5.0], 7: [7.0, 3.0], 9: [3.0]}
         assert newest in numbers, f"operation {killed}"

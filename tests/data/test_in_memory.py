@@ -406,7 +406,7 @@ class Other(Dataset[Any]):
 
 @pytest.mark.parametrize("data", [in_memory(), samples(), {"inputs": INPUTS}, np.zeros((3, 2)), Subset(samples(), [0])])
 def test_data_that_is_gathered_gets_no_workers_by_default(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.trainer._default_workers", lambda device: 8)
+    monkeypatch.setattr("treadle.trainer.default_workers", lambda device: 8)
     trainer = make_trainer(None)
     trainer.train_dataset = data
     assert trainer.get_default_train_dl_kwargs(4)["num_workers"] == 0

@@ -4,6 +4,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
+from treadle.run_place import address_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -72,7 +73,7 @@ class PrintProgressCallback(TrainerCallback):
     @staticmethod
     def _print_folder(trainer: "Trainer") -> None:
         if trainer.run_dir is not None:
-            trainer.print(f"The run is in {trainer.run_dir}")
+            trainer.print(f"The run is in {address_of(trainer.run_dir)}")
 
 
 def settings_table(settings: dict[str, Any], width: int = WIDTH) -> str:

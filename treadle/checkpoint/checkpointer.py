@@ -46,12 +46,13 @@ class NoCheckpointer:
     Attributes:
         unsaved: Why the end of the run is not saved, though it should be; empty if it is, or if nothing is kept.
         saves: Whether the run is kept anywhere.
+        place: What people call the place where it is kept.
     """
 
     saves = False
 
     def __init__(self) -> None:
-        self.unsaved = ""
+        self.unsaved, self.place = "", "no folder"
         self._afterwards: list[Callable[[], object]] = []
 
     def open(self) -> None:
@@ -126,6 +127,7 @@ class RunCheckpointer(NoCheckpointer):
         super().__init__()
         self.trainer, self._state = trainer, state
         self.folder = RunFolder(folder)
+        self.place = str(self.folder)
         self.saved_at: tuple[int, int] | None = None
         self._saved_finished = False
         self._save_failure = ""
@@ -150,7 +152,7 @@ class RunCheckpointer(NoCheckpointer):
         self._made_of = self.made_of()
         step = self.step_to_resume()
         if step is not None:
-            with telling_misfit(f"the checkpoint {self.store.path(step)}"):
+            with telling_misfit(f"the checkpoint {self.store.address(step)}"):
                 self.take(step)
         if self.trainer.processes.is_main:
             self.open_files(fresh=step is None)
@@ -183,7 +185,7 @@ class RunCheckpointer(NoCheckpointer):
         steps = processes.share(self.store.steps())
         if resume is None and any(steps):
             raise CheckpointError(
-                f"{self.trainer.run_dir} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
+                f"{self.place} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
                 "it, or another run_dir"
             )
         if resume is None or not steps:
@@ -191,8 +193,7 @@ class RunCheckpointer(NoCheckpointer):
         step: int | None = processes.share(self.store.newest_good() if processes.is_main else None)
         if step is None:
             raise CheckpointError(
-                f"every checkpoint in {self.store.folder} is damaged (steps {steps}); restore one, or use another "
-                "run_dir"
+                f"every checkpoint in {self.store} is damaged (steps {steps}); restore one, or use another run_dir"
             )
         return step
 
@@ -200,17 +201,15 @@ class RunCheckpointer(NoCheckpointer):
         """Read the checkpoint at `step`, having checked that it is of this run."""
         trainer, store, state = self.trainer, self.store, self._state
         manifest = store.manifest(step)
-        require_facts(store.path(step), manifest)
+        require_facts(store.address(step), manifest)
         saved = manifest["identity"]
         found = changes({**saved, "batch": batch_identity(saved["batch"])}, self.identity())
         if found:
             listed = "; ".join(found)
-            raise CheckpointError(
-                f"the run in {trainer.run_dir} is another one: {listed}. Start afresh in another run_dir"
-            )
+            raise CheckpointError(f"the run in {self.place} is another one: {listed}. Start afresh in another run_dir")
         shared = state.read_shared(store, step)
-        _require_place(store.path(step), manifest, {**shared["tracked"]["progress"], "ranks": shared["processes"]})
-        _require_batch(store.path(step), batch_identity(saved["batch"]), Split.of_state(shared, state.split()))
+        _require_place(store.address(step), manifest, {**shared["tracked"]["progress"], "ranks": shared["processes"]})
+        _require_batch(store.address(step), batch_identity(saved["batch"]), Split.of_state(shared, state.split()))
         own = state.read_own(store, step, shared)
         self._fit_schedule(shared["tracked"], manifest)
         self.report_changes(shared["tracked"], manifest)
@@ -221,7 +220,7 @@ class RunCheckpointer(NoCheckpointer):
         self.saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
         if not is_longer(self._planned(), manifest["planned"]):
             trainer.this_run.stop.over = manifest.get("stopped")
-        trainer.print(f"going on from step {step} of {trainer.run_dir}")
+        trainer.print(f"going on from step {step} of {self.place}")
 
     def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
@@ -572,7 +571,7 @@ class RunCheckpointer(NoCheckpointer):
             lock.hold_for(writer)
 
 
-def _require_place(path: Path, manifest: dict[str, Any], place: dict[str, Any]) -> None:
+def _require_place(path: str, manifest: dict[str, Any], place: dict[str, Any]) -> None:
     """Refuse a checkpoint whose state says that it is of another moment than its manifest does."""
     for name in ("step", "epoch", "ranks"):
         if type(place[name]) is not int or place[name] != manifest[name]:
@@ -582,7 +581,7 @@ def _require_place(path: Path, manifest: dict[str, Any], place: dict[str, Any]) 
             )
 
 
-def _require_batch(path: Path, batch: dict[str, Any], split: Split) -> None:
+def _require_batch(path: str, batch: dict[str, Any], split: Split) -> None:
     """Refuse a checkpoint whose state shares out other batches than its manifest says it had."""
     whole = batch.get("global")
     if whole is not None and split.batch_size is not None and whole % (split.batch_size * split.data):

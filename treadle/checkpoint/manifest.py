@@ -4,10 +4,13 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from treadle.checkpoint.durable import checksum, read_patiently, replace_text, telling_absence
+from treadle.checkpoint.durable import checksum, replace_text
 from treadle.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from treadle.checkpoint.readers import Reader
 
 FORMAT = "treadle-checkpoint-1"
 MANIFEST = "manifest.json"
@@ -25,31 +28,33 @@ def describe_files(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
     return {path.name: {"size": path.stat().st_size, "crc32": checksum(path)} for path in paths}
 
 
+def sealed(facts: dict[str, Any]) -> str:
+    """Return the text of a manifest that says `facts`."""
+    content = {"format": FORMAT, **facts}
+    return json.dumps({**content, "crc32": _seal(content)}, indent=1)
+
+
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     """Write `facts` as the manifest of the checkpoint in `folder`."""
-    content = {"format": FORMAT, **facts}
-    replace_text(folder / MANIFEST, json.dumps({**content, "crc32": _seal(content)}, indent=1))
+    replace_text(folder / MANIFEST, sealed(facts))
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what the manifest of the checkpoint in `folder` says.
+def read_manifest(reader: "Reader") -> dict[str, Any]:
+    """Return what the manifest of a checkpoint says.
 
     Raises:
         CheckpointError: It is missing, damaged, or of a format this version does not know.
         StorageError: It cannot be read now.
     """
-    path = folder / MANIFEST
     try:
-        with telling_absence(path, ADVICE):
-            text = read_patiently(lambda: path.read_text(encoding="utf-8"))
-        manifest: dict[str, Any] = json.loads(text)
+        manifest: dict[str, Any] = json.loads(reader.manifest())
         kind, seal = manifest["format"], manifest.pop("crc32", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{folder} has no readable manifest: {error}") from error
+        raise CheckpointError(f"{reader} has no readable manifest: {error}") from error
     if kind != FORMAT:
-        raise CheckpointError(f"{folder} has the format {kind!r}; this version reads {FORMAT!r}")
+        raise CheckpointError(f"{reader} has the format {kind!r}; this version reads {FORMAT!r}")
     if seal != _seal(manifest):
-        raise CheckpointError(f"{folder} has a damaged manifest: its checksum differs")
+        raise CheckpointError(f"{reader} has a damaged manifest: its checksum differs")
     return manifest
 
 
@@ -64,7 +69,7 @@ FACTS: dict[str, tuple[type, ...]] = {
 """What a run says of itself in the manifest of a checkpoint, and of which types that is."""
 
 
-def require_facts(folder: Path, manifest: dict[str, Any]) -> None:
+def require_facts(place: str, manifest: dict[str, Any]) -> None:
     """Refuse a manifest that a run did not write so.
 
     Raises:
@@ -78,13 +83,13 @@ def require_facts(folder: Path, manifest: dict[str, Any]) -> None:
     if wrong:
         value = planned.get(wrong[0][8:]) if wrong[0].startswith("planned.") else manifest.get(wrong[0])  # type: ignore[union-attr]
         raise CheckpointError(
-            f"{folder} has a manifest that no run wrote: {wrong[0]} is {value!r}; restore it, or move this checkpoint "
+            f"{place} has a manifest that no run wrote: {wrong[0]} is {value!r}; restore it, or move this checkpoint "
             "away to go on from the one before"
         )
 
 
-def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
-    """Yield, in words, everything in which the files in `folder` are not as `manifest` says.
+def damage(reader: "Reader", manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield, in words, everything in which the files of a checkpoint are not as `manifest` says.
 
     Raises:
         StorageError: A file cannot be read now.
@@ -92,24 +97,23 @@ def damage(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
     try:
         for rank in range(manifest["ranks"]):
             for name in file_names(rank):
-                yield from _damage_of(folder / name, manifest["files"].get(name))
+                yield from _damage_of(reader, name, manifest["files"].get(name))
     except (OSError, KeyError, TypeError, AttributeError) as error:
         yield f"it cannot be checked: {error}"
 
 
-def _damage_of(file: Path, entry: Any) -> Iterator[str]:
+def _damage_of(reader: "Reader", name: str, entry: Any) -> Iterator[str]:
     if entry is None:
-        yield f"{file.name} is not in the manifest"
+        yield f"{name} is not in the manifest"
         return
     try:
-        with telling_absence(file, ADVICE):
-            size = read_patiently(lambda: file.stat().st_size)
-            if size != entry["size"]:
-                yield f"{file.name} has {size} bytes instead of {entry['size']}"
-            elif read_patiently(lambda: checksum(file)) != entry["crc32"]:
-                yield f"{file.name} is damaged: its checksum differs"
+        size = reader.size(name)
+        if size != entry["size"]:
+            yield f"{name} has {size} bytes instead of {entry['size']}"
+        elif reader.checksum(name) != entry["crc32"]:
+            yield f"{name} is damaged: its checksum differs"
     except FileNotFoundError:
-        yield f"{file.name} is missing"
+        yield f"{name} is missing"
 
 
 def _seal(content: dict[str, Any]) -> str:

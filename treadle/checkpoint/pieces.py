@@ -125,6 +125,10 @@ class PartFile:
         self._path = path
         self._opened: Any = None
 
+    def open(self) -> None:
+        """Open the file now: it may go away, and can be read all the same."""
+        self._file()
+
     def slicer(self, name: str) -> Callable[[], Any]:
         """Return what opens the tensor called `name` for slicing."""
         return lambda: self._slice(name)

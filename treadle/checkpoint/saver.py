@@ -2,12 +2,12 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from treadle.checkpoint.storage import LocalStorage
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tree import split
 from treadle.errors import CheckpointError
@@ -49,7 +49,7 @@ class Saver:
     """
 
     def __init__(self, store: CheckpointStore, attempt: str, on_failure: Callable[[], None]) -> None:
-        wait_for_writer(store.folder)
+        wait_for_writer(store)
         self.store = store
         self._attempt = attempt
         self._on_failure = on_failure
@@ -87,7 +87,7 @@ class Saver:
         self._thread = threading.Thread(
             target=self._write, args=(after, *arguments), name="treadle-checkpoint", daemon=False
         )
-        _writers[self.store.folder.absolute()] = self._thread
+        _writers[_key_of(self.store)] = self._thread
         self._thread.start()
 
     def _write_after(self, first: threading.Thread | None, *arguments: Any) -> None:
@@ -136,12 +136,17 @@ class Saver:
             raise error
 
 
-_writers: dict[Path, threading.Thread] = {}
-"""The last thread of this process that wrote into a folder; a run that was interrupted twice does not wait for it."""
+_writers: dict[str, threading.Thread] = {}
+"""The last thread of this process that wrote into a place; a run that was interrupted twice does not wait for it."""
 
 
-def wait_for_writer(folder: Path) -> None:
-    """Wait for a checkpoint that an earlier run of this process is still writing into a folder."""
-    writer = _writers.pop(folder.absolute(), None)
+def wait_for_writer(store: CheckpointStore) -> None:
+    """Wait for a checkpoint that an earlier run of this process is still writing into the same place."""
+    writer = _writers.pop(_key_of(store), None)
     if writer is not None:
         writer.join()
+
+
+def _key_of(store: CheckpointStore) -> str:
+    storage = store.storage
+    return str(storage.folder.absolute()) if isinstance(storage, LocalStorage) else storage.url

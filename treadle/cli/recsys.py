@@ -317,6 +317,7 @@ def tune(
         dimensions = ([] if space is None else read_space(space)) + (
             parse_space(lines, where="--search") if lines or space is None else []
         )
+        starts: dict[str, Any] = {} if launcher is None else {"launcher": launcher}
         made = Search(
             dimensions,
             folder,
@@ -328,7 +329,7 @@ def tune(
             prune=prune,
             strategy=strategy,
             workers=workers,
-            **({} if launcher is None else {"launcher": launcher}),
+            **starts,
         )
         _show_search(made.run(trials, tell=typer.echo), folder)
 

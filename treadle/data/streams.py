@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
-from treadle.data.loaders import as_loader, loader_arguments, needs_no_workers, refuse_idle_collate
+from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
 from treadle.data.seeds import draw_seed, fold_seed, seed_generators
 from treadle.data.stream import Stream
 from treadle.errors import ConfigError, DataError
@@ -190,9 +190,9 @@ class Streams:
                 stream.close()
 
 
-def default_workers(dataset: Any, collate_fn: Any, device: torch.device) -> int:
+def default_workers(device: torch.device) -> int:
     """Return how many workers fetch samples: they pay where a GPU would wait; a CPU's cores they only take away."""
-    if needs_no_workers(dataset, collate_fn) or device.type != "cuda":
+    if device.type != "cuda":
         return 0
     per_process = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(8, per_process))

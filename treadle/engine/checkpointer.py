@@ -108,7 +108,7 @@ class Checkpointer:
     def store(self) -> CheckpointStore:
         """The checkpoints of the run on disk, with what a run that was interrupted here is still writing."""
         store = CheckpointStore(self.save_dir / "checkpoints", Policy(keep_last=None))
-        wait_for_writer(store.folder)
+        wait_for_writer(store)
         return store
 
     # Saving -------------------------------------------------------------------------------------------------

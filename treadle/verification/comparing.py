@@ -130,7 +130,7 @@ def _state(store: CheckpointStore, step: int, rank: int) -> dict[str, Any]:
     try:
         tracked = store.read(step, rank=rank)["tracked"]
     except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{store.path(step)} holds no state of a run") from error
+        raise CheckpointError(f"{store.address(step)} holds no state of a run") from error
     kept = {name: value for name, value in tracked.items() if name not in NOT_STATE}
     return dict(_leaves(kept))
 
