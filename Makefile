@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
+.PHONY: demo docs test quick long lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
 
 demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
@@ -14,14 +14,19 @@ docs: .venv/docs.stamp
 
 # Two workers on two cores: a second thread in each would only take turns with the other worker, and burn what it waits.
 # Compiled modules are kept, whatever the shell says, for the processes that tests start.
-test quick: export OMP_NUM_THREADS = 1
-test quick: export PYTHONDONTWRITEBYTECODE =
+test quick long: export OMP_NUM_THREADS = 1
+test quick long: export PYTHONDONTWRITEBYTECODE =
 
 test: lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+# What takes an hour: whether a test notices each wrong line of the core, and kills until something differs.
+long: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.mutation
+	$(BIN)/python -m benchmarks.crash --no-write
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

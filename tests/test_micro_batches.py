@@ -217,6 +217,13 @@ def test_a_single_sample_that_does_not_fit_is_an_error() -> None:
         train(0)
 
 
+def test_single_samples_are_tried_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        train(0)
+    said = [line for line in capsys.readouterr().out.splitlines() if "memory ran out" in line]
+    assert [line.partition(",")[0].rpartition(" ")[2] for line in said] == ["2", "4", "8"]
+
+
 def test_another_error_is_not_taken_for_memory() -> None:
     class Failing(Trainer):
         def calculate_train_batch_loss(self, batch: Any) -> Any:

@@ -312,3 +312,23 @@ def test_a_file_of_data_that_changed_is_told(tmp_path: Path, capsys: pytest.Capt
         f"going on from step 4 of {tmp_path / 'run'}",
         f"files of the data have changed since the run was last started: {path}; it goes on with these",
     ]
+
+
+def test_of_many_files_of_data_that_changed_three_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / f"rows{number}.txt" for number in range(5)]
+    for path in paths:
+        path.write_text("".join(f"{row / 24}\n" for row in range(24)))
+    data = ConcatDataset([Lines(path) for path in paths])
+    with pytest.raises(CutError):
+        make_trainer(tmp_path / "run", CutAt(5)).train(data, 1, save_every=2)
+    for path in paths:
+        path.write_text("".join(f"{row / 25}\n" for row in range(24)))
+    capsys.readouterr()
+    resumed = make_trainer(tmp_path / "run")
+    resumed.train(data, 1, save_every=2, resume="auto")
+    assert resumed.progress.step == 15
+    named = ", ".join(map(str, paths[:3]))
+    assert capsys.readouterr().out.splitlines() == [
+        f"going on from step 4 of {tmp_path / 'run'}",
+        f"files of the data have changed since the run was last started: {named} and 2 more; it goes on with these",
+    ]

@@ -175,6 +175,11 @@ def test_step_drops_at_every_multiple() -> None:
     )
 
 
+def test_a_step_of_one_drops_at_every_update() -> None:
+    found = rates(WarmupStepLR(optimizer(), 30, 0.001, 0, step_size=1, gamma=0.5), steps=4)
+    assert found == pytest.approx([5.0, 2.5, 1.25, 0.625])
+
+
 def test_cosine_after_the_warmup_is_the_cosine_of_the_full_length() -> None:
     found = rates(from_config("WarmupCosineLR", alpha=0.0), steps=33)
     full = [2.5 * (1.0 + math.cos(math.pi * step / 30)) for step in range(31)]
