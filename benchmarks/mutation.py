@@ -60,6 +60,12 @@ DRAWING = (
     "tests/data/test_sampler.py",
     "tests/data/test_passes.py",
 )
+STAGES = (
+    "tests/parallel/test_weighted.py::test_stages_of_a_model_weigh_their_micro_batches_by_the_targets_that_count",
+    "tests/parallel/test_weighted.py::test_the_last_module_of_stages_may_say_over_what_its_loss_is_a_mean",
+    "tests/parallel/test_weighted.py::test_stages_leave_out_an_update_for_a_bad_loss_whose_gradient_is_fine",
+)
+BAD_RANK = ("tests/parallel/test_stopping.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",)
 TESTS: dict[str, tuple[str, ...]] = {
     "treadle/trainer.py": (
         *LOOP,
@@ -73,11 +79,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "treadle/run.py": (
         *LOOP,
+        "tests/test_verbs.py",
         "tests/test_nonfinite.py",
         "tests/test_stopped_runs.py",
         "tests/test_leaving.py",
         "tests/test_longer_runs.py",
         "tests/test_rollback.py",
+    ),
+    "treadle/loop/log.py::agree": (
+        "tests/parallel/test_stopping.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",
     ),
     "treadle/loop/log.py": (
         "tests/test_nonfinite.py",
@@ -92,6 +102,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_loss_items.py",
         "tests/test_retention.py",
     ),
+    "treadle/loop/update.py::stage": STAGES,
     "treadle/loop/*.py": (
         "tests/test_gradients.py",
         "tests/test_micro_batches.py",
@@ -111,7 +122,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "treadle/checkpoint/store.py": STORE,
     "treadle/checkpoint/saver.py": STORE,
     "treadle/checkpoint/tracked.py": STORE,
-    "treadle/data/stream*.py": (*DRAWING, "tests/behaviours/test_loaders.py", "tests/test_exact_resume.py"),
+    "treadle/data/stream*.py": (
+        *DRAWING,
+        "tests/data/test_in_memory.py",
+        "tests/data/test_prefetching.py",
+        "tests/behaviours/test_loaders.py",
+        "tests/test_exact_resume.py",
+    ),
     "treadle/data/order.py": DRAWING,
     "treadle/data/sampler.py": (*DRAWING, "tests/data/test_loaders.py"),
     "treadle/gradients.py": ("tests/test_gradients.py", "tests/behaviours/test_updates.py", "tests/test_nonfinite.py"),
@@ -122,7 +139,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "treadle/schedules/warmup_lr.py": ("tests/config/test_packaged_configs.py",),
     "treadle/schedules/*.py": ("tests/schedules", "tests/test_longer_runs.py"),
 }
-"""For each module, or pattern of modules, the tests that are to notice what is wrong in it: most telling first."""
+"""For each module, or pattern of modules, the tests that are to notice what is wrong in it: most telling first.
+
+After `::` stands a part of the names of functions. Of a whole file the slow tests are left out; a test that is named is
+run, however slow it is.
+"""
 
 INVERSES = {
     ast.Lt: ("<", "<="),
@@ -369,7 +390,7 @@ def sources_in(tree: Path, patterns: Iterable[str]) -> dict[str, str]:
     """
     found = {}
     for pattern in patterns:
-        paths = sorted(tree.glob(pattern))
+        paths = sorted(tree.glob(pattern.partition("::")[0]))
         if not paths:
             raise SystemExit(f"benchmarks.mutation: TESTS names {pattern}, which is not there; mend the table")
         found.update({str(path.relative_to(tree)): path.read_text(encoding="utf-8") for path in paths})
@@ -431,7 +452,13 @@ class Copy:
         os.utime(path, (moment, moment))
 
     def _run(self, tests: tuple[str, ...], limit: float) -> int:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+        files, named = [one for one in tests if "::" not in one], [one for one in tests if "::" in one]
+        commands = [[*files, "-m", "not slow"]] if files else []
+        commands += [named] if named else []
+        return next((failed for one in commands if (failed := self._run_pytest(one, limit)) != 0), 0)
+
+    def _run_pytest(self, arguments: list[str], limit: float) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL
         # A group of its own: what tests have started ends with them.
@@ -451,16 +478,20 @@ class Copy:
 Table = Mapping[str, tuple[str, ...]]
 
 
-def tests_of(path: str, table: Table) -> tuple[str, ...]:
-    """Return the tests of a module: those of the first pattern that fits."""
-    return next(tests for pattern, tests in table.items() if Path(path).match(pattern))
+def tests_of(mutation: Mutation, table: Table) -> tuple[str, ...]:
+    """Return the tests of a mutation: those of the first entry that fits."""
+    for pattern, tests in table.items():
+        path, _, part = pattern.partition("::")
+        if Path(mutation.path).match(path) and part in mutation.function:
+            return tests
+    raise AssertionError(f"{mutation.path} was drawn, and is not in the table")
 
 
 def survivors(copy: Copy, mutations: Sequence[Mutation], table: Table) -> Iterator[Mutation]:
     """Yield the mutations that no test notices, and say how far it is."""
     for number, mutation in enumerate(mutations, start=1):
         begin = time.monotonic()
-        killed = copy.kills(mutation, tests_of(mutation.path, table))
+        killed = copy.kills(mutation, tests_of(mutation, table))
         word = "killed" if killed else "SURVIVED"
         print(f"[{number}/{len(mutations)}] {word} in {time.monotonic() - begin:.0f} s: {mutation}", flush=True)
         if not killed:

@@ -29,4 +29,40 @@ class Equivalent(NamedTuple):
         return self.function, self.before, self.after
 
 
-EQUIVALENTS: list[Equivalent] = []
+EQUIVALENTS: list[Equivalent] = [
+    Equivalent(
+        "checkpoint/checkpointer.py",
+        "RunCheckpointer._judgements",
+        "return 0 if name is None else len(self.trainer.run_history.get_metric_values(name))",
+        "return 1 if name is None else len(self.trainer.run_history.get_metric_values(name))",
+        "the number is looked at only where checkpoints are judged by a metric, and then there is a name",
+    ),
+    Equivalent(
+        "checkpoint/checkpointer.py",
+        "RunCheckpointer.abandon",
+        "self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 0)",
+        "self._saver.abandon(PATIENCE_AFTER_FAILURE if waits else 1)",
+        "who interrupts twice waits a second longer; no test asserts a time",
+    ),
+    Equivalent(
+        "data/order.py",
+        "ShuffledOrder.begin",
+        "kind = torch.int32 if self._length < 2**31 else torch.int64",
+        "kind = torch.int32 if self._length < 2**32 else torch.int64",
+        "it shows from an order of two thousand million rows on, which takes 16 GiB",
+    ),
+    Equivalent(
+        "data/stream.py",
+        "Stream.aside",
+        "other.samples = other._samples_beside = other._last_size = 0",
+        "other.samples = other._samples_beside = other._last_size = 1",
+        "nobody asks a stream beside the run for what it drew; the run's own counts it",
+    ),
+    Equivalent(
+        "loop/log.py",
+        "Log.put_state_of_updates",
+        "trainer.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**20, smoothing_hint=False)",
+        "trainer.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**21, smoothing_hint=False)",
+        "without a CUDA device nobody knows a peak of its memory",
+    ),
+]

@@ -48,6 +48,12 @@ def test_a_shuffled_order_differs_between_epochs_and_seeds_that_are_near() -> No
     assert len(seen) == 12
 
 
+def test_the_order_of_a_seed_and_an_epoch_is_that_of_runs_on_disk() -> None:
+    order = ShuffledOrder(8, 1)
+    order.begin(2)
+    assert order.slice(0, 8) == [7, 0, 2, 3, 1, 4, 5, 6]
+
+
 def test_a_shuffled_order_touches_no_generator() -> None:
     before = torch.get_rng_state()
     ShuffledOrder(10, 0).begin(3)
@@ -126,6 +132,16 @@ def test_the_order_of_a_sampler_can_be_drawn_again_and_leaves_the_generators_whe
     assert torch.equal(torch.get_rng_state(), expected[0])
     assert random.getstate() == expected[1]
     assert np.random.get_state()[1].tolist() == expected[2]
+
+
+def test_beside_a_run_the_order_under_way_is_the_samplers_and_any_other_is_drawn_apart() -> None:
+    order = SamplerOrder(RandomSampler(range(50), generator=torch.Generator().manual_seed(8)))
+    order.begin(0)
+    under_way = order.slice(0, 50)
+    assert order.aside(0, seed=3).slice(0, 50) == under_way
+    assert order.aside(1, seed=3).slice(0, 50) != under_way
+    order.finish()
+    assert order.aside(0, seed=3).slice(0, 50) != under_way
 
 
 def test_a_generator_of_the_samplers_own_is_remembered_too() -> None:

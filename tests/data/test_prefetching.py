@@ -359,6 +359,12 @@ def test_a_stream_counts_what_was_asked_for_and_resumes_there_though_more_was_re
         one.close()
 
 
+def test_a_stream_says_whether_it_sends_batches_ahead(gpu: torch.device) -> None:
+    assert Stream(list(Ready()), device=gpu).sends_ahead is True
+    assert Stream(list(Ready()), device=gpu, prefetch=False).sends_ahead is False
+    assert Stream(list(Ready()), device=torch.device("cpu")).sends_ahead is False
+
+
 def test_a_loader_that_pins_is_fetched_here_for_the_ring_pins_already(gpu: torch.device) -> None:
     loader = DataLoader(NUMBERS, batch_size=4, pin_memory=True)
     assert Stream(loader, device=gpu).loader is loader

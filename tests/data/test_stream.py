@@ -291,6 +291,12 @@ def test_batches_of_unknown_length_are_dealt_to_the_ranks_in_turn(count: int, ra
     assert [own[0] for own in got if own] == list(range(min(ranks, count)))
 
 
+def test_a_ready_batch_that_only_keeps_a_rank_in_step_comes_behind_those_of_its_window() -> None:
+    stream = stream_of(list(torch.arange(3).split(1)), rank=1, size=2)
+    assert [batch.tolist() for batch in stream.window(2)] == [[1], [2]]
+    assert stream.padded == 1
+
+
 def test_a_batch_that_only_keeps_a_rank_in_step_is_marked_at_its_place_in_the_window() -> None:
     enough = stream_of(DataLoader(NUMBERS, batch_size=4), rank=2, size=3)
     assert [len(batch[0]) for batch in enough.window(5)] == [3]

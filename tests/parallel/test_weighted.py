@@ -37,3 +37,10 @@ def test_the_last_module_of_stages_may_say_over_what_its_loss_is_a_mean(launched
     for report in launched("weighted", processes=2)("stages_that_end_in_a_loss"):
         # What a window's losses are means over goes from stage to stage in single precision.
         torch.testing.assert_close(report["outputs"], reference["outputs"], rtol=0, atol=1e-6)
+
+
+def test_stages_leave_out_an_update_for_a_bad_loss_whose_gradient_is_fine(launched: Launch) -> None:
+    reference = launched("weighted", processes=1).rank_zero("stages_with_a_bad_loss")
+    for report in launched("weighted", processes=2)("stages_with_a_bad_loss"):
+        torch.testing.assert_close(report["outputs"], reference["outputs"], rtol=0, atol=EXACT)
+        assert report["steps"] == reference["steps"] == 8

@@ -57,7 +57,7 @@ def own_verb() -> Report:
     return {"message": ""}
 
 
-def in_stages(end: type[nn.Linear], loss: Any) -> Report:
+def in_stages(end: type[nn.Linear], loss: Any, targets: Tensor | None = None, **options: Any) -> Report:
     """Cut the model in two where there are two processes; every window is cut into micro-batches."""
     torch.manual_seed(7)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), end(8, 3)).double()
@@ -69,8 +69,10 @@ def in_stages(end: type[nn.Linear], loss: Any) -> Report:
         optimizer=optimizer,
         metrics=None,
         parallel="auto" if alone else Plan(pipeline=2),
+        **options,
     )
-    inputs, targets = samples(48).tensors
+    inputs, drawn = samples(48).tensors
+    targets = drawn if targets is None else targets
     settings = {"gradient_accumulation_steps": 1 if alone else 4, "train_dataloader_kwargs": {"shuffle": False}}
     trainer.train(TensorDataset(inputs, targets), 2, per_device_batch_size=12 if alone else 3, **settings)
     return {"outputs": trainer.predict(TensorDataset(inputs, targets)), "steps": trainer.progress.step}
@@ -99,3 +101,17 @@ def stages_that_end_in_a_loss() -> Report:
     if trainer_of(classifier()).processes.size == 1:
         return in_stages(nn.Linear, nn.CrossEntropyLoss(WEIGHT))
     return in_stages(Ends, None)
+
+
+class BadLoss(nn.CrossEntropyLoss):
+    """Infinite, with a gradient that is fine, for a batch whose targets are all the last class."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return super().forward(input, target) + torch.where((target == 2).all(), torch.inf, 0.0)
+
+
+@program.scenario
+def stages_with_a_bad_loss() -> Report:
+    targets = torch.arange(48) % 3
+    targets[12:24] = 2
+    return in_stages(nn.Linear, BadLoss(), targets, on_nonfinite="skip")
