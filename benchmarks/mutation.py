@@ -74,7 +74,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_settings.py",
         "tests/test_handed_loaders.py",
         "tests/contract/test_trainer_internals.py",
-        "tests/execution",
+        "tests/execution/test_own_execution.py",
+        "tests/execution/test_modes.py",
         "tests/test_stopped_runs.py",
     ),
     "treadle/run.py": (
@@ -131,7 +132,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "treadle/data/order.py": DRAWING,
     "treadle/data/sampler.py": (*DRAWING, "tests/data/test_loaders.py"),
-    "treadle/gradients.py": ("tests/test_gradients.py", "tests/behaviours/test_updates.py", "tests/test_nonfinite.py"),
+    "treadle/gradients.py": (
+        "tests/parallel/test_window_scale.py",
+        "tests/test_gradients.py",
+        "tests/behaviours/test_updates.py",
+        "tests/test_nonfinite.py",
+    ),
     "treadle/micro_batches.py": ("tests/test_micro_batches.py",),
     "treadle/nonfinite.py": ("tests/test_nonfinite.py", "tests/test_rollback.py", "tests/test_precision_scaling.py"),
     "treadle/optimizer_state.py": ("tests/test_optimizer_state.py", *SAVING),

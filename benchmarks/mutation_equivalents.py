@@ -65,4 +65,18 @@ EQUIVALENTS: list[Equivalent] = [
         "trainer.storage.put_scalar(PEAK_MEMORY_MIB, peak / 2**21, smoothing_hint=False)",
         "without a CUDA device nobody knows a peak of its memory",
     ),
+    Equivalent(
+        "loop/stop.py",
+        "Stop.leave",
+        "self._signal = 0",
+        "pass",
+        "the run that is left is over by that, and the next one has a stop of its own",
+    ),
+    Equivalent(
+        "gradients.py",
+        "WindowScale.__init__",
+        "self._fixed_nominal = float(nominal or 32)",
+        "self._fixed_nominal = float(nominal or 33)",
+        "whatever it is, it cancels: it only keeps losses in the range of half precision",
+    ),
 ]

@@ -37,6 +37,16 @@ def test_a_window_of_nothing_has_no_gradient(weights: Weights) -> None:
     assert gradient_of(weights, [0.0, 0.0]) == 0.0
 
 
+def test_a_window_of_one_micro_batch_is_not_touched_nor_is_one_that_nobody_began() -> None:
+    scale, loss, gradient = WindowScale("mean"), tensor(7.0), tensor(3.0)
+    for _ in range(2):
+        assert not scale.pending
+        assert scale.share(loss, 4) is loss
+        scale.normalise([gradient])
+        assert gradient == 3.0
+        scale.begin(1)
+
+
 def test_summed_losses_are_summed() -> None:
     assert gradient_of([3, 5], [7.0, 11.0], reduction="sum") == 18.0
 
