@@ -77,6 +77,7 @@ def imports_of(name: str) -> Iterator[Import]:
                 yield Import(name, target, node.lineno)
 
 
+@cache
 def all_imports() -> list[Import]:
     # The package itself only names what it loads on first use.
     return [found for name in modules() if name != "treadle" for found in imports_of(name)]
@@ -125,11 +126,9 @@ def test_the_core_names_no_pack() -> None:
     # A packaged configuration names its targets as words, which nothing imports until somebody builds them.
     ours = [name for name in modules() if name != "treadle" and not name.startswith("treadle.config.configs")]
     core = [name for name in ours if layer(name) < LAYERS.index(PACKS)]
+    texts = {name: ast.unparse(modules()[name]) for name in core}
     named = [
-        f"{name} names treadle.{pack}"
-        for name in core
-        for pack in PACKS
-        if f"treadle.{pack}" in ast.unparse(modules()[name])
+        f"{name} names treadle.{pack}" for name, text in texts.items() for pack in PACKS if f"treadle.{pack}" in text
     ]
     assert not named, "\n".join(named)
 
