@@ -349,7 +349,7 @@ def test_a_prediction_that_fails_closes_its_data(monkeypatch: pytest.MonkeyPatch
 def test_predictions_come_in_the_order_of_the_data() -> None:
     trainer = make_trainer()
     trainer.train(DATA, 1)
-    ready: list[tuple[Any, int]] = [(DataLoader(DATA, batch_size=7), 7), (Ready(), 4)]
+    ready: list[tuple[Any, int]] = [(DataLoader(DATA, batch_size=7), 7), (Ready(), 8)]
     for data, size in [(DATA, 5), (TensorDataset(INPUTS), 5), (list(INPUTS), 5), *ready]:
         # Some processors round products otherwise in batches of another size.
         with torch.no_grad():

@@ -76,6 +76,8 @@ class TrainerCallback:
     """
 
     custom_events: frozenset[str] = frozenset()
+    unique: bool = True
+    """Whether a trainer takes only one of exactly this class; of others none may have a state, which has that name."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -273,7 +275,7 @@ class CallbackHandler:
         instance = callback() if isinstance(callback, type) else callback
         complete(instance)
         kind = type(instance)
-        if kind in map(type, self.callback_list):
+        if getattr(kind, "unique", True) and kind in map(type, self.callback_list):
             raise CallbackError(
                 f"{kind.__name__} was given twice; a trainer takes one callback of each class, "
                 f"so pass a single {kind.__name__} or a subclass of it"

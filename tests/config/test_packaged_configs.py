@@ -39,6 +39,7 @@ DEFAULTS: dict[str, Any] = {
     "activation_checkpoint.modules": None,
     "on_nonfinite": "raise",
     "deterministic": False,
+    "callbacks": None,
     "tokens_per_sample": None,
     "flops_per_sample": None,
     "peak_flops": None,

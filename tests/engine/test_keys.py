@@ -16,6 +16,7 @@ from torch import Tensor
 import treadle.engine
 from examples.language_model.gpt import GPT
 from tests.engine.parts import Classifier, make_config
+from treadle.callbacks import GradientNormMonitor
 from treadle.config import ConfigDict, LazyCall, get_config
 from treadle.config.nodes import is_lazy
 from treadle.engine import DefaultTrainer, EagerTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
@@ -348,6 +349,14 @@ def a_loss_that_is_no_number_is_met_as_it_says(folder: Path) -> None:
         else:
             trainer.train()
             assert torch.equal(trainer.model.head.weight, before)
+
+
+@effect_of("train.callbacks")
+def callbacks_act_before_the_hooks(folder: Path) -> None:
+    trainer = made_with(folder, callbacks=[LazyCall(GradientNormMonitor)(every=2)])
+    trainer.train()
+    assert isinstance(trainer._hooks[0], GradientNormMonitor)
+    assert trainer.storage.series("gradient_norm").steps[0] == 1
 
 
 @effect_of("train.deterministic")

@@ -11,13 +11,18 @@ from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, 
 from treadle.engine._hook_list import HookList
 from treadle.errors import ConfigError, UnknownEventError
 
+MOMENTS = "['before_train', 'before_step', 'after_backward', 'after_step', 'after_train']"
+
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("after_backward", "; hooks have ['before_train', 'before_step', 'after_step', 'after_train']"),
-        ("before_epoch", "; hooks have ['before_train', 'before_step', 'after_step', 'after_train']"),
-        ("on_train_end", "; hooks have ['before_train', 'before_step', 'after_step', 'after_train']"),
+        (
+            "after_forward",
+            f"; hooks have {MOMENTS}",
+        ),
+        ("before_epoch", f"; hooks have {MOMENTS}"),
+        ("on_train_end", f"; hooks have {MOMENTS}"),
         ("after_stpe", "; did you mean 'after_step'?"),
         ("afterstep", "; did you mean 'after_step'?"),
     ],
@@ -34,9 +39,9 @@ def test_a_hook_with_a_method_that_nobody_calls_is_refused_by_name(name: str, re
 def test_a_class_method_of_a_hook_that_nobody_calls_is_refused_too() -> None:
     class Own(HookBase):
         @classmethod
-        def after_backward(cls) -> None: ...
+        def after_forward(cls) -> None: ...
 
-    with pytest.raises(UnknownEventError, match=r"Own.after_backward would never be called; hooks have"):
+    with pytest.raises(UnknownEventError, match=r"Own.after_forward would never be called; hooks have"):
         TrainerBase().register_hooks([Own()])
 
 
@@ -83,14 +88,12 @@ def test_a_verb_that_is_nearly_one_is_told(tmp_path: Path, caplog: pytest.LogCap
 
 def test_a_moment_that_trainers_do_not_have_is_told(caplog: pytest.LogCaptureFixture) -> None:
     class Own(TrainerBase):
-        def after_backward(self) -> None: ...
+        def after_forward(self) -> None: ...
 
         def report(self) -> None: ...
 
     Own()
-    assert [record.message for record in caplog.records] == [
-        "the loop calls no Own.after_backward; it calls ['before_train', 'before_step', 'after_step', 'after_train']"
-    ]
+    assert [record.message for record in caplog.records] == [f"the loop calls no Own.after_forward; it calls {MOMENTS}"]
 
 
 class Acting(EagerTrainer):

@@ -32,9 +32,9 @@ def guarded(method: Callable[..., None], calls: list[int]) -> Callable[..., None
 
     def guard(of: EngineCore | EngineRun) -> AbstractContextManager[None]:
         core = of.trainer if isinstance(of, EngineRun) else of
-        if not 0 < core._face.iter < core._face.max_iter - 1:
+        if not 0 < core.face.iter < core.face.max_iter - 1:
             return nullcontext()
-        calls.append(core._face.iter)
+        calls.append(core.face.iter)
         return no_sync(core.device.type)
 
     def call(of: EngineCore | EngineRun, *args: Any) -> None:

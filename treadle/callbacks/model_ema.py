@@ -81,6 +81,9 @@ class ModelEmaCallback(WatchesMetric):
         self._evaluates = self.evaluate_during_training and trainer._eval_dataloader is not None
         self._handler.start_session("on_training_run_start", trainer)
 
+    def require_evaluations(self, trainer: Any) -> None:
+        """Require nothing: without evaluations of the average that of the end is saved."""
+
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Move the average, unless the update that was replayed did so."""
         if self not in trainer.this_run.execution.recorded_callbacks and self._cadence.due_after_step(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class MoveModulesToDeviceCallback(TrainerCallback):
     """Moves every module that is an attribute of the trainer, such as a loss or a metric, to its device.
 
-    The model itself is moved by the trainer.
+    The model itself is moved by the trainer. Behind another door, attributes of its trainer are moved as well.
     """
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
@@ -26,6 +26,7 @@ class MoveModulesToDeviceCallback(TrainerCallback):
 
     @staticmethod
     def _move(trainer: "Trainer") -> None:
-        for name, value in vars(trainer).items():
-            if isinstance(value, nn.Module) and name != "model":
-                value.to(trainer.device)
+        for owner in (trainer, getattr(trainer, "face", None)):
+            for name, value in getattr(owner, "__dict__", {}).items():
+                if isinstance(value, nn.Module) and name != "model":
+                    value.to(trainer.device)

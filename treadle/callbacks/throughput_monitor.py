@@ -73,7 +73,8 @@ class ThroughputMonitor(TrainerCallback):
             return
         self._mark = now
         seconds = now.time - before.time
-        samples = (now.samples - before.samples) * trainer.processes.size
+        # Processes that work on the same samples count them once.
+        samples = (now.samples - before.samples) * trainer.parallel.data_size
         trainer.storage.put_scalar(SAMPLES_PER_SECOND, samples / seconds)
         trainer.storage.put_scalar(STEPS_PER_SECOND, (now.step - before.step) / seconds)
         self._report_waiting(trainer, now.step - before.step, seconds)

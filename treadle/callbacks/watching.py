@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 EVALUATION_LOSS = "eval_loss_epoch"
 
 
+def evaluates_by_itself(trainer: Any) -> bool:
+    """Whether evaluations are made by the door of a trainer, and not on data that `train` is given."""
+    return getattr(trainer, "evaluates_by_itself", False)
+
+
+def reported_by_itself(trainer: Any) -> list[str]:
+    """Return the names of what evaluations of such a door have reported."""
+    return list(trainer.evaluated)
+
+
 class WatchesMetric(TrainerCallback):
     """A callback that acts on every new value of one metric; a subclass says how in `new_value`.
 
@@ -61,7 +71,9 @@ class WatchesMetric(TrainerCallback):
         """
         if not training:
             return
-        if self.watch_metric == EVALUATION_LOSS and trainer._eval_dataloader is None:
+        if evaluates_by_itself(trainer):
+            self.require_evaluations(trainer)
+        elif self.watch_metric == EVALUATION_LOSS and trainer._eval_dataloader is None:
             raise UnknownMetricError(
                 f"{self._name} watches {self.watch_metric!r}, but this run has no evaluation data; "
                 "pass eval_dataset= to train(), or set watch_metric='train_loss_epoch'"
@@ -71,11 +83,29 @@ class WatchesMetric(TrainerCallback):
         self._values_seen = len(trainer.run_history.get_metric_values(self.watch_metric))
         self._evaluated = False
 
+    def require_evaluations(self, trainer: Any) -> None:
+        """Make sure that somebody evaluates, behind a door that does it by itself.
+
+        Raises:
+            UnknownMetricError: Nobody does.
+        """
+        if not trainer.evaluates:
+            raise UnknownMetricError(
+                f"{self._name} watches {self.watch_metric!r}, but nothing in this run evaluates the model; register "
+                "hooks.EvalHook, or leave the callback out"
+            )
+
     def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
-        """Look for a new value after an evaluation within an epoch."""
+        """Look for a new value after an evaluation within an epoch.
+
+        Raises:
+            UnknownMetricError: Evaluations are no part of an epoch here, and this one did not report the metric.
+        """
         self._evaluated = True
         if is_intermediate:
             self._look(trainer)
+        if evaluates_by_itself(trainer):
+            self._require_metric(trainer)
 
     def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Look for a new value at the end of an epoch.
@@ -84,7 +114,14 @@ class WatchesMetric(TrainerCallback):
             UnknownMetricError: There was an evaluation, or there will be none, and nothing reported the metric.
         """
         self._look(trainer)
-        if self._values_seen == 0 and (self._evaluated or trainer._eval_dataloader is None):
+        self._require_metric(trainer)
+
+    def _require_metric(self, trainer: Any) -> None:
+        if evaluates_by_itself(trainer):
+            told = bool(reported_by_itself(trainer))
+        else:
+            told = self._evaluated or trainer._eval_dataloader is None
+        if self._values_seen == 0 and told:
             reported = sorted(trainer.run_history.get_metric_names())
             nearest_first = get_close_matches(self.watch_metric, reported, n=len(reported) or 1, cutoff=0.0)
             raise UnknownMetricError(

@@ -15,15 +15,17 @@ from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream, size_of
 from treadle.data.streams import Streams
 from treadle.engine._checkpointing import EngineCheckpointer, EngineState
-from treadle.engine._hook_events import HookEvents
-from treadle.engine._numbers import EngineLog
+from treadle.engine._hook_events import EngineCallbacks, HookEvents, overrides
+from treadle.engine._hook_list import BACKWARD_END, EVENT_OF
+from treadle.engine._numbers import EngineHistory, EngineLog
 from treadle.engine._updates import EngineUpdater
 from treadle.engine.batch_arguments import call_arguments
-from treadle.engine.metrics import mean_over_window, scalars_of, total_loss, write_metrics
-from treadle.errors import CheckpointError, ConfigError
-from treadle.execution import GraphExecution
+from treadle.engine.dist import broadcast_from_main
+from treadle.engine.metrics import mean_over_window, put_numbers, scalars_of, total_loss
+from treadle.errors import CheckpointError, ConfigError, StopTrainingError
+from treadle.execution import GraphExecution, Recorder
 from treadle.foreign import ForeignStep
-from treadle.leaving import LeavableEvaluation
+from treadle.leaving import LeavableEvaluation, leaving_in
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.parallel import Plan
@@ -102,6 +104,8 @@ class EngineCore(Trainer):
         on_first_data: Called once, with the model and its arguments in the first pass.
         fetch_began: When the data of this iteration was asked for.
         data_time: How long it took to come.
+        callbacks: What is registered, in the order of the core's table.
+        is_running: Whether a run is under way.
     """
 
     ITEMS_REMEDY = (
@@ -110,13 +114,22 @@ class EngineCore(Trainer):
     )
 
     leaves_by_itself = False
+    evaluates_by_itself = True
+    """Whether evaluations are made by the door, and not on data that `train` is given."""
 
     def __init__(self, face: "TrainerBase", plan: StepPlan, options: CoreOptions) -> None:
         self.plan, self.options = plan, options
         self.fetch_began = self.data_time = 0.0
-        self._face: TrainerBase = weakref.proxy(face)
+        self.face: TrainerBase = weakref.proxy(face)
+        self.is_running = False
+        self._leavable: LeavableEvaluation | None = None
+        # All processes log before the same of those that are registered, also where only the first one writes.
+        place = broadcast_from_main(face.hook_list.place_of_log)
+        registered = (HookEvents(face), *face.hook_list.table(place))
+        own = {EVENT_OF[name]: _moment_of(self.face, name) for name in EVENT_OF if overrides(face, name)}
+        self._own_moments: dict[str, Callable[[], None]] = own
         self._carried: dict[str, Any] | None = None
-        self._start_iteration = self.checked_to = 0
+        self._start_iteration = self.checked_to = self._logged_to = 0
         self.on_first_data: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None] | None = None
         self._get_batch = plan.get_batch
         self._outputs: list[tuple[Any, dict[str, Any]]] = []
@@ -125,7 +138,8 @@ class EngineCore(Trainer):
             plan.model,
             None,
             plan.optimizer,
-            callbacks=(HookEvents(face),),
+            callbacks=registered,
+            run_history=EngineHistory(self.face),
             seed=options.seed,
             run_dir=options.run_dir,
             precision=options.precision,
@@ -142,6 +156,7 @@ class EngineCore(Trainer):
             parallel=options.parallel,
         )
         self.parallel.bucket_megabytes = options.bucket_megabytes
+        self.callback_handler = self.callbacks = EngineCallbacks(self.callback_handler.callback_list, self, face)
 
     def run(self, start: int, end: int, *, resume: bool = False, carried: dict[str, Any] | None = None) -> None:
         """Run the iterations from `start` to `end`.
@@ -152,15 +167,18 @@ class EngineCore(Trainer):
             resume: Whether to go on from the newest checkpoint of the run's folder.
             carried: The state that an earlier run of the same trainer ended in, to go on from.
         """
-        self._start_iteration, self._carried = start, carried
-        self.train(
-            self.plan.loader,
-            max_steps=end,
-            gradient_accumulation_steps=self.plan.accumulation,
-            clip_norm=self.options.clip_norm,
-            eval_every=None,
-            resume="auto" if resume else None,
-        )
+        self._start_iteration, self._carried, self.is_running = start, carried, True
+        try:
+            self.train(
+                self.plan.loader,
+                max_steps=end,
+                gradient_accumulation_steps=self.plan.accumulation,
+                clip_norm=self.options.clip_norm,
+                eval_every=None,
+                resume="auto" if resume else None,
+            )
+        finally:
+            self.is_running = False
 
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""
@@ -181,6 +199,62 @@ class EngineCore(Trainer):
         """Log what the core says."""
         logger.info(" ".join(map(str, args)))
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether anything registered has the model evaluated."""
+        return any(getattr(one, "evaluates", False) for one in self.face.hook_list)
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The names of what evaluations have reported."""
+        return [name for name in self.face.evaluated if name in self.storage.names()]
+
+    # Who is told --------------------------------------------------------------------------------------------
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell what is registered that `event` happens, by the trainer's own method where it has one for the moment."""
+        own = self._own_moments.get(event)
+        if own is not None:
+            self._enter(event)
+        if event == "on_update_end" and self._leavable is not None:
+            # What is evaluated now can be broken off: a resumed run begins with those that have still to act.
+            with leaving_in(self._leavable):
+                own() if own is not None else self.callback_handler.call_event(event, self)
+        elif own is not None:
+            own()
+        else:
+            self.callback_handler.call_event(event, self, **kwargs)
+        if event == "on_update_start":
+            self.fetch_began = time.perf_counter()
+
+    def _enter(self, event: str) -> None:
+        """Say where the run is before the trainer's own method acts."""
+        first = self.callback_handler.callback_list[0]
+        if event != BACKWARD_END and isinstance(first, HookEvents):
+            getattr(first, event)(self)
+
+    def heeding_stops(self, act: Callable[[], None]) -> None:
+        """Have something act whose wish to stop is met after the step."""
+        try:
+            act()
+        except StopTrainingError as error:
+            self.callback_handler.on_stop(error)
+
+    def log_if_due(self) -> None:
+        """Tell callbacks of a log now and then, and after the last iteration; nothing is read if nobody listens."""
+        if not (self._is_due() and self.callback_handler.table["on_log"]):
+            return
+        first, self._logged_to = self._logged_to, self.progress.step
+        scalars = {name: value for name, (value, iteration) in self.storage.latest().items() if iteration >= first}
+        if "total_loss" in scalars:
+            # As the core calls it, for callbacks that show or keep it.
+            scalars.setdefault("train_loss", scalars["total_loss"])
+        self.fire("on_log", scalars=scalars, nonfinite=None)
+
+    def _is_due(self) -> bool:
+        step = self.progress.step
+        return step % self.options.check_period == 0 or step >= self.this_run.due.last_step
+
     # Setting up ---------------------------------------------------------------------------------------------
 
     def create_run(self) -> "EngineRun":
@@ -192,9 +266,11 @@ class EngineCore(Trainer):
         self.progress.step = self._start_iteration
         # What was not looked at when the run was saved is looked at now.
         self.checked_to = self._start_iteration - self._start_iteration % self.options.check_period
+        self._logged_to = self.checked_to
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
         self.batches = self._draw_one_by_one()
+        self._leavable = self._leavable_evaluation()
 
     def create_due(self) -> Due:
         """Return when the run ends; when it logs, evaluates and saves is a matter of hooks in this door."""
@@ -228,7 +304,7 @@ class EngineCore(Trainer):
 
     def create_checkpointer(self, folder: Path) -> EngineCheckpointer:
         """Return what keeps the run as the hooks of this door want it."""
-        return EngineCheckpointer(self, self.this_run.state, folder, self._face, carried=self._carried is not None)
+        return EngineCheckpointer(self, self.this_run.state, folder, self.face, carried=self._carried is not None)
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the one phase of this door: iterations without end; a user's own step draws its data itself."""
@@ -250,8 +326,7 @@ class EngineCore(Trainer):
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, by the core's step or by the user's."""
         if self.plan.foreign is None:
-            super().update(phase, window)
-            self._report_window()
+            self._update(phase, window)
             return
         updater = self.this_run.updater
         updater.phase = None
@@ -271,10 +346,46 @@ class EngineCore(Trainer):
         self.data_time = time.perf_counter() - began
         self._step_watch.own = True
         try:
-            super().update(phase, window)
+            self._update(phase, window)
         finally:
             self._step_watch.own = False
+
+    def _update(self, phase: Phase, window: list[Batch]) -> None:
+        """Make the core's update, tell hooks in between of its gradient, and report it."""
+        self.calculate_gradients(phase, window)
+        if self.callback_handler.table[BACKWARD_END] and not self._is_still_to_normalise():
+            self._tell_of_gradients(phase)
+        self.apply_gradients(phase)
         self._report_window()
+
+    def _is_still_to_normalise(self) -> bool:
+        """Whether the gradient is still to be divided, or to be gathered over processes."""
+        return self.this_run.updater.scale.pending or self.this_run.shared_loss.module is not None
+
+    def normalise_gradients(self, phase: Phase) -> None:
+        """Make the gradient that of one batch, and tell hooks that it is."""
+        super().normalise_gradients(phase)
+        if self.callback_handler.table[BACKWARD_END]:
+            self._tell_of_gradients(phase)
+
+    def _tell_of_gradients(self, phase: Phase) -> None:
+        self.precision.unscale(phase.optimizer)
+        self.fire(BACKWARD_END)
+
+    def create_recorder(self) -> Recorder | None:
+        """Return what records steps; nothing where a hook acts within a step, which a replay does not stop at.
+
+        Raises:
+            ConfigError: The step is to be recorded in any case.
+        """
+        if not self.callback_handler.table[BACKWARD_END]:
+            return super().create_recorder()
+        if self.execution == "graph":
+            raise ConfigError(
+                "train.execution='graph': a hook has after_backward, which a replay does not stop at; use 'auto' or "
+                "'eager', or leave the hook out"
+            )
+        return None
 
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the sum of the model's losses for one micro-batch, and keep its numbers for the report."""
@@ -318,10 +429,11 @@ class EngineCore(Trainer):
     def _report_window(self) -> None:
         outputs, self._outputs = self._outputs, []
         if outputs:
-            numbers = mean_over_window(outputs)
+            # Of one micro-batch they are its own.
+            numbers = outputs[0][1] if len(outputs) == 1 else mean_over_window(outputs)
+            weight = outputs[0][0] if len(outputs) == 1 else sum([part for part, _ in outputs])
             numbers.pop("num_items_in_batch", None)
-            weight = sum(part for part, _ in outputs)
-            write_metrics(numbers, None if self.may_record else self.data_time, weight=weight)
+            put_numbers(numbers, None if self.may_record else self.data_time, weight=weight)
         self._report_norm()
 
     def _report_norm(self) -> None:
@@ -341,8 +453,7 @@ class EngineCore(Trainer):
 
     def check_numbers_if_due(self) -> None:
         """Look at the losses now and then, and after the last iteration."""
-        step = self.progress.step
-        if step % self.options.check_period == 0 or step >= self.this_run.due.last_step:
+        if self._is_due():
             self.this_run.log.write()
 
     @property
@@ -363,7 +474,7 @@ class EngineCore(Trainer):
             raise CheckpointError("checkpointer.save: this trainer has no output_dir to save into")
         keeper.save_as(name, best=best)
 
-    def leavable_evaluation(self) -> LeavableEvaluation | None:
+    def _leavable_evaluation(self) -> LeavableEvaluation | None:
         """Return how an evaluation of a hook is broken off when the run is asked to leave; None if it cannot be."""
         if self.run_dir is None or self.processes.distributed:
             return None
@@ -374,6 +485,11 @@ class EngineCore(Trainer):
         keeper = self.this_run.checkpointer
         if isinstance(keeper, EngineCheckpointer) and keeper.saved_at and keeper.saved_at[0] == self.progress.step:
             keeper.point(COMPLETE)
+
+
+def _moment_of(face: "TrainerBase", name: str) -> Callable[[], None]:
+    """Return a moment of a trainer that is not kept alive by it."""
+    return lambda: getattr(face, name)()
 
 
 class EngineRun(Run):

@@ -1,55 +1,218 @@
-"""The hooks of a trainer, and how each of their moments is gone through."""
+"""What is registered with a trainer of this door, hooks and callbacks, and how each comes into the core's table."""
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
+from treadle.callback import EVENTS, CallbackHandler, TrainerCallback, accepting, listens
 from treadle.engine.hook_base import HookBase
-from treadle.errors import ConfigError, StopTrainingError, UnknownEventError
+from treadle.engine.refused_callbacks import refuse_callback
+from treadle.errors import ConfigError, UnknownEventError
 from treadle.leaving import EvaluationLeft
 from treadle.parallel import Processes
 
 logger = logging.getLogger(__name__)
 
-MOMENTS = ("before_train", "before_step", "after_step", "after_train")
+BACKWARD_END = "on_backward_end"
+"""The event of this door at which the gradient of an update is complete, and not clipped yet."""
+EVENT_OF = {
+    "before_train": "on_training_run_start",
+    "before_step": "on_update_start",
+    "after_backward": BACKWARD_END,
+    "after_step": "on_update_end",
+    "after_train": "on_training_run_end",
+}
+MOMENTS = tuple(EVENT_OF)
 """The moments of a run at which hooks are called."""
+BY_THE_STEP = "after_backward"
+"""The moment that comes within a step, so that an inner trainer has it too."""
+CALLBACK = "callback "
+"""What the keys of callbacks begin with, so that none is that of a hook."""
+LOG = "on_log"
+"""The key under which it is noted that the log of an iteration is still to come."""
 
 
-class HookList:
-    """The hooks of a trainer in their order, and which of them have still to act.
+class Turns:
+    """Whose turn it is after an iteration: a checkpoint may be taken between two of those that act there.
 
     Attributes:
-        unfinished: The keys of the hooks whose `after_step` of this iteration is still to come. A checkpoint that a
-            hook writes is taken between two hooks; a run that is resumed from it begins with these.
+        keys: Who acts after an iteration, in order.
+        done: How many of them have acted in this iteration.
+        resumed: Who had still to act when the run was saved; it begins with these.
+        failures: What went wrong in the last moment of hooks.
     """
 
     def __init__(self) -> None:
-        self._hooks: list[HookBase] = []
-        self._started: list[HookBase] = []
-        self.unfinished: list[str] = []
+        self.keys: list[str] = []
+        self.done = 0
+        self.resumed: list[str] = []
+        self.failures: list[BaseException] = []
 
-    def __iter__(self) -> Any:
-        return iter(self._hooks)
+    @property
+    def unfinished(self) -> list[str]:
+        """Who has still to act in this iteration."""
+        return list(self.resumed) or self.keys[self.done :]
+
+
+class Entry:
+    """One thing in the core's table that stands for something registered; of these there are many.
+
+    Args:
+        turns: Whose turn it is.
+        place: How many act before it after an iteration.
+    """
+
+    unique = False
+
+    def __init__(self, turns: Turns, place: int) -> None:
+        self._turns, self._place = turns, place
+
+
+class CallbackTurn(Entry):
+    """Takes note that the callback behind it acts now."""
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Count it as done: what it saves itself knows of it."""
+        self._turns.done = self._place + 1
+
+
+class HookEntry(Entry):
+    """A hook as one callback of the core: it is in the table of exactly those events at which it has something to do.
+
+    Args:
+        hook: The hook.
+        turns: Whose turn it is.
+        place: How many act before it after an iteration.
+    """
+
+    def __init__(self, hook: HookBase, turns: Turns, place: int) -> None:
+        super().__init__(turns, place)
+        self.hook, self.is_started = hook, False
+        if acts_at(hook, "before_step"):
+            self.on_update_start = _calling(hook.before_step)
+        if acts_at(hook, "after_backward"):
+            setattr(self, BACKWARD_END, _calling(hook.after_backward))
+        if acts_at(hook, "after_step"):
+            self.on_update_end = self._after_step
+
+    def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
+        """Call `before_train`; a hook in which it fails does not count as started."""
+        self.hook.before_train()
+        self.is_started = True
+
+    def _after_step(self, trainer: Any, **kwargs: Any) -> None:
+        self._turns.done = self._place + 1
+        try:
+            self.hook.after_step()
+        except EvaluationLeft:
+            self._turns.done = self._place
+            raise
+
+    def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Call `after_train`; what goes wrong there is raised when all hooks were called."""
+        failure = self.end()
+        if failure is not None:
+            self._turns.failures.append(failure)
+
+    def on_exception(self, trainer: Any, exception: BaseException, **kwargs: Any) -> None:
+        """Call `after_train` in a run that died, and report with its error what goes wrong in it besides."""
+        failure = self.end()
+        if failure is not None:
+            join_failures([exception, failure])
+
+    def end(self) -> BaseException | None:
+        """Call `after_train` once, if the hook was started; return what went wrong."""
+        if not self.is_started:
+            return None
+        self.is_started = False
+        try:
+            self.hook.after_train()
+        except Exception as failure:
+            logger.exception("%s failed in after_train", type(self.hook).__name__)
+            failure.add_note(f"raised by {type(self.hook).__name__}.after_train")
+            return failure
+        return None
+
+
+def _calling(moment: Callable[[], None]) -> Callable[..., None]:
+    return lambda trainer, **kwargs: moment()
+
+
+class DueLog(Entry):
+    """Tells callbacks of a log when one is due: just before the writers write, else after all others.
+
+    Args:
+        turns: Whose turn it is.
+        place: How many act before it after an iteration.
+    """
+
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Log if it is time."""
+        self._turns.done = self._place + 1
+        trainer.log_if_due()
+
+
+class LastOfAll(Entry):
+    """Comes after everything that is registered."""
+
+    def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
+        """Raise what went wrong in the hooks: the first, with the others in its notes."""
+        failures, self._turns.failures = self._turns.failures, []
+        if failures:
+            raise join_failures(failures)
+
+
+class HookList:
+    """The hooks and callbacks of a trainer in the order in which they were registered.
+
+    Attributes:
+        turns: Who of them has still to act after an iteration.
+    """
+
+    def __init__(self) -> None:
+        self._registered: list[Any] = []
+        self._callbacks = CallbackHandler()
+        self.entries: list[HookEntry] = []
+        self.turns = Turns()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._registered)
 
     def __len__(self) -> int:
-        return len(self._hooks)
+        return len(self._registered)
 
-    def add(self, hook: Any) -> None:
-        """Add a hook after the others.
+    def add(self, given: Any) -> Any:
+        """Add a hook or a callback after the others, and return it: of a class of callbacks, an instance.
 
         Raises:
-            TypeError: It is no hook.
-            ConfigError: It is the second of a class of which there may be one.
+            TypeError: It is neither.
+            ConfigError: It is the second of a class of hooks of which there may be one, or a callback that can do
+                nothing in this door.
+            CallbackError: It is the second of a class of callbacks.
         """
-        if not isinstance(hook, HookBase):
-            raise TypeError(f"register_hooks got {hook!r}, which is no hook; derive its class from HookBase")
+        added = self._checked_hook(given) if isinstance(given, HookBase) else self._checked_callback(given)
+        self._registered.append(added)
+        return added
+
+    def _checked_hook(self, hook: HookBase) -> HookBase:
         check_moments(type(hook))
-        if hook.unique and any(type(present) is type(hook) for present in self._hooks):
+        if hook.unique and any(type(present) is type(hook) for present in self._registered):
             name = type(hook).__name__
             raise ConfigError(f"{name} is registered twice; it would act twice in every step, so leave one out")
-        self._hooks.append(hook)
+        return hook
+
+    def _checked_callback(self, given: Any) -> Any:
+        if not is_callback(given):
+            raise TypeError(
+                f"register_hooks got {given!r}, which is no hook; derive its class from HookBase, or from "
+                "TrainerCallback for a callback"
+            )
+        refuse_callback(given)
+        self._callbacks.add_callback(given)
+        return self._callbacks.callback_list[-1]
 
     def check_others(self, processes: Processes) -> None:
         """Look whether all processes have the hooks that act together; one that is alone would wait for ever.
@@ -59,7 +222,7 @@ class HookList:
         """
         if not processes.distributed:
             return
-        own = [key for key, hook in self._keyed() if hook.together]
+        own = [key for key, hook in self._keyed() if isinstance(hook, HookBase) and hook.together]
         for rank, theirs in enumerate(processes.gather_objects(own)):
             if theirs != own:
                 raise ConfigError(
@@ -67,69 +230,124 @@ class HookList:
                     "these together, so register the same on each, in the same order"
                 )
 
-    def start(self) -> None:
-        """Call `before_train`; a hook in which it fails does not count as started."""
-        self._started = []
-        for hook in self._hooks:
-            hook.before_train()
-            self._started.append(hook)
+    # Into the core's table ----------------------------------------------------------------------------------
 
-    def before_step(self, on_stop: Callable[[str], None]) -> None:
-        """Call `before_step` of all hooks."""
-        for hook in self._hooks:
-            _act(hook.before_step, on_stop)
+    @property
+    def place_of_log(self) -> int:
+        """How many are registered before the first that writes; that is where a log belongs."""
+        writers = [place for place, one in enumerate(self._registered) if getattr(one, "writes", False)]
+        return min(writers, default=len(self._registered))
 
-    def after_step(self, on_stop: Callable[[str], None], only: Iterable[str] | None = None) -> None:
-        """Call `after_step` of all hooks, or of those with the keys `only`."""
-        keyed = [(key, hook) for key, hook in self._keyed() if only is None or key in only]
-        self.unfinished = [key for key, _ in keyed]
-        for key, hook in keyed:
-            self.unfinished.remove(key)
-            try:
-                _act(hook.after_step, on_stop)
-            except EvaluationLeft:
-                self.unfinished.insert(0, key)
-                raise
+    def table(self, place_of_log: int) -> list[Any]:
+        """Return the callbacks of a core that stand for what is registered, anew for each run.
 
-    def finish(self) -> None:
-        """Call `after_train` of every hook that started, once.
+        Args:
+            place_of_log: Before which of them the log comes; the same on all processes.
+        """
+        self.turns.keys.clear()
+        self.entries = []
+        found: list[Any] = []
+        for place, (key, one) in enumerate(self._keyed()):
+            if place == place_of_log:
+                found += self._log()
+            found += self.entries_of(key, one)
+        if place_of_log >= len(self._registered):
+            found += self._log()
+        self.turns.done = len(self.turns.keys)
+        return [*found, LastOfAll(self.turns, len(self.turns.keys))]
+
+    def _log(self) -> list[Any]:
+        entry = DueLog(self.turns, len(self.turns.keys))
+        self.turns.keys.append(LOG)
+        return [entry]
+
+    def entries_of(self, key: str, one: Any) -> list[Any]:
+        """Return what stands in the table for something registered."""
+        place = len(self.turns.keys)
+        if isinstance(one, HookBase):
+            if acts_at(one, "after_step"):
+                self.turns.keys.append(key)
+            self.entries.append(HookEntry(one, self.turns, place))
+            return [self.entries[-1]]
+        if not listens(one, "on_update_end"):
+            return [one]
+        self.turns.keys.append(key)
+        return [CallbackTurn(self.turns, place), one]
+
+    def late_entries(self, one: Any) -> list[Any]:
+        """Return what stands in the table for something that is registered while the run is under way."""
+        done = self.turns.done == len(self.turns.keys)
+        found = self.entries_of(next(key for key, other in self._keyed() if other is one), one)
+        if done:
+            self.turns.done = len(self.turns.keys)
+        return found
+
+    def catch_up(self, core: Any) -> None:
+        """Let those act that had still to, in the last iteration before the checkpoint."""
+        turns, known = self.turns, dict(self._keyed())
+        while turns.resumed:
+            key = turns.resumed[0]
+            if key == LOG:
+                turns.resumed.pop(0)
+                core.log_if_due()
+            elif key in known and isinstance(known[key], HookBase):
+                self._catch_up_with(core, known[key].after_step)
+            elif key in known:
+                self._catch_up_with(core, partial(accepting(known[key].on_update_end), core))
+            else:
+                turns.resumed.pop(0)
+
+    def _catch_up_with(self, core: Any, act: Callable[[], None]) -> None:
+        key = self.turns.resumed.pop(0)
+        try:
+            core.heeding_stops(act)
+        except EvaluationLeft:
+            self.turns.resumed.insert(0, key)
+            raise
+
+    def end_all(self) -> None:
+        """Call `after_train` of every hook that is started.
 
         Raises:
-            Exception: The first that went wrong, with the others in its notes, when all were called.
+            BaseException: The first that went wrong, with the others in its notes, when all were called.
         """
-        started, self._started = self._started, []
-        failures: list[BaseException] = []
-        for hook in started:
-            try:
-                hook.after_train()
-            except Exception as failure:
-                logger.exception("%s failed in after_train", type(hook).__name__)
-                failure.add_note(f"raised by {type(hook).__name__}.after_train")
-                failures.append(failure)
+        failures = [failure for entry in self.entries if (failure := entry.end()) is not None]
         if failures:
             raise join_failures(failures)
 
-    def _keyed(self) -> list[tuple[str, HookBase]]:
-        """Return each hook with its class name, numbered from the second of a class on."""
+    def _keyed(self) -> list[tuple[str, Any]]:
+        """Return each hook with its class name, numbered from the second of a class on, and callbacks with theirs."""
         counts: dict[str, int] = {}
         pairs = []
-        for hook in self._hooks:
-            name = type(hook).__qualname__
+        for one in self._registered:
+            name = type(one).__qualname__ if isinstance(one, HookBase) else f"{CALLBACK}{type(one).__name__}"
             counts[name] = counts.get(name, 0) + 1
-            pairs.append((name if counts[name] == 1 else f"{name} {counts[name]}", hook))
+            pairs.append((name if counts[name] == 1 else f"{name} {counts[name]}", one))
         return pairs
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all hooks, and which of them have still to act in this iteration."""
-        states = {key: hook.state_dict() for key, hook in self._keyed()}
-        return {"states": {key: state for key, state in states.items() if state}, "unfinished": list(self.unfinished)}
+        """Return the states of all hooks, and who has still to act in this iteration."""
+        states = {key: hook.state_dict() for key, hook in self._keyed() if isinstance(hook, HookBase)}
+        return {"states": {key: state for key, state in states.items() if state}, "unfinished": self.turns.unfinished}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hand each hook its state; one that is new to the run keeps its own."""
         for key, hook in self._keyed():
             if key in state["states"]:
                 hook.load_state_dict(state["states"][key])
-        self.unfinished = list(state["unfinished"])
+        self.turns.resumed = list(state["unfinished"])
+        self.turns.done = len(self.turns.keys)
+
+
+def is_callback(given: Any) -> bool:
+    """Whether something is a callback of the core, or a class of them."""
+    kind = given if isinstance(given, type) else type(given)
+    return issubclass(kind, TrainerCallback) or any(listens(given, event) for event in EVENTS)
+
+
+def acts_at(hook: HookBase, moment: str) -> bool:
+    """Whether a hook has something of its own to do at a moment."""
+    return moment in vars(hook) or getattr(type(hook), moment) is not getattr(HookBase, moment)
 
 
 def check_moments(kind: type[HookBase]) -> None:
@@ -149,14 +367,6 @@ def check_moments(kind: type[HookBase]) -> None:
                 f"{kind.__name__}.{name} would never be called{remedy}; give a method that is no moment of a run "
                 "another name"
             )
-
-
-def _act(moment: Callable[[], None], on_stop: Callable[[str], None]) -> None:
-    """Call a hook; a wish to stop is a request, so that the hooks after it still act in this step."""
-    try:
-        moment()
-    except StopTrainingError as error:
-        on_stop(str(error) or "a hook asked to stop")
 
 
 def join_failures(failures: list[BaseException]) -> BaseException:

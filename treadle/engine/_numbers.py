@@ -1,15 +1,47 @@
-"""Numbers of this door that are not finite: looked for now and then, in what was put into the storage."""
+"""Numbers of this door: those that are not finite, and what evaluations reported, as callbacks look for it."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle.errors import NonFiniteError
+from treadle.events import RunHistory
 from treadle.falling_back import fell_back
 from treadle.loop import Log
 from treadle.nonfinite import REMEDY, RollBack
 
 if TYPE_CHECKING:
     from treadle.engine._adapter import EngineCore
+    from treadle.engine.trainer_base import TrainerBase
+
+
+class EngineHistory(RunHistory):
+    """The metrics of a run, in which those that evaluations of this door reported are found as well.
+
+    Args:
+        face: The trainer whose evaluations report.
+    """
+
+    def __init__(self, face: "TrainerBase") -> None:
+        super().__init__()
+        self._face = face
+
+    def get_metric_names(self) -> set[str]:
+        """Return the names of all metrics."""
+        return super().get_metric_names() | (set(self._face.evaluated) & self.storage.names("step"))
+
+    def get_metric_values(self, metric_name: str) -> list[Any]:
+        """Return every value of a metric, oldest first."""
+        if not self._is_of_evaluations(metric_name):
+            return super().get_metric_values(metric_name)
+        return list(self.storage.series(metric_name, "step").values)
+
+    def get_latest_metric(self, metric_name: str) -> Any:
+        """Return the newest value of a metric."""
+        known = self._is_of_evaluations(metric_name)
+        return self.storage.series(metric_name, "step").values[-1] if known else super().get_latest_metric(metric_name)
+
+    def _is_of_evaluations(self, name: str) -> bool:
+        return name in self._face.evaluated and name in self.storage.names("step")
 
 
 class EngineLog(Log):

@@ -17,7 +17,7 @@ from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
 from treadle.engine._adapter import CoreOptions, StepPlan
-from treadle.engine._hook_list import MOMENTS
+from treadle.engine._hook_list import BY_THE_STEP, MOMENTS, is_callback
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import Checkpointer
@@ -106,7 +106,7 @@ class DefaultTrainer(TrainerBase):
             # That of a run that is there is replaced once the run has been taken for this one.
             require_free_for_all(folder, self._processes)
             self._save_config()
-        self.register_hooks(self.build_hooks())
+        self.register_hooks([*self.build_callbacks(), *self.build_hooks()])
 
     # Setting up ---------------------------------------------------------------------------------------------
 
@@ -259,6 +259,23 @@ class DefaultTrainer(TrainerBase):
             own_step(self._trainer, self, self.get_batch, device)(0)
 
     # What to build ------------------------------------------------------------------------------------------
+
+    def build_callbacks(self) -> list[Any]:
+        """Return the callbacks that `train.callbacks` describes; they act before the hooks.
+
+        Raises:
+            ConfigError: One of them is no callback.
+        """
+        found = []
+        for place, node in enumerate(try_get_key(self.cfg, "train.callbacks", default=None) or ()):
+            made = instantiate(node)
+            if not is_callback(made):
+                raise ConfigError(
+                    f"train.callbacks.{place} builds a {type(made).__name__}, which is no callback; give a LazyCall of "
+                    "one of treadle.callbacks, or of a class derived from TrainerCallback"
+                )
+            found.append(made)
+        return found
 
     def build_hooks(self) -> list[HookBase | None]:
         """Return the hooks: timer, schedule, checkpoints, evaluation, and the writers last."""
@@ -457,7 +474,7 @@ def _check_inner(inner: EagerTrainer, outer: str) -> None:
             f"_trainer of {outer} has hooks that nobody would call, {found}: register them with {outer} itself"
         )
     for name in MOMENTS:
-        if getattr(type(inner), name) is not getattr(TrainerBase, name):
+        if name != BY_THE_STEP and getattr(type(inner), name) is not getattr(TrainerBase, name):
             raise ConfigError(
                 f"{kind}.{name} would never be called: {outer} has the loop, and {kind} makes the steps; define it in "
                 f"{outer}"

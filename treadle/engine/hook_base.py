@@ -1,4 +1,4 @@
-"""What every hook of the config-driven door is: four moments of a run, and a state."""
+"""What every hook of the config-driven door is: five moments of a run, and a state."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class HookBase:
         hook.before_train()
         for iter in range(start_iter, max_iter):
             hook.before_step()
-            trainer.run_step()
+            trainer.run_step()  # within it, hook.after_backward()
             hook.after_step()
         iter += 1
         hook.after_train()
@@ -36,6 +36,12 @@ class HookBase:
     together: bool = False
     """Whether it does what all processes must do together, so that each of them must have it."""
 
+    evaluates: bool = False
+    """Whether it has the model evaluated, so that there is something to watch for callbacks."""
+
+    writes: bool = False
+    """Whether it writes what was reported, so that callbacks are told of a log before it acts."""
+
     def attach(self, trainer: Any) -> None:
         """Belong to `trainer`, which is a weak reference."""
         self.trainer = trainer
@@ -48,6 +54,9 @@ class HookBase:
 
     def before_step(self) -> None:
         """Called before each iteration, before its data is fetched."""
+
+    def after_backward(self) -> None:
+        """Called when the gradient of an iteration is that of its whole batch, before it is clipped and used."""
 
     def after_step(self) -> None:
         """Called after each iteration."""

@@ -70,14 +70,28 @@ def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "", *, 
         prefix: What the names of the metrics begin with.
         weight: What the losses are means over, as samples or tokens: a number, or a tensor on the device.
     """
-    numbers = scalars_of(loss_dict)
+    put_numbers(scalars_of(loss_dict), data_time, prefix, weight=weight)
+
+
+def put_numbers(
+    numbers: dict[str, Any], data_time: float | None, prefix: str = "", *, weight: Any = 1.0, add_all: bool = False
+) -> None:
+    """Put what `scalars_of` returned into the storage of the run, as `write_metrics` does.
+
+    Args:
+        numbers: The numbers by name.
+        data_time: Seconds that the step waited for its data; None leaves it out.
+        prefix: What the names of the metrics begin with.
+        weight: What the losses are means over.
+        add_all: Whether `total_loss` is the sum of all numbers, whatever their names.
+    """
     waited: Any = data_time
     if dist.get_world_size() > 1:
         numbers, waited = _over_processes(numbers, weight, data_time or 0.0)
     storage = get_event_storage()
     if data_time is not None:
         storage.put_scalar(DATA_TIME, waited)
-    losses = [value for name, value in numbers.items() if "loss" in name]
+    losses = [value for name, value in numbers.items() if add_all or "loss" in name]
     if losses:
         storage.put_scalar(f"{prefix}total_loss", sum(losses[1:], losses[0]))
     if len(numbers) > 1:

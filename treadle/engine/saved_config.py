@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def saved_form(cfg: Any, trainer: type | None = None) -> ConfigDict:
     """Return a copy of a config in which interpolations are values, with the trainer that it is for.
 
-    Values that are still to be given, `???`, stay as they are.
+    Values that are still to be given, `???`, stay as they are. Of callbacks there is a key only if there are any.
 
     Args:
         cfg: The config, with every number worked out.
@@ -31,6 +31,9 @@ def saved_form(cfg: Any, trainer: type | None = None) -> ConfigDict:
         OmegaConf.resolve(form)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config cannot be saved: {str(error).splitlines()[0]}") from error
+    if form.get("train") is not None and form.train.get("callbacks", ()) is None:
+        with open_dict(form):
+            del form.train.callbacks
     if trainer is not None and form.get("trainer") is None:
         _note_trainer(form, trainer)
     return form

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
-from treadle.engine._hook_list import MOMENTS, HookList
+from treadle.engine._hook_list import EVENT_OF, MOMENTS, HookList
 from treadle.engine.hook_base import HookBase
 from treadle.engine.metrics import write_metrics
 from treadle.errors import CheckpointError, ConfigError
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOME = "treadle.engine"
+
+
+def core_moment(function: Callable[..., None]) -> Callable[..., None]:
+    """Mark a moment that nobody has overridden: the core calls what is registered itself."""
+    function.is_core_moment = True  # type: ignore[attr-defined]
+    return function
 
 
 class TrainerBase:
@@ -52,6 +58,7 @@ class TrainerBase:
         self.evaluated_at = -1
         self.evaluated: list[str] = []
         self._core: EngineCore | None = None
+        self._storage: Any = None
         self._saving: Checkpointer | None = None
         self._no_data: list[Any] = [()]
 
@@ -62,12 +69,12 @@ class TrainerBase:
     @property
     def storage(self) -> Any:
         """The `EventStorage` of the run."""
-        return self._running_core().storage
+        return self._storage if self._storage is not None else self._running_core().storage
 
     @property
     def core(self) -> EngineCore:
         """The core trainer that runs the loop."""
-        return self._running_core()
+        return self._core if self._core is not None else self._running_core()
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +82,7 @@ class TrainerBase:
         return self._running_core().device
 
     @property
-    def _hooks(self) -> list[HookBase]:
+    def _hooks(self) -> list[Any]:
         return list(self.hook_list)
 
     def _running_core(self) -> EngineCore:
@@ -83,19 +90,26 @@ class TrainerBase:
             raise ConfigError(f"this {type(self).__name__} has not begun to train; call train() first")
         return self._core
 
-    def register_hooks(self, hooks: Iterable[HookBase | None]) -> None:
-        """Add hooks, to be called in this order at every moment; None among them is left out.
+    def register_hooks(self, hooks: Iterable[Any]) -> None:
+        """Add hooks and callbacks, to be called in this order at every moment; None among them is left out.
+
+        Callbacks are those of `treadle.callbacks`, or of one's own: instances, or classes to be built without
+        arguments. They get the core trainer of the run, and see its events.
 
         Raises:
-            TypeError: One of them is no hook.
-            ConfigError: There may be only one of its class.
+            TypeError: One of them is neither.
+            ConfigError: There may be only one of its class, or it can do nothing in this door.
+            CallbackError: It is the second callback of its class.
         """
-        for hook in hooks:
-            if hook is None:
+        for given in hooks:
+            if given is None:
                 continue
-            self.hook_list.add(hook)
-            # A weak reference, so that hook and trainer do not keep each other alive.
-            hook.attach(weakref.proxy(self))
+            added = self.hook_list.add(given)
+            if isinstance(added, HookBase):
+                # A weak reference, so that hook and trainer do not keep each other alive.
+                added.attach(weakref.proxy(self))
+            if self._core is not None and self._core.is_running:
+                self._core.callback_handler.add_callbacks(self.hook_list.late_entries(added))
 
     def train(self, start_iter: int, max_iter: int) -> Any:
         """Run the iterations from `start_iter` up to `max_iter`.
@@ -157,6 +171,7 @@ class TrainerBase:
         core.track(**self._besides(plan))
         carried = self._carried_state(start_iter, core)
         self._core, self.failure, self.evaluated_at = core, None, -1
+        self._storage = core.storage
         self._bind(core)
         logger.info("training from iteration %d to %d", start_iter, max_iter)
         try:
@@ -234,22 +249,37 @@ class TrainerBase:
 
     # The moments --------------------------------------------------------------------------------------------
 
+    @core_moment
     def before_train(self) -> None:
-        """Call the hooks before the first iteration."""
-        self.hook_list.check_others(self._running_core().processes)
-        self.hook_list.start()
+        """Call what is registered before the first iteration."""
+        self._running_core().callbacks.start()
 
+    @core_moment
     def before_step(self) -> None:
-        """Call the hooks before an iteration."""
-        self.hook_list.before_step(self._stop_for_good)
+        """Call what is registered before an iteration."""
+        self._tell("before_step")
 
+    @core_moment
+    def after_backward(self) -> None:
+        """Call what is registered when the gradient is complete; a `run_step` of one's own says so by it."""
+        self._tell("after_backward")
+
+    @core_moment
     def after_step(self) -> None:
-        """Call the hooks after an iteration."""
-        self.hook_list.after_step(self._stop_for_good)
+        """Call what is registered after an iteration."""
+        self._tell("after_step")
 
+    @core_moment
     def after_train(self) -> None:
-        """Call the hooks after the last iteration, however it ended."""
-        self.hook_list.finish()
+        """Call what is registered after the last iteration, however it ended."""
+        if self.failure is None:
+            self._tell("after_train")
+        else:
+            self.hook_list.end_all()
+
+    def _tell(self, moment: str) -> None:
+        core = self._running_core()
+        core.callback_handler.call_event(EVENT_OF[moment], core)
 
     def run_step(self, *args: Any, **kwargs: Any) -> None:
         """Do one iteration."""
@@ -263,10 +293,6 @@ class TrainerBase:
             for_good: Whether the run is over by that; else it goes on when it is started again.
         """
         self._running_core().request_stop(reason, for_good=for_good)
-
-    def _stop_for_good(self, reason: str) -> None:
-        """End the run as `request_stop` does, and for good: what `StopTrainingError` asks for."""
-        self.request_stop(reason, for_good=True)
 
     write_metrics: Callable[..., None] = staticmethod(write_metrics)
 

@@ -13,8 +13,9 @@ from treadle.events import flatten_results
 class EvalHook(HookBase):
     """Calls a function every so many iterations, and once more at the end, and reports the numbers it returns.
 
-    Nested dicts are reported as `a/b/c`. No random generator that the training draws from is moved. On several
-    processes the function finds the same model on each, with the buffers of the first.
+    Nested dicts are reported as `a/b/c`. Callbacks are told before and after it, as of an evaluation within an epoch.
+    No random generator that the training draws from is moved. On several processes the function finds the same model
+    on each, with the buffers of the first.
 
     Args:
         eval_period: Iterations between two evaluations; 0 evaluates at the end only.
@@ -22,7 +23,7 @@ class EvalHook(HookBase):
         eval_after_train: Whether to evaluate at the end of a run that did not fail.
     """
 
-    together = True
+    together = evaluates = True
 
     def __init__(self, eval_period: int, eval_function: Callable[[], Any], eval_after_train: bool = True) -> None:
         if eval_period < 0:
@@ -52,6 +53,7 @@ class EvalHook(HookBase):
         before = random.state_dict()
         core = self.trainer.core
         core.parallel.share_buffers(core.model)
+        core.fire("on_eval_epoch_start", is_intermediate=True)
         try:
             results = self._function()
         finally:
@@ -65,5 +67,6 @@ class EvalHook(HookBase):
                 if name not in self.trainer.evaluated:
                     self.trainer.evaluated.append(name)
                 self.trainer.storage.put_scalar(name, value, smoothing_hint=False)
+        core.fire("on_eval_epoch_end", is_intermediate=True)
         # Evaluation may take unequal time on the processes; the step that follows is made together.
         dist.synchronize()

@@ -37,11 +37,12 @@ class IterationTimer(HookBase):
     def before_train(self) -> None:
         """Start the clock."""
         self._begin(self.trainer.iter)
+        self._on_gpu = self.trainer.device.type == "cuda"
 
     def before_step(self) -> None:
         """Note when the iteration begins."""
         self._step_began = time.perf_counter()
-        self._event = self._mark()
+        self._event = _mark() if self._on_gpu else None
 
     def after_step(self) -> None:
         """Report how long it took, unless it was one of the first."""
@@ -54,15 +55,8 @@ class IterationTimer(HookBase):
         elif self._event is None:
             self.trainer.storage.put_scalar(TIME, now - self._step_began)
         else:
-            self._running.append((self._event, self._mark()))
+            self._running.append((self._event, _mark()))
             self._report_finished()
-
-    def _mark(self) -> Any:
-        if self.trainer.device.type != "cuda":
-            return None
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
 
     def _report_finished(self) -> None:
         while self._running and self._running[0][1].query():
@@ -79,6 +73,12 @@ class IterationTimer(HookBase):
             logger.info(text, done, _clock(seconds), seconds / done)
         outside = max(now - self._began - self._in_steps, 0.0)
         logger.info("total training time: %s (%s outside of steps)", _clock(now - self._began), _clock(outside))
+
+
+def _mark() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _clock(seconds: float) -> str:

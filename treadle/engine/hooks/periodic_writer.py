@@ -15,6 +15,8 @@ class PeriodicWriter(HookBase):
         period: Iterations between two times.
     """
 
+    writes = True
+
     def __init__(self, writers: Sequence[Any], period: int = 20) -> None:
         if period < 1:
             raise ConfigError(f"PeriodicWriter(period={period}) must be at least 1")

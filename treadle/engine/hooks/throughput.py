@@ -48,6 +48,7 @@ class Throughput(HookBase):
     def before_train(self) -> None:
         """Look up the peak, and have the operations of the model counted in its first pass."""
         core = self.trainer.core
+        self._progress = core.progress
         self._steps = self._samples = 0
         self._seconds = 0.0
         self._step_began = 0.0
@@ -60,14 +61,14 @@ class Throughput(HookBase):
     def before_step(self) -> None:
         """Start the clock."""
         self._step_began = time.perf_counter()
-        self._samples_before = self.trainer.core.progress.samples
+        self._samples_before = self._progress.samples
 
     def after_step(self) -> None:
         """Add up the iteration; report if it is time."""
         if self.trainer.iter - self._first >= self._warmup:
             self._seconds += time.perf_counter() - self._step_began
             self._steps += 1
-            self._samples += self.trainer.core.progress.samples - self._samples_before
+            self._samples += self._progress.samples - self._samples_before
         if (self.trainer.iter + 1) % self._period == 0 and self._steps:
             self._report()
 

@@ -36,6 +36,8 @@ train = {
     "activation_checkpoint": {"enabled": False, "modules": None},
     "on_nonfinite": "raise",
     "deterministic": False,
+    # A list of LazyCalls of callbacks, which act before the hooks.
+    "callbacks": None,
     # For the rates; None finds them out.
     "tokens_per_sample": None,
     "flops_per_sample": None,
@@ -96,6 +98,7 @@ _types = {
     "convolution_precision": str | None,
     "activation_checkpoint.modules": list[str] | None,
     "on_nonfinite": str | None,
+    "callbacks": list | None,
     "tokens_per_sample": float | None,
     "flops_per_sample": float | None,
     "peak_flops": float | None,
