@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.checkpoint import Policy
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SCALE = "[metric]grad_scaler"
 COMPLETE = "complete"
 """The pointer at the checkpoint of a run that came to its end, final evaluation and writers included."""
 
@@ -57,6 +58,10 @@ class StepPlan:
         accumulation: Micro-batches in one iteration.
         get_batch: Turns a batch into the arguments of the model.
         foreign: The user's own step, called with the place of a micro-batch in its window; None if there is none.
+        total: Adds up the losses among what the model returns.
+        adds_all: Whether all numbers that are reported are losses, whatever their names.
+        report_period: After how many iterations losses are reported.
+        reports_scale: Whether the scale of the loss is reported with them.
     """
 
     model: nn.Module
@@ -66,6 +71,10 @@ class StepPlan:
     accumulation: int
     get_batch: Callable[[Any], Any]
     foreign: Callable[[int], None] | None = None
+    total: Callable[[Any], Tensor] = total_loss
+    adds_all: bool = False
+    report_period: int = 1
+    reports_scale: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +141,7 @@ class EngineCore(Trainer):
         self._start_iteration = self.checked_to = self._logged_to = 0
         self.on_first_data: Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None] | None = None
         self._get_batch = plan.get_batch
+        self._phase: Phase | None = None
         self._outputs: list[tuple[Any, dict[str, Any]]] = []
         policy = Policy(keep_last=options.max_to_keep, asynchronous=options.asynchronous)
         super().__init__(
@@ -310,7 +320,23 @@ class EngineCore(Trainer):
         """Yield the one phase of this door: iterations without end; a user's own step draws its data itself."""
         (phase,) = super().phases(epoch)
         phase.draws = self.plan.foreign is None
+        self._phase = phase
         yield phase
+
+    def replace_data(self, loader: Any) -> None:
+        """Draw from another loader from the next iteration on; its place is what is saved with the run then."""
+        streams, before = self.this_run.streams, self._train_dataloader
+        stream = streams.make(loader)
+        stream.begin(self.progress.epoch)
+        self._train_dataloader = stream
+        streams.by_name = {"train": stream}
+        self.tracked.remove("stream_train")
+        self.track(stream_train=stream)
+        self.batches = self._draw_one_by_one()
+        if self._phase is not None:
+            self._phase.stream = stream
+        if before is not None:
+            before.close()
 
     # One iteration ------------------------------------------------------------------------------------------
 
@@ -392,7 +418,7 @@ class EngineCore(Trainer):
         args, kwargs = self.arguments_of(batch)
         outputs = self.plan.call(*args, **kwargs)
         size = size_of(batch)
-        result = {"loss": total_loss(outputs), "model_outputs": outputs, "batch_size": size}
+        result = {"loss": self.plan.total(outputs), "model_outputs": outputs, "batch_size": size}
         weight: Any = size
         if isinstance(outputs, Mapping) and "num_items_in_batch" in outputs:
             weight = result["num_items_in_batch"] = outputs["num_items_in_batch"]
@@ -428,12 +454,17 @@ class EngineCore(Trainer):
 
     def _report_window(self) -> None:
         outputs, self._outputs = self._outputs, []
-        if outputs:
+        # In what may be recorded, a number of the host's would stand still.
+        period = 1 if self.may_record else self.plan.report_period
+        if outputs and (period == 1 or (self.progress.step + 1) % period == 0):
             # Of one micro-batch they are its own.
             numbers = outputs[0][1] if len(outputs) == 1 else mean_over_window(outputs)
             weight = outputs[0][0] if len(outputs) == 1 else sum([part for part, _ in outputs])
             numbers.pop("num_items_in_batch", None)
-            put_numbers(numbers, None if self.may_record else self.data_time, weight=weight)
+            waited = None if self.may_record else self.data_time
+            put_numbers(numbers, waited, weight=weight, add_all=self.plan.adds_all)
+            if self.plan.reports_scale and self.precision.scaler is not None:
+                self.storage.put_scalar(SCALE, self.precision.scaler.scale_now.clone(), smoothing_hint=False)
         self._report_norm()
 
     def _report_norm(self) -> None:

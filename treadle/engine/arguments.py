@@ -45,6 +45,12 @@ def default_argument_parser(epilog: str | None = None) -> argparse.ArgumentParse
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     parser.add_argument("--eval-only", action="store_true", help="only evaluate")
     parser.add_argument("--fast-dev-run", action="store_true", help="20 iterations, to see whether everything works")
+    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="processes of each machine, for launch")
+    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="how many machines there are")
+    parser.add_argument("--machine-rank", type=int, default=0, metavar="N", help="which machine this is, from 0")
+    parser.add_argument(
+        "--dist-url", default="auto", metavar="URL", help="where processes meet: tcp://host:port, or auto"
+    )
     parser.add_argument("opts", nargs=argparse.REMAINDER, default=[], help="changes to the config: key=value ...")
     return parser
 

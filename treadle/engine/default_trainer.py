@@ -4,7 +4,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from treadle.engine._hook_list import BY_THE_STEP, MOMENTS, is_callback
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import Checkpointer
+from treadle.engine.default_writers import default_writers
 from treadle.engine.eager_trainer import EagerTrainer, core_step, is_core_step, own_step
 from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
 from treadle.engine.graph import BUDGET, Graph
@@ -50,7 +50,7 @@ from treadle.precision import Precision
 from treadle.run_lock import occupied, require_free_for_all
 from treadle.run_origin import mark_file
 from treadle.schedules.factory import require_scheduler
-from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
+from treadle.writers import EventWriter
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class DefaultTrainer(TrainerBase):
 
     def _options(self) -> CoreOptions:
         inner, most = self._trainer, self.checkpointer.max_to_keep
-        return core_options(self.cfg, model=inner.model, optimizer=inner.optimizer, max_to_keep=most)
+        return inner.adapted(core_options(self.cfg, model=inner.model, optimizer=inner.optimizer, max_to_keep=most))
 
     def _plan(self) -> StepPlan:
         inner, face = self._trainer, weakref.proxy(self)
@@ -319,14 +319,7 @@ class DefaultTrainer(TrainerBase):
 
     def build_writers(self) -> list[EventWriter]:
         """Return the writers: the console, `metrics.json` and, if it is installed, TensorBoard, in `output_dir`."""
-        folder = Path(self.cfg.train.output_dir)
-        writers: list[EventWriter] = [
-            CommonMetricPrinter(self.global_batch_size, self.max_iter),
-            JSONWriter(folder / "metrics.json"),
-        ]
-        if find_spec("tensorboard") is not None:
-            writers.append(TensorboardXWriter(os.fspath(folder)))
-        return writers
+        return default_writers(self.cfg.train.output_dir, self.max_iter, batch_size=self.global_batch_size)
 
     @classmethod
     def build_tokenizer(cls, cfg: Any) -> Any:

@@ -1,9 +1,12 @@
 """Which process this is among those of a run, and what they tell each other."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as distributed
+from torch import Tensor
 
 from treadle.parallel import Processes
 
@@ -15,6 +18,7 @@ __all__ = [
     "get_world_size",
     "is_last_process",
     "is_main_process",
+    "reduce_dict",
     "synchronize",
 ]
 
@@ -58,6 +62,22 @@ def synchronize() -> None:
 def broadcast_from_main(value: Any) -> Any:
     """Return the first process's `value`: plain data, the same on all."""
     return value if get_world_size() == 1 else Processes().share(value)
+
+
+def reduce_dict(input_dict: Mapping[str, Tensor], average: bool = True) -> dict[str, Tensor]:
+    """Return the mean, or the sum, of each tensor over all processes; nothing waits for the device.
+
+    Args:
+        input_dict: Tensors of one element by name, the same names on each process.
+        average: Whether it is the mean.
+    """
+    names, world = sorted(input_dict), get_world_size()
+    if world == 1 or not names:
+        return dict(input_dict)
+    Processes()
+    row = torch.stack([input_dict[name].detach().float().reshape(()) for name in names])
+    distributed.all_reduce(row)
+    return dict(zip(names, (row / world if average else row).unbind(), strict=True))
 
 
 def _joined() -> bool:

@@ -8,9 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle.config.signatures import known_names
-from treadle.engine._adapter import EngineCore, StepPlan
+from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
+from treadle.engine._hook_list import EVENT_OF
 from treadle.engine.batch_arguments import with_placement
-from treadle.engine.trainer_base import TrainerBase
+from treadle.engine.trainer_base import TrainerBase, core_moment
 from treadle.errors import ConfigError
 
 Step = Callable[[int], None]
@@ -68,6 +69,30 @@ class EagerTrainer(TrainerBase):
             input_placement_device: Where `get_batch` should put them.
         """
         self._acting_core().own_update(with_placement(get_batch, input_placement_device) if get_batch else None)
+
+    @core_moment
+    def after_backward(self) -> None:
+        """Say, in a `run_step` of one's own, that the gradient is complete: hooks are told, those of the loop."""
+        core = self._acting_core()
+        core.callback_handler.call_event(EVENT_OF["after_backward"], core)
+
+    def reset_data_loader(self, data_loader_builder: Callable[[], Any]) -> None:
+        """Replace the data by what `data_loader_builder()` returns, at once or, inside a run, from the next batch on.
+
+        A run that is resumed begins with the loader its trainer was built with; reset it again before or in
+        `before_train`, and it goes on at the place of the other.
+        """
+        self.data_loader = data_loader_builder()
+        core = self._inside() or self._core
+        if core is not None and core.is_running:
+            core.replace_data(self.data_loader)
+
+    def adapted(self, options: CoreOptions) -> CoreOptions:
+        """Return how the core runs for these steps: by default as it would."""
+        return options
+
+    def _options(self) -> CoreOptions:
+        return self.adapted(super()._options())
 
     def _acting_core(self) -> EngineCore:
         core = self._inside() or self._core

@@ -45,6 +45,28 @@ def total_loss(outputs: Any) -> Tensor:
     return total
 
 
+def sum_of_all(outputs: Any) -> Tensor:
+    """Return the sum of all that a model returned, whatever the names, but for what its losses are means over.
+
+    >>> sum_of_all({"box": torch.tensor(1.0), "mask": torch.tensor(0.5)})
+    tensor(1.5000)
+
+    Raises:
+        LossError: It returned no losses.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    named = outputs if isinstance(outputs, Mapping) else {}
+    losses = [value for name, value in named.items() if name != "num_items_in_batch"]
+    if not losses or not all(isinstance(loss, Tensor) for loss in losses):
+        raise LossError(
+            f"the model returned {outputs!r:.80}; a SimpleTrainer adds up all values of a dict of losses, or takes one "
+            "tensor: leave everything else out, or put it into the storage"
+        )
+    total: Tensor = sum(losses[1:], losses[0])
+    return total
+
+
 def mean_over_window(parts: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
     """Return the mean of each number over the micro-batches of a window, each with its weight."""
     if len(parts) == 1:

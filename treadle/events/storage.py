@@ -253,6 +253,17 @@ class EventStorage:
         """
         return HistoryBuffer(series=self.series(name))
 
+    def count_samples(self, name: str, window_size: int = 20) -> int:
+        """Return how many values a metric has in the last `window_size` iterations, counted back from its newest.
+
+        >>> storage = EventStorage()
+        >>> for iteration in (0, 10, 15, 20):
+        ...     storage.put_scalar("loss", 1.0, cur_iter=iteration)
+        >>> storage.count_samples("loss", window_size=10)
+        2
+        """
+        return len(self.series(name).window(window_size))
+
     def histories(self) -> dict[str, HistoryBuffer]:
         """Return the past of every metric by its name."""
         return {name: self.history(name) for name in sorted(self.names())}

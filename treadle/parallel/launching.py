@@ -38,31 +38,66 @@ def notebook_launcher(
     if count == 1:
         function(*args)
         return
-    _check_that_others_can_start(count)
+    check_that_others_can_start(f"notebook_launcher: num_processes={count}")
+    start_group(function, args, count)
+
+
+def start_group(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    count: int,
+    *,
+    first: int = 0,
+    world: int | None = None,
+    host: str = HOST,
+    port: int | None = None,
+) -> None:
+    """Call `function(*args)` in processes that are forked here, and wait until all of them are done.
+
+    Args:
+        function: What to run.
+        args: Its arguments.
+        count: How many processes are started here.
+        first: How many there are on machines before this one.
+        world: How many there are in all; by default those of here.
+        host: Where they meet.
+        port: Where they meet there; by default one that is free.
+    """
+    place = (first, count if world is None else world, host, free_port() if port is None else port)
     # Forked, since a function written in a notebook cannot be sent to a process that starts afresh.
-    everything = (function, args, count, _free_port())
+    everything = (function, args, count, place)
     start_processes(_run, args=everything, nprocs=count, start_method="fork")  # type: ignore[no-untyped-call]
 
 
-def _check_that_others_can_start(count: int) -> None:
+def check_that_others_can_start(asked: str) -> None:
+    """Make sure that this process can start others.
+
+    Args:
+        asked: What was asked for, which a message begins with.
+
+    Raises:
+        ConfigError: It is one of several already, or has used CUDA.
+    """
     if dist.is_initialized() and dist.get_world_size() == 1:
         # A group of this process alone, which a plan needed, would be in the way of theirs.
         leave_group()
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            f"notebook_launcher: num_processes={count}, but this process is one of several already; "
-            "under torchrun, call the function itself"
+            f"{asked}, but this process is one of several already; under torchrun, call the function itself"
         )
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise ConfigError(
-            f"notebook_launcher: num_processes={count}, but this process has used CUDA, which the new ones cannot "
+            f"{asked}, but this process has used CUDA, which the new ones cannot "
             "share; restart it, and touch the GPU only inside the function"
         )
 
 
-def _run(rank: int, function: Callable[..., Any], args: tuple[Any, ...], count: int, port: int) -> None:
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR=HOST)
+def _run(
+    local: int, function: Callable[..., Any], args: tuple[Any, ...], count: int, place: tuple[int, int, str, int]
+) -> None:
+    first, world, host, port = place
+    names = {"RANK": first + local, "LOCAL_RANK": local, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": count}
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR=host, MASTER_PORT=str(port))
     # The threads of the parent do not exist here, and its pool would wait for them; torchrun sets 1 as well.
     torch.set_num_threads(1)
     try:
@@ -72,7 +107,8 @@ def _run(rank: int, function: Callable[..., Any], args: tuple[Any, ...], count: 
         leave_group()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody uses."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -17,6 +17,7 @@ from treadle.schedules.family import (
     StepSchedule,
     WSDSchedule,
 )
+from treadle.schedules.lr_multiplier import LRMultiplier
 from treadle.schedules.schedule import Schedule
 from treadle.schedules.wsd_lr import WSDLrScheduler, estimate_checkpoint_steps
 
@@ -25,6 +26,7 @@ __all__ = [
     "CosineLrScheduler",
     "CosineSchedule",
     "ExponentialSchedule",
+    "LRMultiplier",
     "LinearSchedule",
     "PolynomialSchedule",
     "Schedule",

@@ -37,7 +37,7 @@ def inference_context(model: Any) -> Iterator[None]:
 def inference_on_dataset(
     model: Any,
     data_loader: Any,
-    batch_size: int = 32,
+    batch_size: Any = 32,
     eval_iter: float = 1e5,
     get_batch: Callable[..., Any] | None = None,
     input_placement_device: str | None = None,
@@ -54,7 +54,8 @@ def inference_on_dataset(
     Args:
         model: What to evaluate.
         data_loader: A loader, a data set, or an iterable of batches.
-        batch_size: Samples per batch, where a loader has to be made.
+        batch_size: Samples per batch, where a loader has to be made; or an evaluator, as detectron2's programs give it
+            in this place: the model is called with each batch as it is then.
         eval_iter: The most batches that a process looks at.
         get_batch: Turns a batch into the arguments of the model.
         input_placement_device: Where `get_batch` should put them.
@@ -62,9 +63,12 @@ def inference_on_dataset(
         device: Where the model is; by default the device of this process.
         autocast: Returns the context of each forward pass.
     """
+    as_it_is = hasattr(batch_size, "process")
+    if as_it_is:
+        evaluator, batch_size = batch_size, 32
     processes = Processes(device)
     evaluator = DatasetEvaluator() if evaluator is None else evaluator
-    prepare = _prepared(get_batch, input_placement_device)
+    prepare = _unchanged if as_it_is else _prepared(get_batch, input_placement_device)
     whole = model.model if isinstance(model, Graph) else model
     strategy = strategy_of(whole)
     (processes if strategy is None else strategy).share_buffers(whole)
@@ -77,7 +81,7 @@ def inference_on_dataset(
             batches += counts
             inputs = prepare(batch)
             with autocast():
-                outputs = _outputs(model, inputs, strategy)
+                outputs = _outputs(model, (inputs,) if as_it_is else inputs, strategy)
             if counts or not evaluator.local:
                 _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
             after_evaluated_batch()
@@ -88,6 +92,10 @@ def inference_on_dataset(
     results = evaluator.evaluate() or {}
     logger.info("evaluated %d batches in %.1f s", batches, time.perf_counter() - began)
     return results
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
 
 
 def _outputs(model: Any, inputs: Any, strategy: Strategy | None) -> Any:

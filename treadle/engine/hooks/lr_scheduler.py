@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from treadle.engine.hook_base import HookBase
 from treadle.errors import ConfigError
+from treadle.schedules import LRMultiplier
 from treadle.schedules.extending import StretchedSchedule, settings_of
 
 
@@ -17,7 +18,8 @@ class LRScheduler(HookBase):
 
     Args:
         optimizer: Whose rate to report; by default the trainer's.
-        scheduler: The schedule; by default the trainer's `lr_scheduler`.
+        scheduler: The schedule, or a function that returns what the rates are multiplied by for how much of the run is
+            done, from 0 to below 1; by default the trainer's `lr_scheduler`.
     """
 
     unique = True
@@ -25,6 +27,7 @@ class LRScheduler(HookBase):
     def __init__(self, optimizer: Optimizer | None = None, scheduler: Any = None) -> None:
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self._multiplier: LRMultiplier | None = None
         self._moves = 0
         self._as_built: StretchedSchedule | None = None
         self._settings: dict[str, Any] = {}
@@ -32,9 +35,16 @@ class LRScheduler(HookBase):
     def attach(self, trainer: Any) -> None:
         """Belong to `trainer`; take note of how the schedule was built, before a checkpoint is loaded."""
         super().attach(trainer)
+        if self._multiplies:
+            return
         if self._scheduler is not None or getattr(trainer, "lr_scheduler", None) is not None:
             self._as_built = StretchedSchedule(self.scheduler, 0)
             self._settings = settings_of(self.scheduler.state_dict())
+
+    @property
+    def _multiplies(self) -> bool:
+        """Whether the schedule is a function of how far the run is."""
+        return callable(self._scheduler) and not hasattr(self._scheduler, "step")
 
     @property
     def own_scheduler(self) -> Any:
@@ -49,13 +59,18 @@ class LRScheduler(HookBase):
     @property
     def scheduler(self) -> Any:
         """The schedule."""
+        if self._multiplier is not None:
+            return self._multiplier
         scheduler = getattr(self.trainer, "lr_scheduler", None) if self._scheduler is None else self._scheduler
         if scheduler is None:
             raise ConfigError("hooks.LRScheduler finds no schedule; pass scheduler=, or give the trainer lr_scheduler")
         return scheduler
 
     def before_train(self) -> None:
-        """Check that there is a schedule."""
+        """Check that there is a schedule, or make one of a function of how far the run is."""
+        if self._multiplies and self.optimizer is not None:
+            done = self.trainer.iter
+            self._multiplier = LRMultiplier(self.optimizer, self._scheduler, self.trainer.max_iter, done - 1)
         if not hasattr(self.scheduler, "step") or self.optimizer is None:
             raise ConfigError(f"hooks.LRScheduler: {self.scheduler!r} is no schedule of an optimizer")
         self._group = group_to_report(self.optimizer)
@@ -74,6 +89,8 @@ class LRScheduler(HookBase):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to the place; a schedule that was set up for another length keeps its own."""
         saved, self._moves = state["scheduler"], int(state["moves"])
+        if self._multiplies and self._multiplier is None:
+            return  # it comes again when the run has started
         if self._as_built is not None and settings_of(saved) != self._settings:
             self._as_built.go_to(self._moves)
         else:
