@@ -33,6 +33,11 @@ class TerminateOnNaNCallback(TrainerCallback):
         if name in history.get_metric_names():  # an evaluation of the user's own may report something else
             self._check(trainer, name)
 
+    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+        """Raise if anything is not finite that a door has reported of the epoch just now."""
+        if evaluates_by_itself(trainer):
+            self._check(trainer, *reported_by_itself(trainer))
+
     @staticmethod
     def _check(trainer: Any, *names: str) -> None:
         for name in names:

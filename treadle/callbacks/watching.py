@@ -89,10 +89,10 @@ class WatchesMetric(TrainerCallback):
         Raises:
             UnknownMetricError: Nobody does.
         """
-        if not trainer.evaluates:
+        if not trainer.evaluates and not self.watch_metric.startswith("train_"):
             raise UnknownMetricError(
-                f"{self._name} watches {self.watch_metric!r}, but nothing in this run evaluates the model; register "
-                "hooks.EvalHook, or leave the callback out"
+                f"{self._name} watches {self.watch_metric!r}, but nothing in this run evaluates the model; "
+                f"{trainer.HOW_TO_EVALUATE}, or leave the callback out"
             )
 
     def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:

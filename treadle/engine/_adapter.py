@@ -125,6 +125,7 @@ class EngineCore(Trainer):
     leaves_by_itself = False
     evaluates_by_itself = True
     """Whether evaluations are made by the door, and not on data that `train` is given."""
+    HOW_TO_EVALUATE = "register hooks.EvalHook"
 
     def __init__(self, face: "TrainerBase", plan: StepPlan, options: CoreOptions) -> None:
         self.plan, self.options = plan, options

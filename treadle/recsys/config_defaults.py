@@ -18,6 +18,7 @@ MERGED = ("eval_args", "train_neg_sample_args", "lgb_params", "xgb_params")
 """Settings of which a part may be given; all others are replaced as a whole."""
 CORE_OPTIONS = (
     "activation_checkpointing",
+    "callbacks",
     "convolution_precision",
     "gradient_accumulation_steps",
     "matmul_precision",

@@ -76,9 +76,13 @@ class RecsysCore(Trainer):
     Attributes:
         losses: The loss of the last epoch.
         seconds: How long its training took.
+        evaluates: Whether epochs are evaluated.
     """
 
     leaves_by_itself = False
+    evaluates_by_itself = True
+    """Whether evaluations are made by the door, and not on data that `train` is given."""
+    HOW_TO_EVALUATE = "give fit its valid_data"
     LOG_EVERY = "1 epoch"
     """How often metrics are logged."""
     takes_batches = True
@@ -96,6 +100,7 @@ class RecsysCore(Trainer):
         self._pass_verbs: dict[str, LossVerb] = {}
         self._saved_time = time.monotonic()
         self.custom_epoch_is_finished = False
+        self.evaluates = True
         self.losses: Losses | None = None
         self.seconds = 0.0
         config = face.config
@@ -208,6 +213,16 @@ class RecsysCore(Trainer):
     def made_passes(self) -> list[Pass]:
         """The passes that streams are made for: a loop of the user's has one."""
         return self._passes[:1] if self.has_custom_loop else self._passes
+
+    @property
+    def face(self) -> "Face":
+        """The trainer that a user sees."""
+        return self._face
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The names of what evaluations have reported."""
+        return sorted(name for name in self.run_history.get_metric_names() if name.startswith("valid_"))
 
     @property
     def train_data(self) -> Any:

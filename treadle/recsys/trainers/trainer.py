@@ -21,6 +21,7 @@ from treadle.recsys.trainers._keeping import Keeping
 from treadle.recsys.trainers.fitting import Fitting
 from treadle.recsys.trainers.learners import build_optimizer, warn_of_double_penalty
 from treadle.recsys.trainers.model_file import storable
+from treadle.recsys.trainers.named_callbacks import callbacks_named, refuse_idle
 from treadle.recsys.trainers.own_logs import WandbLogger, tensorboard_of
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import is_overridden, required
@@ -66,7 +67,7 @@ class Trainer(Keeping):
         enable_amp, enable_scaler: Whether the settings ask for mixed precision, and for a loss scaler, which only
             CUDA has.
         optimizer: What updates the weights.
-        callbacks: Callbacks of the core, called in every `fit`.
+        callbacks: Callbacks of the core, called in every `fit`: those that the setting `callbacks` names, and more.
     """
 
     def __init__(self, config: Any, model: Any) -> None:
@@ -85,7 +86,7 @@ class Trainer(Keeping):
         self.best_valid_score = -math.inf if self.valid_metric_bigger else math.inf
         self.best_valid_result: Any = None
         self.train_loss_dict: dict[int, float] = {}
-        self.callbacks: list[Any] = []
+        self.callbacks: list[Any] = callbacks_named(config["callbacks"])
         self._train_data: Any = None
         self._recommender: tuple[Dataset, Recommender] | None = None
         self.optimizer = self._built_optimizer()
@@ -137,6 +138,7 @@ class Trainer(Keeping):
                 self._save_checkpoint(self.start_epoch - 1, verbose=verbose)
         else:
             core = fitting.core = self._make_core(train_data, options, fitting.epoch_end)
+            core.evaluates = fitting.evaluates
             self._run(core, epochs, fitting.finish)
         self._files.wait()
         self._name_best(earlier)
@@ -366,7 +368,9 @@ class Trainer(Keeping):
         return is_overridden(self, "_check_nan", Trainer)
 
     def _core_callbacks(self, options: CoreOptions) -> list[Any]:
-        shown = [ProgressBarCallback()] if options.show_progress else []
+        refuse_idle(self.callbacks)
+        shows = options.show_progress and not any(_is_progress_bar(one) for one in self.callbacks)
+        shown = [ProgressBarCallback()] if shows else []
         writers = [] if options.alone or not self._processes.is_main else self._writers(options.run_dir)
         return [*self.callbacks, *shown, *([WritersCallback(*writers)] if writers else [])]
 
@@ -401,6 +405,10 @@ class Trainer(Keeping):
         if not self.enable_amp or self._has_own_loop():
             return "fp32"
         return "fp16" if self.enable_scaler else "bf16"
+
+
+def _is_progress_bar(callback: Any) -> bool:
+    return callback is ProgressBarCallback or type(callback) is ProgressBarCallback
 
 
 def _check_overrides(kind: type) -> None:
