@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.house import calls_of
 from tests.engine.parts import Classifier, Points, iterations_of, make_config
 from tests.interrupting import starts_of
 from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, hooks
@@ -309,3 +310,12 @@ def test_a_run_whose_optimizer_is_saved_says_of_none_that_it_is_not(
     DefaultTrainer(make_config(tmp_path / "run")).train()
     assert "is not saved with the run" not in caplog.text
     assert "training from iteration 0 to 10" in caplog.text
+
+
+def test_an_ordinary_iteration_makes_few_calls(tmp_path: Path) -> None:
+    def train(folder: Path) -> None:
+        quiet = {"log_period": 1000, "checkpointer": {"period": 1000}}
+        evaluated = {"enabled": True, "eval_period": 1000}
+        DefaultTrainer(make_config(folder / "run", train_iter=60, evaluation=evaluated, **quiet)).train()
+
+    assert calls_of(train).ordinary <= 140

@@ -53,8 +53,7 @@ class ProfilerCallback(TrainerCallback):
     def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Start to record before the first chosen step."""
         if trainer.progress.step + 1 == self.first_step:
-            self._profiler = _profiler(self._options)
-            self._profiler.start()
+            self._profiler = started_profiler(**self._options)
 
     def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Write the trace after the last chosen step."""
@@ -76,18 +75,31 @@ class ProfilerCallback(TrainerCallback):
         profiler = self._profiler
         self.close()
         folder = self.folder or (trainer.run_dir or Path()) / "profile"
-        folder.mkdir(parents=True, exist_ok=True)
         rank = f"_rank_{trainer.processes.rank}" if trainer.processes.distributed else ""
         path = folder / f"trace_steps_{self.first_step}_to_{last_step}{rank}.json"
-        profiler.export_chrome_trace(str(path))
+        write_trace(profiler, path)
         trainer.print(f"Wrote a profile of steps {self.first_step} to {last_step} to {path}")
 
 
-def _profiler(options: dict[str, Any]) -> Any:
+def started_profiler(activities: Any = None, **options: Any) -> Any:
+    """Return one of torch's profilers that records from now on.
+
+    Args:
+        activities: What to record; by default the CPU, and CUDA if there is one.
+        **options: Further arguments of `torch.profiler.profile`.
+    """
     import torch
     from torch import profiler
 
-    activities = [profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(profiler.ProfilerActivity.CUDA)
-    return profiler.profile(activities=activities, **options)
+    if not activities:
+        kinds = profiler.ProfilerActivity
+        activities = [kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU]
+    started = profiler.profile(activities=activities, **options)
+    started.start()
+    return started
+
+
+def write_trace(profiler: Any, path: Path) -> None:
+    """Write what a profiler that was stopped has recorded, in a folder that is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    profiler.export_chrome_trace(str(path))

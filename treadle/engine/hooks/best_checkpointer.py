@@ -2,9 +2,9 @@
 
 import logging
 import math
-import operator
 from typing import Any
 
+from treadle.callbacks import WatchesMetric
 from treadle.engine import dist
 from treadle.engine.hook_base import HookBase
 from treadle.engine.watched import require_reported
@@ -46,11 +46,15 @@ class BestCheckpointer(HookBase):
         self._period = eval_period
         self._checkpointer = checkpointer
         self._metric = val_metric
-        self._is_better = operator.gt if mode == "max" else operator.lt
+        self._best = WatchesMetric(val_metric, greater_is_better=mode == "max")
         self._name = file_prefix
         self._chosen = chosen
-        self.best_metric: float | None = None
         self.best_iter: int | None = None
+
+    @property
+    def best_metric(self) -> float | None:
+        """The best value so far; None before the first."""
+        return self._best.best_metric
 
     def after_step(self) -> None:
         """Compare if there was an evaluation."""
@@ -68,7 +72,7 @@ class BestCheckpointer(HookBase):
         require_reported("BestCheckpointer", self._metric, self.trainer, chosen=self._chosen)
         if dist.broadcast_from_main(self._judge(found)):
             value, iteration = found if found is not None else (math.nan, self.trainer.iter)
-            self.best_metric, self.best_iter = dist.broadcast_from_main((float(value), int(iteration)))
+            self._best.best_metric, self.best_iter = dist.broadcast_from_main((float(value), int(iteration)))
             self._checkpointer.save(self._name, best=True)
             logger.info("%s is %.5g, better than ever: saved as %s", self._metric, self.best_metric, self._name)
 
@@ -82,7 +86,7 @@ class BestCheckpointer(HookBase):
             logger.warning("%s is %s and not taken as the best", self._metric, value)
             return False
         seen = self.best_iter is not None and iteration <= self.best_iter
-        return not seen and (self.best_metric is None or self._is_better(value, self.best_metric))
+        return not seen and self._best.is_better(float(value))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best value and its iteration."""
@@ -90,4 +94,4 @@ class BestCheckpointer(HookBase):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the best value and its iteration."""
-        self.best_metric, self.best_iter = state["best_metric"], state["best_iter"]
+        self._best.best_metric, self.best_iter = state["best_metric"], state["best_iter"]

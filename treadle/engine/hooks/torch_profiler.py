@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import profiler
-
+from treadle.callbacks.profiler import started_profiler, write_trace
 from treadle.engine.hook_base import HookBase
 
 logger = logging.getLogger(__name__)
@@ -41,36 +39,25 @@ class TorchProfiler(HookBase):
         """Start to record if this iteration was chosen."""
         if not self._wanted(self.trainer):
             return
-        options: dict[str, Any] = {
-            "record_shapes": True,
-            "profile_memory": True,
-            "with_stack": True,
-            "with_flops": True,
-        }
-        self._profiler = profiler.profile(activities=self._activities or _activities(), **options)
-        self._profiler.__enter__()
+        everything = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_flops"), True)
+        self._profiler = started_profiler(self._activities, **everything)
 
     def after_step(self) -> None:
         """Write the trace."""
-        if self._profiler is None:
+        profiler = self._stop()
+        if profiler is None:
             return
-        self._close()
-        self._folder.mkdir(parents=True, exist_ok=True)
         name = f"profiler-trace-iter{self.trainer.iter}"
         path = self._folder / (f"{name}.pt.trace.json" if self._tensorboard else f"{name}.json")
-        self._finished.export_chrome_trace(str(path))
+        write_trace(profiler, path)
         logger.info("wrote a profile of iteration %d to %s", self.trainer.iter, path)
 
     def after_train(self) -> None:
         """Stop recording, if the run died in the middle."""
-        if self._profiler is not None:
-            self._close()
+        self._stop()
 
-    def _close(self) -> None:
-        self._finished, self._profiler = self._profiler, None
-        self._finished.__exit__(None, None, None)
-
-
-def _activities() -> list[Any]:
-    kinds = [profiler.ProfilerActivity.CPU]
-    return [*kinds, profiler.ProfilerActivity.CUDA] if torch.cuda.is_available() else kinds
+    def _stop(self) -> Any:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.stop()
+        return profiler
