@@ -11,7 +11,7 @@ import pytest
 from benchmarks import nas_search
 from tests.conftest import RunExample
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_search_trials_finds_a_network_and_runs_nothing_again(run_example: RunExample, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.forking.starting import run
 from tests.search.killed_program import TRIALS
 from tests.search.support import without_clocks
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 STRATEGIES = ("random", "tpe", "evolution", "nsga2")
 SEVERAL = "evolution:8:3"
 

@@ -1,5 +1,6 @@
 """What trials report, in order and of every kind (behaviours 1 to 10 of the section on reporting)."""
 
+import json
 import logging
 import math
 from functools import partial
@@ -412,6 +413,7 @@ def test_who_listens_may_stop_a_search_which_goes_on_later(tmp_path: Path) -> No
 
     made = search_in(tmp_path, on_trial=told, duplicates="run")
     assert numbers(made.run()) == [0, 1, 2]
+    assert json.loads((tmp_path / "trials.json").read_text())["state"] == "unfinished"
     assert numbers(made.run(5)) == [0, 1, 2, 3, 4]
     with pytest.raises(ConfigError, match=r"^trials=0 must be a whole number from 1 up$"):
         made.run(0)

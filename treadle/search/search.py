@@ -183,7 +183,7 @@ class Search:
             store.sync()
         results = self.results()
         if self._panels is not None:
-            self._panels.write(results, ended=True)
+            self._panels.write(results, ended=not self.is_stopping)
         return results
 
     def results(self) -> SearchResults:

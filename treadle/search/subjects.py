@@ -105,6 +105,10 @@ class Both(Searched):
         """Return what the first of them needs; the second is asked by whoever put them together."""
         return self.first.task(self.own(self.first, taken))
 
+    def fixed(self) -> dict[str, Any]:
+        """Return what must stay as it is of both."""
+        return {**self.first.fixed(), **self.second.fixed()}
+
     def picture(self, taken: Assignment, title: str) -> str | None:
         """Return a drawing of what was decided for the first."""
         return self.first.picture(self.own(self.first, taken), title)
