@@ -79,4 +79,11 @@ EQUIVALENTS: list[Equivalent] = [
         "self._fixed_nominal = float(nominal or 33)",
         "whatever it is, it cancels: it only keeps losses in the range of half precision",
     ),
+    Equivalent(
+        "optimizer_state.py",
+        "OptimizerState.load_whole",
+        "counters_to_device(self._optimizer)",
+        "pass",
+        "without a CUDA device the counters of an optimizer are where its weights are, on the host",
+    ),
 ]

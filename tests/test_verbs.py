@@ -368,3 +368,17 @@ def test_a_gpu_beyond_the_last_is_refused(device: Any, rank: str, said: str, mon
     model = nn.Linear(2, 1)
     with pytest.raises(ConfigError, match=said):
         Trainer(model, nn.MSELoss(), None, device=device)
+
+
+def test_a_mix_in_behind_the_trainer_hears_of_subclasses_too() -> None:
+    class Named:
+        names: list[str] = []
+
+        def __init_subclass__(cls, name: str = "", **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            cls.names.append(name)
+
+    class Own(Trainer, Named, name="own"):
+        pass
+
+    assert Own.names == ["own"]
