@@ -65,7 +65,6 @@ STAGES = (
     "tests/parallel/test_weighted.py::test_the_last_module_of_stages_may_say_over_what_its_loss_is_a_mean",
     "tests/parallel/test_weighted.py::test_stages_leave_out_an_update_for_a_bad_loss_whose_gradient_is_fine",
 )
-BAD_RANK = ("tests/parallel/test_stopping.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",)
 TESTS: dict[str, tuple[str, ...]] = {
     "treadle/trainer.py": (
         *LOOP,
