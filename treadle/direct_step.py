@@ -2,6 +2,7 @@
 
 import inspect
 from functools import cache
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -128,15 +129,19 @@ def _is_dense(weight: Any) -> bool:
     return type(weight) in _PLAIN and not weight.grad.is_sparse
 
 
+_STEP, _MEAN, _SQUARES = itemgetter("step"), itemgetter("exp_avg"), itemgetter("exp_avg_sq")
+_GRADIENT = attrgetter("grad")
+
+
 def _make(group: _Group, weights: list[Any], states: list[dict[str, Tensor]]) -> None:
     operation = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-    counts = [state["step"] for state in states]
+    counts = list(map(_STEP, states))
     torch._foreach_add_(counts, 1)
     operation(
         weights,
-        [weight.grad for weight in weights],
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
+        list(map(_GRADIENT, weights)),
+        list(map(_MEAN, states)),
+        list(map(_SQUARES, states)),
         [],
         counts,
         lr=group["lr"],

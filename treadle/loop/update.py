@@ -55,6 +55,7 @@ class Updater:
         norm: The norm of the last gradient, before it was bounded, where somebody wants it.
         applied: Whether the last update was applied, on the device; None where none is left out.
         optimizers: What updates the weights.
+        exchanges: Whether there are other processes to exchange gradients with.
         skipped: The steps whose data is left out.
         splits: Into how many parts each micro-batch is cut.
         gate: What leaves bad updates out on the device; None where nothing does.
@@ -66,7 +67,7 @@ class Updater:
     def __init__(self, trainer: "Trainer") -> None:
         self.trainer = trainer
         self._own_backward = trainer.overrides("backward_step")
-        self._exchanges = trainer.processes.distributed
+        self.exchanges = trainer.processes.distributed
         self.phase: Phase | None = None
         self.samples = 0
         self.stepped = self.clips = self.recording = False
@@ -374,7 +375,7 @@ class Updater:
         if phase.scheduler is not None and trainer.this_run.schedule.by_step and not self.recording:
             trainer.scheduler_step()
         trainer.optimizer_zero_grad()
-        if self._exchanges:
+        if self.exchanges:
             trainer.exchange.note(None)
 
     def normalise(self, phase: Phase) -> None:

@@ -233,9 +233,10 @@ class AbstractDataLoader(ABC):
 
     def _share(self, index: int, rank: int, size: int) -> tuple[int, int]:
         """Return from which place of an epoch to which a process's share of a batch goes."""
-        if not 0 <= index < len(self):
+        step = self.step
+        start, stop = index * step, min((index + 1) * step, self.sample_size)
+        if not 0 <= start < self.sample_size:
             raise DataError(f"there is no batch {index}: an epoch has {len(self)}, and the first is 0")
-        start, stop = index * self.step, min((index + 1) * self.step, self.sample_size)
         each, more = divmod(stop - start, size)
         first = start + rank * each + min(rank, more)
         return first, first + each + (rank < more)

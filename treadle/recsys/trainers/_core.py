@@ -288,7 +288,7 @@ class RecsysCore(Trainer):
             interaction = as_interaction(batch)
             losses = loss_func(interaction)
             parts = losses if isinstance(losses, (tuple, list)) else (losses,)
-            if not parts or not all(isinstance(part, Tensor) for part in parts):
+            if not isinstance(losses, Tensor) and not (parts and all(isinstance(part, Tensor) for part in parts)):
                 raise LossError(f"the loss of a batch is {losses!r}; return a tensor, or a tuple of tensors")
             loss: Any = parts[0] if len(parts) == 1 else sum(parts[1:], parts[0])
             items = self._items_in(interaction) if distributed or updater.whole is not None else None

@@ -37,9 +37,9 @@ class RecommenderUpdater(Updater):
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update, and take note of what its micro-batches are parts of."""
         core = self.trainer
-        if core.processes.distributed:
+        if self.exchanges:
             self.share = getattr(phase.stream, "share", 1.0)
-        if core.microbatch == "auto":
+        if core.this_run.spec.microbatch == "auto":
             self.whole = as_interaction(window[0]) if self.splits.parts > 1 else None
             self._sums_before = {name: total.clone() for name, total in core.sums.state_dict().items()}
         super().attempt(phase, window)

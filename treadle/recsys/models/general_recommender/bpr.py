@@ -42,7 +42,8 @@ class BPR(GeneralRecommender):
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the pairwise loss."""
-        user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
+        user, positive = interaction[self.USER_ID], interaction[self.ITEM_ID]
+        negative = interaction[self.NEG_ITEM_ID]
         if type(self).forward is BPR.forward:
             tables = self.user_embedding, self.item_embedding
             return self.loss.of_differences(row_margins(*tables, user, positive, negative))
