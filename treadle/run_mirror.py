@@ -231,3 +231,32 @@ def refuse_collapsed(place: str | os.PathLike[str]) -> None:
     text = os.fspath(place)
     if not isinstance(place, str) and _COLLAPSED.match(text):
         raise ConfigError(f"{place!r} is a URL that was made a Path, which loses a slash of it; give it as a string")
+
+
+def fetch_run(place: Place, folder: Path) -> tuple[int, int]:
+    """Copy a run that is kept elsewhere into a new folder; return how many files and bytes that are.
+
+    Checkpoints are verified when they are read, as any are. One that was replaced while it was copied is left out: its
+    manifest names files that are no longer there.
+
+    Raises:
+        CheckpointError: There is no run, the folder is there already, or a file cannot be written.
+        StorageError: The place cannot be read now.
+    """
+    storage = open_storage(place)
+    files = {name: size for name, size in storage.files().items() if name != NAME}
+    if not any(name.startswith("checkpoints/") for name in files):
+        raise CheckpointError(f"{storage.url} holds no run; give the URL that was the run_dir of one")
+    if folder.exists():
+        raise CheckpointError(f"{folder} is there already; give the name of a new folder")
+    for name in files:
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise CheckpointError(f"{storage.address(name)} is no name of a file of a run; remove it")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                storage.download(name, path)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {error}; choose another folder") from error
+    return len(files), sum(files.values())

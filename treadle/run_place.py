@@ -1,16 +1,22 @@
 """Where a program's runs are kept: in the folders it names, or elsewhere: in a bucket, or while it is run again."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from treadle.credentials import without_passwords
+from treadle.errors import ConfigError
+
 if TYPE_CHECKING:
     from treadle.run_mirror import RunMirror
 
 
 _URL = re.compile(r"[a-zA-Z][\w+.-]*(::|://)")
+_ELSEWHERE = re.compile(r"[a-zA-Z][\w+.-]+:[:/]")
+"""How a URL begins, even one that was made a `Path` and lost a slash by that."""
 _moves: list[Callable[[Path, bool], Path]] = []
 _mirrors: dict[Path, "RunMirror"] = {}
 """What keeps a run elsewhere, by the folder of this machine that the run works in."""
@@ -74,3 +80,22 @@ def is_url(place: object) -> bool:
     (True, False, False)
     """
     return isinstance(place, str) and _URL.match(place) is not None
+
+
+def require_folder(place: "str | os.PathLike[str]", what: str) -> None:
+    """Refuse a URL where a folder of this machine is needed.
+
+    Args:
+        place: What was given.
+        what: Who needs it, and for what, in words.
+
+    Raises:
+        ConfigError: It is a URL; the message says what to do.
+    """
+    text = os.fspath(place)
+    if _ELSEWHERE.match(text):
+        url = without_passwords(text if "://" in text or "::" in text else text.replace(":/", "://", 1))
+        raise ConfigError(
+            f"{url} is no folder of this machine, and {what}; what is kept there is copied by: treadle fetch {url} "
+            "FOLDER"
+        )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from treadle.bounded_reading import UnreadableError, parsed, read_object, read_text
 from treadle.errors import ConfigError
 from treadle.metric_rows import FileRows
+from treadle.run_place import require_folder
 from treadle.run_status import FINISHED, STATUS, read_status
 
 CHECKPOINTS = "checkpoints"
@@ -148,6 +149,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
         ConfigError: `path` is not the folder of a run.
     """
     if not (path / CHECKPOINTS).is_dir() and not (path / STATUS).is_file() and not is_search(path):
+        require_folder(path, "a run is read from its folder")
         what = "is not the folder of a run" if path.exists() else "is not there"
         raise ConfigError(f"{path} {what}; the folder of a run holds {CHECKPOINTS}/ and metrics.jsonl")
     problems, nothing = _Problems(), dict[str, Any]()
@@ -340,7 +342,12 @@ def _checkpoints(run: Path) -> Iterator[Checkpoint]:
         if isinstance(manifest.get("step"), int):
             pointers = tuple(name for name, target in names.items() if target == folder.name)
             with suppress(OSError):  # a run that is under way removes what it no longer needs
-                yield Checkpoint(manifest["step"], sum(file.stat().st_size for file in folder.iterdir()), pointers)
+                yield Checkpoint(manifest["step"], _size_of(folder), pointers)
+
+
+def _size_of(checkpoint: Path) -> int:
+    # The files of one that was copied from a bucket lie a folder deeper.
+    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
 
 
 def read_panels(folder: Path) -> Iterator[Panel]:

@@ -117,7 +117,8 @@ class CheckpointStore:
         part = self._layout.part(step, attempt, number)
         try:
             with self._layout.filling(part) as folder:
-                entry = self._write_part(folder, structure, tensors)
+                self._write_part(folder, structure, tensors)
+                entry = describe_files(folder, self._rank)
             self._layout.announce(part, self._rank, entry)
             if self._rank == 0:
                 self._commit(part, step, facts)
@@ -135,14 +136,13 @@ class CheckpointStore:
             pass
         self._layout.give_up(part, self._rank)
 
-    def _write_part(self, folder: Path, structure: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    def _write_part(self, folder: Path, structure: Any, tensors: dict[str, Tensor]) -> None:
         tensor_file, structure_file = (folder / name for name in file_names(self._rank))
         save_file(tensors, tensor_file)
         give_plain_mode(tensor_file)
         structure_file.write_text(json.dumps(structure), encoding="utf-8")
         sync_file(tensor_file)
         sync_file(structure_file)
-        return describe_files(folder, self._rank)
 
     def _commit(self, part: str, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}

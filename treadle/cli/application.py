@@ -12,6 +12,7 @@ from treadle.cli.demo import demo
 from treadle.cli.doctor import doctor
 from treadle.cli.evaluating import evaluate
 from treadle.cli.exporting import export
+from treadle.cli.fetching import fetch
 from treadle.cli.init import init
 from treadle.cli.listing import runs
 from treadle.cli.migrating import import_checkpoint, migrate
@@ -73,6 +74,7 @@ app.command("doctor")(doctor)
 app.command("verify")(verify)
 app.add_typer(configs, name="config")
 app.command("export")(export)
+app.command("fetch")(fetch)
 app.command("import")(import_checkpoint)
 app.command("migrate")(migrate)
 app.add_typer(recsys, name="recsys")

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treadle.cli.reporting import reported
+from treadle.run_place import is_url
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from treadle.checkpoint import CheckpointStore
+
 
 def export(
-    source: Annotated[Path, typer.Argument(help="A run folder, or a checkpoint file such as best_model.pt.")],
+    source: Annotated[str, typer.Argument(help="A run folder or its URL, or a checkpoint file such as best_model.pt.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write: .safetensors or .pt; by default model.safetensors."),
@@ -40,19 +43,30 @@ def export(
         typer.echo(f"{len(weights)} tensors written to {target}")
 
 
-def _weights_of(source: Path, *, best: bool) -> "dict[str, Tensor]":
+def _weights_of(place: str, *, best: bool) -> "dict[str, Tensor]":
     from treadle.checkpoint import CheckpointStore, Policy
     from treadle.checkpoint.importing import import_weights, weights_in
     from treadle.errors import CheckpointError
 
+    if is_url(place):
+        from treadle.checkpoint.storage import Within
+        from treadle.run_mirror import open_storage
+
+        return _weights_in(CheckpointStore(Within(open_storage(place), "checkpoints"), Policy()), best=best)
+    source = Path(place)
     if not source.exists():
         raise CheckpointError(f"there is no checkpoint file {source}")
     if not source.is_dir():
         return weights_in(import_weights(source))
-    store = CheckpointStore(source / "checkpoints", Policy())
+    return _weights_in(CheckpointStore(source / "checkpoints", Policy()), best=best)
+
+
+def _weights_in(store: "CheckpointStore", *, best: bool) -> "dict[str, Tensor]":
+    from treadle.errors import CheckpointError
+
     step = store.pointer("best") if best else store.newest_good()
     if step is None:
-        raise CheckpointError(f"{source} holds no {'best' if best else 'whole'} checkpoint")
+        raise CheckpointError(f"{store} holds no {'best' if best else 'whole'} checkpoint")
     store.manifest(step, verify=True)
     return store.read_weights(step)
 

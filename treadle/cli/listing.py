@@ -11,6 +11,7 @@ from treadle.bounded_reading import printable
 from treadle.cli.reporting import reported
 from treadle.cli.run_facts import RunFacts, facts_of, find_runs
 from treadle.errors import ConfigError
+from treadle.run_place import require_folder
 
 COLOURS = {"running": "green", "finished": "blue", "failed": "red", "killed": "red", "unreadable": "red"}
 
@@ -31,6 +32,7 @@ def runs(
       treadle runs experiments --json
     """
     with reported("runs"):
+        require_folder(folder, "runs are listed by their folders")
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {folder}")
         found = sorted((facts_of(run, folder) for run in find_runs(folder)), key=lambda facts: facts.age)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
+from treadle.run_place import require_folder
 
 if TYPE_CHECKING:
     from treadle.config import ConfigDict
@@ -47,6 +48,7 @@ def config_of_run(run: Path) -> Path:
     Raises:
         ConfigError: The folder holds none.
     """
+    require_folder(run, "a run is started again from its folder")
     if not run.is_dir():
         raise ConfigError(f"there is no run folder {run}; 'treadle runs' lists those that are there")
     if not (run / CONFIG_FILE).is_file():

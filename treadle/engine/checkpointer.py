@@ -21,6 +21,7 @@ from treadle.engine import dist
 from treadle.engine._adapter import COMPLETE
 from treadle.engine.trainer_base import TrainerBase
 from treadle.errors import CheckpointError, ConfigError, did_you_mean
+from treadle.run_place import require_folder
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ FILE = ".safetensors"
 PICKLES = (".pt", ".pth", ".bin")
 OPTIONS = ("trainer", "max_to_keep", "save_to_disk")
 _PERIODIC = re.compile(r".*_(\d{7,})")
+NEEDS_FOLDER = "a run of the engine is kept in one: train into a folder, or with treadle.Trainer(run_dir=URL)"
 
 
 class Checkpointer:
@@ -66,6 +68,7 @@ class Checkpointer:
         **checkpointables: Any,
     ) -> None:
         self.model = model
+        require_folder(save_dir, NEEDS_FOLDER)
         self.save_dir = Path(save_dir)
         self.has_folder = bool(os.fspath(save_dir))
         self.max_to_keep = max_to_keep

@@ -19,7 +19,7 @@ from treadle.engine._adapter import CoreOptions, StepPlan
 from treadle.engine._hook_list import BY_THE_STEP, MOMENTS, is_callback
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
-from treadle.engine.checkpointer import Checkpointer
+from treadle.engine.checkpointer import NEEDS_FOLDER, Checkpointer
 from treadle.engine.default_writers import default_writers
 from treadle.engine.eager_trainer import EagerTrainer, core_step, is_core_step, own_step
 from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
@@ -49,6 +49,7 @@ from treadle.parallel import Processes
 from treadle.precision import Precision
 from treadle.run_lock import occupied, require_free_for_all
 from treadle.run_origin import mark_file
+from treadle.run_place import require_folder
 from treadle.schedules.factory import require_scheduler
 from treadle.writers import EventWriter
 
@@ -80,6 +81,7 @@ class DefaultTrainer(TrainerBase):
         super().__init__()
         self.cfg = cfg = building.complete(cfg)
         check_supported(cfg)
+        require_folder(cfg.train.output_dir, NEEDS_FOLDER)
         setup_logger(cfg.train.output_dir)
         tell_unknown(check_keys(cfg))
         folder, timeout = Path(cfg.train.output_dir), try_get_key(cfg, "train.dist.timeout", default=None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import CheckpointError, ConfigError, TreadleError
+from treadle.run_place import require_folder
 from treadle.run_reading import Run, read_config, read_json, read_run
 from treadle.verification.comparing import Comparison, compare, damage_of, recorded_steps, store_of
 from treadle.verification.programs import Program, program_of
@@ -152,6 +153,7 @@ def verify(
         ConfigError: `run_dir` is no run, or cannot be started again from its folder.
         CheckpointError: There is no such checkpoint.
     """
+    require_folder(run_dir, "a run is made again beside its folder")
     run = Path(run_dir)
     if steps is not None and steps < 1:
         raise ConfigError(f"steps={steps} must be at least 1")

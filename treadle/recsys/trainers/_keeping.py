@@ -25,6 +25,7 @@ from treadle.recsys.trainers.model_file import (
 )
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.results import decoded_metrics, encoded_metrics
+from treadle.run_mirror import folder_of
 from treadle.run_place import is_moved, place_of
 
 OWN_STATE = ("model", "other_parameter")
@@ -202,7 +203,7 @@ class Keeping(Evaluating):
         self._resumed_file = None
         chosen = folder is not None
         if chosen:
-            own = place_of(Path(str(folder)))
+            own = folder_of(str(folder))
             path: Path | None = own
             if resumed is None:
                 self.saved_model_file = str(own / f"{self.config.model}{SUFFIX}")
