@@ -11,7 +11,6 @@ from treadle.callbacks import (
     StepBasedEvaluationCallback,
     WSDCheckpointCallback,
 )
-from treadle.config.locating import locate
 from treadle.errors import ConfigError, did_you_mean
 
 REFUSED: dict[type, str] = {
@@ -55,6 +54,9 @@ def callbacks_named(settings: Any) -> list[Any]:
 
 def _built(place: str, name: str, arguments: Mapping[str, Any]) -> Any:
     if "." in name:
+        # What finds names brings the libraries of configs along, which this door does without.
+        from treadle.config.locating import locate
+
         kind = locate(name)
     elif name in callbacks.__all__:
         kind = getattr(callbacks, name)
