@@ -374,6 +374,66 @@ def test_a_callback_whose_run_dies_is_told_and_closed() -> None:
     assert ended == [KeyError]
 
 
+def test_a_trainer_with_an_end_of_its_own_ends_hooks_of_a_run_that_died_by_super() -> None:
+    calls: list[str] = []
+
+    class Own(EagerTrainer):
+        def after_train(self) -> None:
+            calls.append(f"after_train {type(self.failure).__name__}")
+            super().after_train()
+
+    def die(trainer: Any) -> None:
+        raise KeyError("no")
+
+    made = eager()
+    trainer = Own(made.model, made.data_loader, made.optimizer)
+    trainer.register_hooks([noting("A", calls), hooks.CallbackHook(after_step=die, after_train=die)])
+    with pytest.raises(KeyError) as caught:
+        trainer.train(0, 2)
+    assert calls == ["A.before_train", "A.before_step", "A.after_step", "after_train KeyError", "A.after_train"]
+    assert "raised by CallbackHook.after_train" in "\n".join(caught.value.__notes__)
+
+
+def test_what_is_registered_while_the_run_is_under_way_acts_from_then_on() -> None:
+    calls: list[str] = []
+
+    def register(trainer: Any) -> None:
+        if trainer.iter == 1:
+            trainer.register_hooks([noting("late", calls), Noting(calls)])
+
+    trainer = eager()
+    trainer.register_hooks([hooks.CallbackHook(after_step=register)])
+    trainer.train(0, 4)
+    step = ["late.before_step", "B.before_step", "late.after_step", "B.after_step"]
+    assert calls[-len(step) * 2 - 2 :] == [*step, *step, "B.after_train", "B.close"]
+
+
+def test_a_run_that_goes_on_in_memory_calls_each_of_them_once() -> None:
+    calls: list[str] = []
+    trainer = eager()
+    trainer.register_hooks([noting("A", calls), Noting(calls)])
+    trainer.train(0, 1)
+    trainer.train(1, 2)
+    step = ["A.before_step", "B.before_step", "A.after_step", "B.after_step"]
+    once = ["A.before_train", "B.before_train", *step, "A.after_train", "B.after_train", "B.close"]
+    assert calls == once * 2
+
+
+def test_a_callback_that_fails_at_the_end_ends_the_run_and_hides_no_hook() -> None:
+    calls: list[str] = []
+
+    class Failing(TrainerCallback):
+        def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
+            raise KeyError("no end")
+
+    trainer = eager()
+    after = hooks.CallbackHook(after_train=lambda own: calls.append(f"after {type(own.failure).__name__}"))
+    trainer.register_hooks([noting("A", calls), Failing, after])
+    with pytest.raises(KeyError, match="no end"):
+        trainer.train(0, 1)
+    assert calls[-2:] == ["A.after_train", "after KeyError"]
+
+
 def test_a_callback_that_wants_to_stop_is_heeded_after_the_step() -> None:
     calls: list[str] = []
 

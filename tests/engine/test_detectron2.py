@@ -283,6 +283,18 @@ def test_hooks_see_the_gradient_of_the_whole_batch_before_it_is_clipped(tmp_path
     assert found.norms == pytest.approx(whole.norms, rel=1e-2)
 
 
+def test_a_step_with_a_hook_inside_is_not_recorded(tmp_path: Path) -> None:
+    trainer = DefaultTrainer(make_config(tmp_path, train_iter=2, execution="auto"))
+    trainer.register_hooks([Backward([])])
+    trainer.train()
+    assert trainer.core.create_recorder() is None
+    trainer.core.execution = "graph"
+    with pytest.raises(
+        ConfigError, match=r"train.execution='graph': a hook has after_backward, which a replay does not"
+    ):
+        trainer.core.create_recorder()
+
+
 def test_a_trainer_may_have_after_backward_itself() -> None:
     calls: list[str] = []
 
