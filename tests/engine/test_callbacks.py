@@ -24,7 +24,7 @@ from treadle.callbacks import (
     ThroughputMonitor,
 )
 from treadle.config import LazyCall
-from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, hooks
+from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, hooks, launch
 from treadle.engine.refused_callbacks import REFUSED
 from treadle.errors import CallbackError, ConfigError, NonFiniteError, StopTrainingError, UnknownMetricError
 from treadle.report import ReportCallback
@@ -532,3 +532,37 @@ def test_a_resumed_run_goes_on_with_the_average_and_the_norms(tmp_path: Path, fi
         assert torch.equal(own, other)
     norms = [trainer.storage.series("gradient_norm") for trainer in (resumed, whole)]
     assert (norms[0].steps, norms[0].values) == (norms[1].steps, norms[1].values)
+
+
+def train_on_two(folder: Path) -> None:
+    """Train on two processes, of which the first alone has writers, and note what callbacks found."""
+    config = make_config(folder / "run", train_iter=12, log_period=4, evaluation=EVALUATED)
+    trainer = DefaultTrainer(config)
+    average, watching = ModelEmaCallback(decay=0.5), EarlyStoppingCallback(1, 1000.0, "Acc@1", greater_is_better=True)
+    seen: list[tuple[str, int]] = []
+
+    class Log(TrainerCallback):
+        def on_log(self, trainer: Any, **kwargs: Any) -> None:
+            trainer.processes.barrier()
+            seen.append(("log", trainer.progress.step))
+
+        def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
+            trainer.processes.barrier()
+
+    trainer.register_hooks([ThroughputMonitor(), GradientNormMonitor(), average, watching, Log()])
+    trainer.train()
+    (folder / str(trainer.core.processes.rank)).write_text(
+        json.dumps({"iter": trainer.iter, "seen": seen, "norm": average.ema_model.module.head.weight.norm().item()})
+    )
+
+
+@pytest.mark.slow
+def test_callbacks_act_together_on_two_processes(tmp_path: Path) -> None:
+    launch(train_on_two, 2, args=(tmp_path,))
+    first, second = (json.loads((tmp_path / rank).read_text()) for rank in "01")
+    assert first == second
+    # The second evaluation was no better; the processes agree on that after ten iterations.
+    assert first["iter"] == 10
+    assert first["seen"] == [["log", 4], ["log", 8]]
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.json").read_text().splitlines()]
+    assert any("gradient_norm" in row for row in rows)

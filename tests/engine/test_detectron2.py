@@ -123,6 +123,13 @@ def test_a_plain_loop_of_that_kind_writes_what_it_puts(tmp_path: Path) -> None:
         writer.close()
 
 
+def test_processes_that_nobody_started_are_asked_for_in_vain(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="--num-gpus=2 --num-machines=1, but this is the only process: have the progr"
+    ):
+        program.main(arguments(tmp_path, "--num-gpus", "2"))
+
+
 def simple(kind: Any = SimpleTrainer, **options: Any) -> Any:
     torch.manual_seed(0)
     model = program.Detector()

@@ -16,6 +16,7 @@ from treadle.engine.building import complete
 from treadle.engine.keys import check_keys
 from treadle.engine.logs import setup_logger
 from treadle.engine.options import check_supported
+from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,10 @@ def default_setup(cfg: Any, args: Any) -> None:
         args: What `default_argument_parser` parsed.
 
     Raises:
-        ConfigError: The config asks for what this version cannot do.
+        ConfigError: The config asks for what this version cannot do, or the command line for processes that nobody
+            started.
     """
+    _check_processes(args)
     if getattr(args, "resume", False):
         _set(cfg, resume=True)
     if getattr(args, "fast_dev_run", False):
@@ -82,6 +85,15 @@ def default_setup(cfg: Any, args: Any) -> None:
     command = without_passwords(" ".join(sys.argv))
     logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), command)
     logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full))
+
+
+def _check_processes(args: Any) -> None:
+    asked = max(1, getattr(args, "num_gpus", 1)) * getattr(args, "num_machines", 1)
+    if asked > 1 and dist.get_world_size() == 1:
+        raise ConfigError(
+            f"--num-gpus={args.num_gpus} --num-machines={args.num_machines}, but this is the only process: have the "
+            "program call its main by treadle.engine.launch(main, args.num_gpus, ...), or start it with torchrun"
+        )
 
 
 def prepare_environment(cfg: Any) -> None:
