@@ -58,6 +58,17 @@ def train(run_dir: Path, *callbacks: Any, epochs: int = 4, **kwargs: Any) -> tup
 PLACES = [(5, "on_update_end"), (6, "on_update_end"), (6, "on_training_run_epoch_end")]
 
 
+def test_when_callbacks_are_told_that_a_run_was_stopped_its_loop_is_left(tmp_path: Path) -> None:
+    class Looks(TrainerCallback):
+        seen: list[tuple[bool, bool]] = []
+
+        def on_stop_training_error(self, trainer: Any, **kwargs: Any) -> None:
+            self.seen.append((trainer.this_run.stop.looping, trainer.this_run.stop.stopped))
+
+    train(tmp_path, StopAt(5), Looks())
+    assert Looks.seen == [(False, True)]
+
+
 @pytest.mark.parametrize(("step", "event"), PLACES)
 def test_a_run_that_was_stopped_is_over_when_it_is_started_again(
     tmp_path: Path, step: int, event: str, capsys: pytest.CaptureFixture[str]
