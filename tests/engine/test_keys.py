@@ -526,6 +526,51 @@ def the_best_checkpoint_is_judged_by_them(folder: Path) -> None:
     assert highest >= lowest
 
 
+@effect_of("train.gradient_clip_value")
+def no_element_of_the_gradient_is_larger_than_asked(folder: Path) -> None:
+    def largest(**settings: Any) -> float:
+        trainer = made_with(folder / str(settings), **settings)
+        found: list[float] = []
+        gradients = [one for group in trainer.optimizer.param_groups for one in group["params"]]
+        trainer.optimizer.register_step_pre_hook(
+            lambda *arguments: found.append(max(float(one.grad.abs().max()) for one in gradients))
+        )
+        trainer.train()
+        return max(found)
+
+    assert largest() > 0.01
+    assert largest(gradient_clip_value=0.01) == pytest.approx(0.01)
+
+
+@effect_of("train.max_rollbacks")
+def a_run_goes_back_no_more_often_than_it_may(folder: Path) -> None:
+    trainer = made_with(folder, on_nonfinite="rollback", max_rollbacks=0, checkpointer={"period": 1})
+    trainer.model.poisoned = True
+    with pytest.raises(NonFiniteError, match="after 0 rollbacks"):
+        trainer.train()
+
+
+@effect_of("train.microbatch")
+def a_micro_batch_for_which_there_is_no_room_is_calculated_in_parts(folder: Path) -> None:
+    def no_room(module: Any, given: Any, kwargs: Any) -> None:
+        if len(kwargs["inputs"]) > 4:
+            raise torch.OutOfMemoryError("no room")
+
+    def run(**settings: Any) -> DefaultTrainer:
+        trainer = made_with(folder / str(settings), train_iter=2, **settings)
+        trainer.model.register_forward_pre_hook(no_room, with_kwargs=True)
+        trainer.train()
+        return trainer
+
+    whole = trained_with(folder / "whole", train_iter=2)
+    cut = run(microbatch="auto")
+    assert sizes(whole) == [8, 8]
+    assert sizes(cut) == [4, 4, 4, 4]
+    torch.testing.assert_close(cut.model.head.weight, whole.model.head.weight)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        run()
+
+
 @effect_of("train.input_placement_device")
 def it_is_handed_to_get_batch(folder: Path) -> None:
     seen: list[Any] = []

@@ -90,7 +90,10 @@ class CoreOptions:
     offload_optimizer: bool = False
     device: str | None = None
     clip_norm: float | None = None
+    gradient_clip_value: float | None = None
     on_nonfinite: str = "raise"
+    max_rollbacks: int = 3
+    microbatch: str = "fixed"
     deterministic: bool = False
     execution: str = "eager"
     max_to_keep: int | None = None
@@ -161,6 +164,8 @@ class EngineCore(Trainer):
             device=options.device,
             checkpoints=policy,
             on_nonfinite=options.on_nonfinite,
+            max_rollbacks=options.max_rollbacks,
+            microbatch=options.microbatch,
             deterministic=options.deterministic,
             execution=options.execution,
             timeout=options.timeout,
@@ -185,6 +190,7 @@ class EngineCore(Trainer):
                 max_steps=end,
                 gradient_accumulation_steps=self.plan.accumulation,
                 clip_norm=self.options.clip_norm,
+                gradient_clip_value=self.options.gradient_clip_value,
                 eval_every=None,
                 resume="auto" if resume else None,
             )

@@ -258,6 +258,7 @@ def clip_norm_of(optimizer: Optimizer) -> float | None:
 def core_options(cfg: Any, *, model: nn.Module, optimizer: Optimizer, max_to_keep: int | None) -> CoreOptions:
     """Return how the core is to run."""
     policy = try_get_key(cfg, "train.on_nonfinite", default=None) or "raise"
+    rollbacks = try_get_key(cfg, "train.max_rollbacks", default=None)
     return CoreOptions(
         run_dir=os.fspath(cfg.train.output_dir),
         seed=cfg.train.seed,
@@ -268,7 +269,10 @@ def core_options(cfg: Any, *, model: nn.Module, optimizer: Optimizer, max_to_kee
         offload_optimizer=bool(try_get_key(cfg, "train.offload_optimizer", default=False)),
         device=device_of(cfg),
         clip_norm=clip_norm_of(optimizer),
+        gradient_clip_value=try_get_key(cfg, "train.gradient_clip_value", default=None),
         on_nonfinite=policy,
+        max_rollbacks=3 if rollbacks is None else rollbacks,
+        microbatch=try_get_key(cfg, "train.microbatch", default=None) or "fixed",
         deterministic=bool(try_get_key(cfg, "train.deterministic", default=False)),
         execution=execution_of(cfg).core,
         max_to_keep=max_to_keep,

@@ -4,7 +4,7 @@ import copy
 import logging
 from typing import Any
 
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from treadle.config import ConfigDict
@@ -12,6 +12,9 @@ from treadle.config.locating import name_of
 from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+LEFT_TO_CORE = ("callbacks", "max_rollbacks", "microbatch", "gradient_clip_value")
+"""Keys of `train` that are written only where somebody set them."""
 
 
 def saved_form(cfg: Any, trainer: type | None = None) -> ConfigDict:
@@ -31,9 +34,11 @@ def saved_form(cfg: Any, trainer: type | None = None) -> ConfigDict:
         OmegaConf.resolve(form)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config cannot be saved: {str(error).splitlines()[0]}") from error
-    if form.get("train") is not None and form.train.get("callbacks", ()) is None:
-        with open_dict(form):
-            del form.train.callbacks
+    train = form.get("train")
+    for key in LEFT_TO_CORE:
+        if isinstance(train, DictConfig) and key in train and train[key] is None:
+            with open_dict(train):
+                del train[key]
     if trainer is not None and form.get("trainer") is None:
         _note_trainer(form, trainer)
     return form

@@ -38,6 +38,11 @@ train = {
     "deterministic": False,
     # A list of LazyCalls of callbacks, which act before the hooks.
     "callbacks": None,
+    # None: as the core trainer has them. How often a run may roll back; "auto" calculates a micro-batch in parts when
+    # memory runs out; the bound of every element of the gradient, whose norm the groups of the optimizer bound.
+    "max_rollbacks": None,
+    "microbatch": None,
+    "gradient_clip_value": None,
     # For the rates; None finds them out.
     "tokens_per_sample": None,
     "flops_per_sample": None,
@@ -99,6 +104,9 @@ _types = {
     "activation_checkpoint.modules": list[str] | None,
     "on_nonfinite": str | None,
     "callbacks": list | None,
+    "max_rollbacks": int | None,
+    "microbatch": str | None,
+    "gradient_clip_value": float | None,
     "tokens_per_sample": float | None,
     "flops_per_sample": float | None,
     "peak_flops": float | None,
