@@ -7,7 +7,9 @@ from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.errors import ConfigError
 from treadle.parallel.processes import known_device
 from treadle.result import TrainResult
+from treadle.spec import Refused, options_of
 from treadle.steps.configured import configured
+from treadle.steps.option_names import NAMES, PARTS
 from treadle.steps.step_core import StepCore
 from treadle.steps.step_model import StepModel
 
@@ -26,7 +28,8 @@ class StepTrainer:
         eval_every: How often to evaluate: "500 steps", "1 epoch" or a number of steps.
         log_every: How often numbers are read from the device.
         save_every: How often the run is saved, if it has a folder.
-        **options: Arguments of `treadle.Trainer`: `seed`, `run_dir`, `precision`, `device` and so on.
+        **options: Further arguments of `treadle.Trainer`: `seed`, `run_dir`, `precision`, `device` and so on; and of
+            its `train`: `lr_scaling`, `extend`, `resume_from`, `per_device_batch_size`.
 
     Attributes:
         core: The trainer at work; None before the first `fit`.
@@ -49,7 +52,12 @@ class StepTrainer:
     ) -> None:
         if options.get("device") is not None:
             known_device(options["device"])
+        for name in options:
+            own = {**PARTS, **NAMES}.get(name)
+            if isinstance(own, Refused):
+                raise ConfigError(f"StepTrainer takes no {name!r}: {own.reason}")
         self._settings: dict[str, Any] = {
+            **{name: options.pop(name) for name in options_of("train") if name in options},
             "num_epochs": num_epochs,
             "max_steps": max_steps,
             "gradient_accumulation_steps": gradient_accumulation_steps,

@@ -281,11 +281,12 @@ class SearchCore(Trainer):
         updater = self.this_run.updater
         phase, plan = updater.phase, self.plan
         limit = plan.clip_norm if phase is None or phase.name == WEIGHTS else plan.architecture_clip_norm
-        if limit is None and not self.track_gradient_norm:
+        value = self.settings.gradient_clip_value
+        if limit is None and value is None and not self.track_gradient_norm:
             # Nobody asked: that of another phase is not this one's.
             self.gradient_norm = None
             return
-        updater.clip(limit, None)
+        updater.clip(limit, value)
 
     # State --------------------------------------------------------------------------------------------------
 

@@ -20,16 +20,22 @@ from treadle.nas.freezing import freeze
 from treadle.nas.oneshot._core import WEIGHTS, SearchCore, SearchPlan, is_ready
 from treadle.nas.oneshot.base import BaseOneShotTrainer
 from treadle.nas.oneshot.exporting import Found
+from treadle.nas.oneshot.option_names import NAMES, PARTS
+from treadle.nas.oneshot.option_names import OWN as OPTIONS
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space import Space
 from treadle.nas.weight_history import WeightHistory
 from treadle.phase import held_by
 from treadle.result import TrainResult
 from treadle.run_panels import write_picture
+from treadle.spec import Refused, options_of
 from treadle.trainer import Trainer
 
 OWN = ("model", "loss_func", "optimizer", "metrics", "seed", "device", "run_dir")
 """Arguments of the core trainer that a one-shot trainer has itself."""
+OF_FIT = ("log_every", "max_num_train_steps", "eval_dataloader_kwargs", "reset_run_history")
+OWN_OF_TRAINER = [*(one for one in OPTIONS if one not in OF_FIT), *(one for one in PARTS if one not in OF_FIT)]
+"""Arguments of the core's `train` that are given to the trainer."""
 
 
 class OneShotTrainer(BaseOneShotTrainer):
@@ -185,6 +191,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             max_steps: The most updates, of weights and architecture together.
             options: Further arguments of `Trainer.train`.
         """
+        _check_asked(type(self).__name__, options)
         size = None if is_ready(self._train_data) else self._plan.loader_options or None
         result = self.core.train(
             self._train_data,
@@ -315,6 +322,18 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
     for option in options:
         if option not in known:
             raise ConfigError(f"{name} takes no {option!r}{did_you_mean(option, known)}")
+
+
+def _check_asked(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse what `fit` is asked for and does not hand on, and say where it belongs."""
+    known = [one for one in (*options_of("train"), *PARTS) if one not in OWN_OF_TRAINER]
+    for option in options:
+        if option in OWN_OF_TRAINER:
+            own = {**PARTS, **NAMES}[option]
+            where = own.reason if isinstance(own, Refused) else f"give it to the trainer: {name}(..., {own}=...)"
+            raise ConfigError(f"{name}.fit takes no {option!r}; {where}")
+        if option not in known:
+            raise ConfigError(f"{name}.fit takes no {option!r}{did_you_mean(option, known)}")
 
 
 def _values(architecture: nn.Module | None) -> list[Any]:
