@@ -10,7 +10,6 @@ import torch
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config_defaults import (
-    CORE_OPTIONS,
     MERGED,
     all_known_names,
     default_settings,
@@ -29,6 +28,7 @@ from treadle.recsys.config_values import (
 )
 from treadle.recsys.enums import ModelType
 from treadle.recsys.model_registry import get_model
+from treadle.recsys.option_names import SETTINGS, checked_setting
 
 logger = logging.getLogger(__name__)
 COMMAND_LINE = "the command line"
@@ -116,6 +116,8 @@ class Config:
                 typed[name] = parse_literal(value)
             else:
                 typed[name] = value
+            if name in SETTINGS:
+                typed[name] = checked_setting(name, typed[name], where)
         return typed
 
     def _settle(self) -> None:
@@ -190,7 +192,7 @@ class Config:
         Raises:
             ConfigError: One of them is nearly a setting that there is: it must be a slip.
         """
-        known = {*self.internal_config_dict, *DERIVED, *CORE_OPTIONS, "model", "dataset"}
+        known = {*self.internal_config_dict, *DERIVED, *SETTINGS, "model", "dataset"}
         unread = [name for name in self.external_config_dict if name not in self._read and name not in known]
         elsewhere = all_known_names()
         places = {**self._origins, **(origins or {})}

@@ -13,19 +13,10 @@ import yaml  # type: ignore[import-untyped]
 
 from treadle.config.yaml_format import no_yaml
 from treadle.errors import ConfigError
+from treadle.recsys.option_names import SETTINGS
 
 MERGED = ("eval_args", "train_neg_sample_args", "lgb_params", "xgb_params")
 """Settings of which a part may be given; all others are replaced as a whole."""
-CORE_OPTIONS = (
-    "activation_checkpointing",
-    "callbacks",
-    "convolution_precision",
-    "gradient_accumulation_steps",
-    "matmul_precision",
-    "max_rollbacks",
-    "offload_optimizer",
-)
-"""Settings that the core trainer has a default for, and checks."""
 OVERALL = "overall"
 SAMPLE = "dataset/sample"
 
@@ -155,7 +146,7 @@ def _first_packaged(folder: str, names: Iterable[str]) -> dict[str, Any] | None:
 
 def all_known_names() -> set[str]:
     """Return every setting that some file of Treadle has."""
-    known = {*framework_defaults(), *CORE_OPTIONS}
+    known = {*framework_defaults(), *SETTINGS}
     for folder in ("dataset", "type", "model"):
         for name in packaged_names(folder):
             known |= set(packaged(f"{folder}/{name}") or {})

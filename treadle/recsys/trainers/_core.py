@@ -1,7 +1,7 @@
 """The core trainer behind the trainers of this door: verbs only, the loop is the core's."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,26 +10,36 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from treadle.checkpoint import Policy
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
 from treadle.data.streams import Streams
 from treadle.errors import ConfigError, LossError
 from treadle.leaving import leaving_in
+from treadle.loop import Schedule
 from treadle.phase import LossVerb, Phase
 from treadle.progress import AFTER_EPOCH
+from treadle.recsys.clipping import clip_limit, clips_unusually
 from treadle.recsys.loading import AbstractDataLoader
 from treadle.recsys.loading.sequences import POSITIVES
+from treadle.recsys.option_names import (
+    OF_A_WHOLE_RUN,
+    SCHEDULED,
+    default_of,
+    options_in,
+    setting_of,
+)
+from treadle.recsys.schedule_setting import schedule_factory
 from treadle.recsys.trainers._micro_batches import RecommenderUpdater
 from treadle.recsys.trainers._run_keeping import ModelFileState, RecommenderCheckpointer
 from treadle.recsys.trainers.batches import DrawnBatches, LoaderStream, as_interaction
-from treadle.recsys.trainers.clipping import clip_limit, clips_unusually
 from treadle.recsys.trainers.epoch_losses import EpochLosses
 from treadle.recsys.trainers.other_parameters import OtherParameters
 from treadle.recsys.trainers.passes import Pass
 from treadle.recsys.trainers.signatures import accepted
 from treadle.run import Run
+from treadle.spec import divided
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 30.0
 """How long a run goes on between two checkpoints if nobody says how often; each is at the end of an epoch."""
 TRAIN = "train"
+SCORE = "valid_score"
+"""The metric by which evaluations are compared."""
 Losses = float | tuple[float, ...]
 
 
@@ -53,6 +65,7 @@ class CoreOptions:
         verbose: Whether to print.
         show_progress: Whether to show how far an epoch is.
         alone: Whether a single epoch is run for a `fit` of the user's, which does all else itself.
+        evaluates: Whether the run is evaluated.
     """
 
     run_dir: Path | None = None
@@ -62,6 +75,7 @@ class CoreOptions:
     verbose: bool = True
     show_progress: bool = False
     alone: bool = False
+    evaluates: bool = False
 
 
 class RecsysCore(Trainer):
@@ -85,8 +99,6 @@ class RecsysCore(Trainer):
     HOW_TO_EVALUATE = "give fit its valid_data"
     LOG_EVERY = "1 epoch"
     """How often metrics are logged."""
-    takes_batches = True
-    """Whether an update is made of batches of the training data."""
     ITEMS_REMEDY = (
         "give the model a method loss_weight(interaction) that returns the sum of the weights of the targets that are "
         "not ignored, which treadle.loss_items.items_in(loss_func, targets) gives"
@@ -103,29 +115,9 @@ class RecsysCore(Trainer):
         self.evaluates = True
         self.losses: Losses | None = None
         self.seconds = 0.0
-        config = face.config
-        super().__init__(
-            face.model,
-            None,
-            optimizers_of(face),
-            callbacks=face._core_callbacks(options),
-            seed=None if options.alone else int(config["seed"]),
-            run_dir=options.run_dir,
-            precision=face._precision(),
-            device=face.device,
-            checkpoints=Policy(keep_last=2),
-            on_nonfinite=config["on_nonfinite"] or "raise",
-            deterministic=bool(config["deterministic"]),
-            execution=face._execution(),
-            compile=config["compile"] or False,
-            microbatch=config["microbatch"] or "fixed",
-            activation_checkpointing=config["activation_checkpointing"],
-            offload_optimizer=config["offload_optimizer"] or False,
-            matmul_precision=config["matmul_precision"],
-            convolution_precision=config["convolution_precision"],
-            max_rollbacks=3 if config["max_rollbacks"] is None else config["max_rollbacks"],
-            loss_reduction=str(getattr(face.model, "loss_reduction", "mean")),
-        )
+        check_options(face, options, self._passes)
+        built, self._asked = divided(options_in(face.config) | self._decided())
+        super().__init__(face.model, None, optimizers_of(face), callbacks=face._core_callbacks(options), **built)
         if not options.resume:
             # The same command would begin a run of its own, in another folder.
             self.how_to_resume = (
@@ -143,26 +135,39 @@ class RecsysCore(Trainer):
         """Train on another loss than the model's own."""
         self._passes = [replace(self._passes[0], loss=loss_func)]
 
+    def _decided(self) -> dict[str, Any]:
+        """Return the options that the trainer decides with more than its settings."""
+        face, options, config = self._face, self.options, self._face.config
+        reduction = config["loss_reduction"] or getattr(face.model, "loss_reduction", "mean")
+        return {
+            "seed": None if options.alone else int(config["seed"]),
+            "run_dir": options.run_dir,
+            "precision": face._precision(),
+            "device": face.device,
+            "execution": face._execution(),
+            "loss_reduction": str(reduction),
+            "clip_norm": clip_limit(face.clip_grad_norm),
+            "eval_every": None,
+            "log_every": config["log_every"] or self.LOG_EVERY,
+            "save_every": None if options.run_dir is None else options.save_every or "1 epoch",
+            "resume": "auto" if options.resume else None,
+            "resume_from": options.resume_from,
+        }
+
     def run(self, epochs: int) -> None:
-        """Train until `epochs` are done."""
-        saves = self.run_dir is not None
-        accumulation = self._face.config["gradient_accumulation_steps"] or 1
-        if accumulation != 1 and (self.has_custom_loop or not self.takes_batches):
-            raise ConfigError(
-                f"gradient_accumulation_steps={accumulation}: {type(self._face).__name__} does not make its updates of "
-                "batches that the trainer draws; leave it out, and accumulate in your own _train_epoch if you have one"
-            )
-        self.train(
-            self._data,
-            num_epochs=epochs,
-            gradient_accumulation_steps=accumulation,
-            clip_norm=clip_limit(self._face.clip_grad_norm),
-            eval_every=None,
-            log_every=self.LOG_EVERY,
-            save_every=(self.options.save_every or "1 epoch") if saves else None,
-            resume="auto" if self.options.resume else None,
-            resume_from=self.options.resume_from,
-        )
+        """Train until `epochs` are done, or as many steps as the settings allow."""
+        factory = schedule_factory(self._face.config["scheduler"], bigger_is_better=self._watches_largest())
+        self.train(self._data, epochs, create_scheduler_fn=factory, **self._asked)
+
+    def _watches_largest(self) -> bool:
+        """Whether the number that drives a schedule, if it is the score of evaluations, is best when it is large."""
+        watched = self._asked.get("scheduler_metric", SCORE if self.options.evaluates else None)
+        return watched == SCORE and bool(self._face.valid_metric_bigger)
+
+    @property
+    def is_at_last_step(self) -> bool:
+        """Whether the run has made as many steps as it may."""
+        return self.settings.max_steps is not None and self.progress.step >= self.settings.max_steps
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Print if the caller of `fit` wants it; the folder of the run gets it anyway."""
@@ -268,7 +273,15 @@ class RecsysCore(Trainer):
 
     def _phase_of(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
         accumulation = self.settings.gradient_accumulation_steps
-        return Phase(one.name, stream, verb, one.optimizer, parameters=one.parameters, accumulation=accumulation)
+        return Phase(
+            one.name,
+            stream,
+            verb,
+            one.optimizer,
+            scheduler=self.scheduler,
+            parameters=one.parameters,
+            accumulation=accumulation,
+        )
 
     def _verb(self, one: Pass) -> LossVerb:
         """Return the loss verb of a pass, always the same: what is compiled is known by it."""
@@ -322,6 +335,12 @@ class RecsysCore(Trainer):
         if self._epoch_end is not None:
             self._epoch_end(self.progress.epoch)
         self.progress.evaluation = 0
+
+    def move_schedule(self) -> None:
+        """Move a schedule on that the evaluation which was just made drives."""
+        schedule = self.this_run.schedule
+        assert isinstance(schedule, RecommenderSchedule)
+        schedule.after_evaluation()
 
     @property
     def is_evaluated_late(self) -> bool:
@@ -426,6 +445,10 @@ class RecommenderRun(Run):
 
     trainer: RecsysCore
 
+    def __init__(self, trainer: RecsysCore) -> None:
+        super().__init__(trainer)
+        self.schedule: RecommenderSchedule = RecommenderSchedule(trainer)
+
     def prepare(self, train_kwargs: dict[str, Any] | None, eval_kwargs: dict[str, Any] | None) -> None:
         """Prepare the run, and go to its first epoch."""
         super().prepare(train_kwargs, eval_kwargs)
@@ -441,6 +464,54 @@ class RecommenderRun(Run):
         """Save if it is time."""
         if self.trainer.options.save_every is not None or self.trainer.is_time_to_save():
             super().save_after_epoch(step_before, evaluated)
+
+
+class RecommenderSchedule(Schedule):
+    """Moves the learning rates of a run whose evaluation is a part of the end of an epoch."""
+
+    trainer: RecsysCore
+
+    def __init__(self, trainer: RecsysCore) -> None:
+        super().__init__(trainer)
+        # The optimizer is that of every `fit`, whose rates follow the batch once.
+        self.factor = trainer._face._rate_factor
+
+    def prepare(self) -> None:
+        """Scale the rates, and have the scheduler made."""
+        super().prepare()
+        self.trainer._face._rate_factor = self.factor
+
+    @property
+    def metric(self) -> str | None:
+        """What drives the schedule: what was asked for, and for a plateau the score of evaluations."""
+        asked = self.trainer.settings.scheduler_metric
+        if asked is None and isinstance(self.scheduler, ReduceLROnPlateau):
+            return SCORE if self.trainer.options.evaluates else "train_loss_epoch"
+        return asked
+
+    def step(self) -> None:
+        """Move on: by one update or epoch, or, where a metric drives it, by that metric's latest value."""
+        if self.metric is None:
+            super().step()
+        else:
+            self.scheduler.step(self.trainer.run_history.get_latest_metric(self.metric))
+
+    def after_epoch(self, evaluated: bool) -> None:
+        """Move a schedule by epochs on before the evaluation, unless that is what drives it."""
+        if self._moves() and not self.trainer.is_evaluated_late and not self._follows_evaluations:
+            self.trainer.scheduler_step()
+
+    def after_evaluation(self) -> None:
+        """Move a schedule on that an evaluation drives."""
+        if self._moves() and self._follows_evaluations:
+            self.trainer.scheduler_step()
+
+    def _moves(self) -> bool:
+        return self.scheduler is not None and not self.by_step and not self.trainer.this_run.epoch_is_cut
+
+    @property
+    def _follows_evaluations(self) -> bool:
+        return self.metric is not None and self.metric.startswith("valid_")
 
 
 class RecommenderStreams(Streams):
@@ -477,6 +548,8 @@ class ClippingCore(RecsysCore):
 
     def _clip_gradients(self) -> None:
         updater = self.this_run.updater
+        if self.settings.gradient_clip_value is not None:
+            updater.clip(None, self.settings.gradient_clip_value)
         self.precision.unscale(updater.optimizer)
         self.gradient_norm = torch.nn.utils.clip_grad_norm_(updater.trained, **self._face.clip_grad_norm)
 
@@ -485,6 +558,31 @@ def make_core(face: "Face", train_data: Any, options: CoreOptions, epoch_end: An
     """Return the core for a trainer: the one that clips as its settings say."""
     kind = ClippingCore if clips_unusually(face.clip_grad_norm) else RecsysCore
     return kind(face, train_data, options, epoch_end)
+
+
+def check_options(face: "Face", options: CoreOptions, passes: Sequence[Pass]) -> None:
+    """Refuse the settings of options that a trainer cannot have.
+
+    Raises:
+        ConfigError: There is one; the message says why.
+    """
+    if options.alone:
+        refused = dict.fromkeys(OF_A_WHOLE_RUN, "has a fit of its own, each of whose epochs would begin it anew")
+    else:
+        refused = dict(face._refused_options())
+        if len(passes) > 1:
+            scheduled = "makes several passes over the data, each of which would move it"
+            refused |= dict.fromkeys(SCHEDULED, scheduled)
+        if face.config["scheduler"] is None:
+            unmoved = "has no schedule that it could be about; set scheduler"
+            refused = {**dict.fromkeys(("scheduler_interval", "scheduler_metric"), unmoved), **refused}
+        if face._precision() != "fp16":
+            refused.setdefault("loss_scaling", "scales the loss in fp16 alone; set precision='fp16', or leave it out")
+    for option, reason in refused.items():
+        name = setting_of(option)
+        value = face.config[name]
+        if value not in (None, False, default_of(option)):
+            raise ConfigError(f"{name}={value!r}: {type(face).__name__} {reason}")
 
 
 def optimizers_of(face: Any) -> Optimizer | dict[str, Optimizer]:

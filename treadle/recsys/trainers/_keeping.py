@@ -61,6 +61,7 @@ class Keeping(Evaluating):
         self._tracked: dict[str, Any] = {}
         self._core: RecsysCore | None = None
         self._resumed_file: Path | None = None
+        self._rate_factor = 1.0
 
     @property
     def run_dir(self) -> Path | None:
@@ -114,6 +115,8 @@ class Keeping(Evaluating):
             "other_parameter": OtherParameters(self.model, self.device).state_dict(),
             "optimizer": {name: OptimizerState(one, self.model).state_dict() for name, one in optimizers.items()},
         }
+        if self._rate_factor != 1.0:
+            state["rate_factor"] = self._rate_factor
         if self._core is not None and self._core_runs and not self._core.options.alone:
             run = self._core.finished_state()
             kept = {name: own for name, own in run["tracked"].items() if name not in (*OWN_STATE, *optimizers)}
@@ -178,6 +181,7 @@ class Keeping(Evaluating):
                 raise CheckpointError(f"{path} has no optimizer {name!r}; it has {sorted(state['optimizer'])}")
             OptimizerState(optimizer, self.model).load_state_dict(state["optimizer"][name])
         self.saved_model_file, self._best = str(path), None
+        self._rate_factor = float(state.get("rate_factor", 1.0))
         self.start_epoch = int(state["epoch"]) + 1
         self.cur_step = int(state["cur_step"])
         self.best_valid_score = float(state["best_valid_score"])

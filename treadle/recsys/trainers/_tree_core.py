@@ -20,7 +20,6 @@ class TreeCore(RecsysCore):
     """Runs the rounds of a boosting run as the updates of one epoch, so that they are counted, logged and saved."""
 
     LOG_EVERY = "1 step"
-    takes_batches = False
     data_sums: dict[str, str]
     _face: "DecisionTreeTrainer"
 

@@ -42,7 +42,7 @@ class AbstractTrainer:
 
     def __init__(self, config: Any, model: Any) -> None:
         _check_order(type(self).__name__, config, model)
-        self._processes = Processes(config["device"])
+        self._processes = Processes(config["device"], timeout=config["timeout"])
         self._core_runs = False
         self._averaged: set[int] = set()
         self.config = config

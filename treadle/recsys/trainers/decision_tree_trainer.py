@@ -1,12 +1,13 @@
 """What the trainers of trees have in common."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.recsys.boosting import Boosting, LabelledRows, Rounds, rows_of
 from treadle.recsys.models.settings import whole, whole_or_none
+from treadle.recsys.option_names import NO_BATCHES, OF_PRODUCTS, OF_UPDATES
 from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore
 from treadle.recsys.trainers._tree_core import TreeCore
 from treadle.recsys.trainers.trainer import Trainer
@@ -117,6 +118,11 @@ class DecisionTreeTrainer(Trainer):
         """Return what is printed after the boosting run."""
         kept = self.model.grown().rounds()
         return f"boosting [time: {e_time - s_time:.2f}s, rounds: {self.rounds.done}, best booster: {kept} rounds]"
+
+    def _refused_options(self) -> Mapping[str, str]:
+        boosted = "leaves its rounds to a library, which makes no updates by gradients"
+        refused = (one for one in (*OF_UPDATES, *OF_PRODUCTS) if one != "max_steps")
+        return {**dict.fromkeys(refused, boosted), **NO_BATCHES}
 
     def _precision(self) -> str:
         return "fp32"

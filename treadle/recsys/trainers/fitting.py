@@ -88,7 +88,7 @@ class Fitting:
             self._save_without_evaluation(epoch)
             if self._callback_fn is not None:
                 self._callback_fn(epoch, None)
-        elif self._trainer._is_evaluated(epoch):
+        elif self._trainer._is_evaluated(epoch) or self.core.is_at_last_step:
             self._evaluate(epoch)
 
     def finish(self) -> None:
@@ -148,6 +148,7 @@ class Fitting:
         core.run_history.update_metric("valid_score", score)
         for name, value in getattr(result, "exact", result).items():
             core.run_history.update_metric(f"valid_{name}", value)
+        core.move_schedule()
         if better:
             trainer.best_valid_result = result
             self._keep_best(epoch)

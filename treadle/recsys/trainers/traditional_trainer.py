@@ -1,10 +1,11 @@
 """The trainer of models that are fitted in one go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from treadle.recsys.option_names import NO_BATCHES, OF_UPDATES
 from treadle.recsys.trainers._core import Losses
 from treadle.recsys.trainers.trainer import Trainer
 
@@ -19,6 +20,9 @@ class TraditionalTrainer(Trainer):
     def __init__(self, config: Any, model: Any) -> None:
         super().__init__(config, model)
         self.epochs = self.eval_step = 1
+
+    def _refused_options(self) -> Mapping[str, str]:
+        return {**dict.fromkeys(OF_UPDATES, "fits a model in one go, without gradients"), **NO_BATCHES}
 
     @torch.no_grad()
     def _train_epoch(

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
 from treadle.recsys.dataset import Dataset
 from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.option_names import refused_in_own_loop
 from treadle.recsys.recommendations import Recommendations
 from treadle.recsys.recommending import Recommender
 from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore, make_core
@@ -131,7 +133,8 @@ class Trainer(Keeping):
         )
         self._get_ready(train_data, valid_data if fitting.evaluates else None)
         earlier = self.saved_model_file
-        options = self._core_options(saved=saved, verbose=verbose, show_progress=show_progress)
+        kept = self._core_options(saved=saved, verbose=verbose, show_progress=show_progress)
+        options = replace(kept, evaluates=fitting.evaluates)
         epochs = self._epochs_in_all()
         if self.start_epoch >= epochs and not self._folder_holds_run(options):
             if saved:
@@ -363,6 +366,13 @@ class Trainer(Keeping):
 
     def _has_own_loop(self) -> bool:
         return is_overridden(self, "_train_epoch", Trainer)
+
+    def _refused_options(self) -> Mapping[str, str]:
+        """Return the options of the core that this trainer cannot have, each with the reason."""
+        if not self._has_own_loop():
+            return {}
+        by_epochs = self.config["scheduler_interval"] == "epoch" or self.config["scheduler_metric"] is not None
+        return refused_in_own_loop(by_epochs=by_epochs)
 
     def _checks_every_loss(self) -> bool:
         return is_overridden(self, "_check_nan", Trainer)
