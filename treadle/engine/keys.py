@@ -7,7 +7,9 @@ from omegaconf import DictConfig
 from treadle.config import LazyCall
 from treadle.config.key_types import Key, Keys, check_section, origin, packaged_keys
 from treadle.config.nodes import children, is_lazy
+from treadle.engine.option_names import NAMES
 from treadle.errors import ConfigError, did_you_mean
+from treadle.spec import Refused
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,10 @@ def _check_renamed(cfg: DictConfig) -> None:
         if name in RENAMED:
             path = f"train.{name}"
             raise ConfigError(f"unknown key {path!r}{origin(cfg, path)}; did you mean {RENAMED[name]!r}?")
+        option = NAMES.get(str(name))
+        if isinstance(option, Refused):
+            path = f"train.{name}"
+            raise ConfigError(f"unknown key {path!r}{origin(cfg, path)}: {option.reason}")
 
 
 def tell_unknown(unknown: list[str]) -> None:

@@ -38,7 +38,7 @@ NAMES: Names = {
     "resume_from": Refused("a run goes on from its own folder, by train.resume; train.load_weight takes weights alone"),
     "resume": "train.resume",
     "extend": Refused("a schedule is set up for train.train_iter each time a run starts, and follows the new length"),
-    "lr_scaling": "train.lr_scaling",
+    "lr_scaling": "train.lr_scaling.rule",
 }
 """The key of each option; precision, plans and checkpoints have further keys beside it."""
 PARTS: Names = {

@@ -426,13 +426,14 @@ class RecsysCore(Trainer):
             self._saved_time = now
         return due
 
-    def finished_state(self) -> dict[str, Any]:
-        """Return the state of the run as it is once the epoch under way is counted, for the file of a model."""
+    def finished_state(self, epoch: int) -> dict[str, Any]:
+        """Return the state of the run as it is once an epoch, which may be under way, is counted."""
         tracked = self.tracked.state_dict(lambda name: name != "metrics_file")
-        progress = type(self.progress)(**self.progress.state_dict())
-        progress.finish_epoch()
-        tracked["progress"] = progress.state_dict()
-        tracked["history"] = {**tracked["history"], "current_epoch": self.run_history.current_epoch + 1}
+        if self.progress.epoch <= epoch:
+            progress = type(self.progress)(**self.progress.state_dict())
+            progress.finish_epoch()
+            tracked["progress"] = progress.state_dict()
+            tracked["history"] = {**tracked["history"], "current_epoch": self.run_history.current_epoch + 1}
         return {"processes": self.processes.size, "tracked": tracked}
 
     def local_state(self, state: dict[str, Any]) -> dict[str, Any]:

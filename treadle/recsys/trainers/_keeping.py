@@ -118,7 +118,7 @@ class Keeping(Evaluating):
         if self._rate_factor != 1.0:
             state["rate_factor"] = self._rate_factor
         if self._core is not None and self._core_runs and not self._core.options.alone:
-            run = self._core.finished_state()
+            run = self._core.finished_state(epoch)
             kept = {name: own for name, own in run["tracked"].items() if name not in (*OWN_STATE, *optimizers)}
             state["run"] = {"processes": run["processes"], "tracked": kept}
             state["ranks"] = self._processes.gather_objects(self._core.local_state(run))

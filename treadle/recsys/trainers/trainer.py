@@ -403,9 +403,10 @@ class Trainer(Keeping):
         """Return the core trainer that runs the epochs."""
         return make_core(self, train_data, options, epoch_end)
 
-    def _execution(self) -> str:
-        """Return how steps are carried out."""
-        return str(self.config["execution"] or "auto")
+    def _execution(self) -> Any:
+        """Return how steps are carried out: a word, or what makes an execution of one's own."""
+        asked = self.config["execution"] or "auto"
+        return asked if callable(asked) else str(asked)
 
     def _precision(self) -> str:
         """Return the format of the run: `precision`, or what `enable_amp` stands for."""
