@@ -394,7 +394,7 @@ def test_every_door_has_a_word_on_every_option() -> None:
     for door in DOORS:
         check_names(door.name, door.names)
     check_names("engine", of_engine.NAMES)
-    assert CORE_NAMES == {name: name for name in OPTIONS}
+    assert {name: name for name in OPTIONS} == CORE_NAMES
 
 
 def test_every_key_of_an_option_has_an_effect_in_the_tests_of_the_engine() -> None:
