@@ -4,11 +4,12 @@
 
 - classes: the trainer and what it inherits from, `object` included.
 - attributes: the names in `vars(trainer)` before the first `train`.
+- forwarded: the attributes of a trainer that its run owns, and that are found on the trainer too.
 - lines: those of `trainer.py` and `run.py`, which are the loop and the order of a run.
 - overridden, read: the private names of the core that doors override, and those that they read. Private is what begins
   with an underscore and is named on no page of the contract.
 - calls: the Python functions of Treadle that are called from one ordinary update to the next, without those that seed
-  single samples, and those before the first update.
+  single samples, and those before the first update: of the core's trainer, of a recommender (BPR) and of the engine.
 """
 
 import ast
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -33,6 +34,7 @@ from treadle.checkpoint.checkpointer import NoCheckpointer, RunCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.data.streams import Streams
 from treadle.execution import Execution
+from treadle.handed_loader import HandedLoader, OfRun
 from treadle.loop import Due, Evaluator, Log, Stop, Updater
 from treadle.parallel import Strategy
 from treadle.parallel.shared_loss import SharedLoss
@@ -129,6 +131,11 @@ def read() -> list[str]:
     return sorted(found)
 
 
+def forwarded() -> list[str]:
+    """Return the attributes of a trainer that are its run's."""
+    return sorted(name for name, value in vars(Trainer).items() if isinstance(value, (OfRun, HandedLoader)))
+
+
 def lines() -> int:
     """Return the lines of the trainer and of the run."""
     return sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in ("trainer.py", "run.py"))
@@ -181,6 +188,21 @@ def core_run(folder: Path) -> None:
         trainer.train(data, 1, per_device_batch_size=4, log_every=1000)
 
 
+def recommender_run(folder: Path) -> None:
+    """Train BPR for an epoch on interactions that are made up."""
+    from treadle.recsys.quick_start import run_recbole
+
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randperm(40 * 50, generator=generator)[:800].tolist()
+    rows = "".join(f"u{pair // 50}\ti{pair % 50}\n" for pair in pairs)
+    (folder / "toy").mkdir()
+    (folder / "toy" / "toy.inter").write_text(f"user_id:token\titem_id:token\n{rows}", encoding="utf-8")
+    settings = {"data_path": str(folder), "checkpoint_dir": str(folder / "saved"), "load_col": None}
+    training = {"epochs": 1, "train_batch_size": 16, "eval_step": 0, "show_progress": False, "seed": 1}
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), chdir(folder):
+        run_recbole(model="BPR", dataset="toy", config_dict={**settings, **training}, saved=False)
+
+
 def calls_of(train: Callable[[Path], None]) -> Calls:
     """Return the calls of a training."""
     with tempfile.TemporaryDirectory() as folder, Calls() as calls:
@@ -195,11 +217,13 @@ def main() -> None:
     calls = calls_of(core_run)
     print(f"classes of the trainer      {len(Trainer.__mro__)}")
     print(f"attributes before a run     {len(vars(trainer))}")
+    print(f"attributes of the run's     {len(forwarded())}")
     print(f"lines of trainer and run    {lines()}")
     print(f"private names overridden    {len(overridden())}")
     print(f"private names read          {len(read())}")
     print(f"calls of an ordinary update {calls.ordinary}")
     print(f"calls before the first      {calls.before}")
+    print(f"calls, a recommender        {calls_of(recommender_run).ordinary}")
 
 
 if __name__ == "__main__":
