@@ -566,3 +566,31 @@ def test_callbacks_act_together_on_two_processes(tmp_path: Path) -> None:
     assert first["seen"] == [["log", 4], ["log", 8]]
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.json").read_text().splitlines()]
     assert any("gradient_norm" in row for row in rows)
+
+
+class ByIteration(DefaultTrainer):
+    """Has an evaluation every second iteration, which is best after four."""
+
+    def build_hooks(self) -> list[HookBase | None]:
+        def evaluate() -> dict[str, float]:
+            return {"accuracy": {2: 50.0, 4: 60.0}.get(self.iter + 1, 40.0)}
+
+        return [hooks.EvalHook(2, evaluate), *super().build_hooks()]
+
+
+def test_a_resumed_run_goes_on_with_patience_and_the_best(tmp_path: Path) -> None:
+    def attempt(cut: int | None) -> tuple[DefaultTrainer, Any]:
+        stopping = EarlyStoppingCallback(3, 0.0, "accuracy", greater_is_better=True)
+        best = SaveBestModelCallback(watch_metric="accuracy", greater_is_better=True)
+        trainer = ByIteration(make_config(tmp_path, resume=True, train_iter=20, checkpointer={"period": 3}))
+        trainer.register_hooks([stopping, best, Cutting(cut)])
+        trainer.train()
+        return trainer, best
+
+    with pytest.raises(CutError):
+        attempt(7)
+    trainer, best = attempt(None)
+    # 40 after six, eight and ten iterations; what was before six is known from the checkpoint.
+    assert (trainer.iter, starts_of(tmp_path)) == (10, [0, 6])
+    assert best.best_metric == 60.0
+    assert torch.load(tmp_path / "best_model.pt", weights_only=True)["accuracy"] == 60.0

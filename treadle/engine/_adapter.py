@@ -15,8 +15,8 @@ from treadle.checkpoint import Policy
 from treadle.data import Batch, Stream, size_of
 from treadle.data.streams import Streams
 from treadle.engine._checkpointing import EngineCheckpointer, EngineState
+from treadle.engine._entries import BACKWARD_END, EVENT_OF
 from treadle.engine._hook_events import EngineCallbacks, HookEvents, overrides
-from treadle.engine._hook_list import BACKWARD_END, EVENT_OF
 from treadle.engine._numbers import EngineHistory, EngineLog
 from treadle.engine._updates import EngineUpdater
 from treadle.engine.batch_arguments import call_arguments

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import CallbackHandler, TrainerCallback
-from treadle.engine._hook_list import CALLBACK, EVENT_OF, join_failures
+from treadle.engine._entries import CALLBACK, EVENT_OF, join_failures
 from treadle.errors import StopTrainingError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batches import mover
 from treadle.engine import building, dist, hooks
 from treadle.engine._adapter import CoreOptions, StepPlan
-from treadle.engine._hook_list import BY_THE_STEP, MOMENTS, is_callback
+from treadle.engine._entries import BY_THE_STEP, MOMENTS
+from treadle.engine._hook_list import is_callback
 from treadle.engine.activation_checkpoint import set_activation_checkpoint
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.checkpointer import NEEDS_FOLDER, Checkpointer

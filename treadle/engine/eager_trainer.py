@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from treadle.config.signatures import known_names
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
-from treadle.engine._hook_list import EVENT_OF
+from treadle.engine._entries import EVENT_OF
 from treadle.engine.batch_arguments import with_placement
 from treadle.engine.trainer_base import TrainerBase, core_moment
 from treadle.errors import ConfigError

@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from treadle.engine import dist
 from treadle.engine._adapter import CoreOptions, EngineCore, StepPlan
-from treadle.engine._hook_list import EVENT_OF, MOMENTS, HookList
+from treadle.engine._entries import EVENT_OF, MOMENTS
+from treadle.engine._hook_list import HookList
 from treadle.engine.hook_base import HookBase
 from treadle.engine.metrics import write_metrics
 from treadle.errors import CheckpointError, ConfigError
