@@ -26,6 +26,7 @@ from treadle.run_lock import occupied
 from treadle.run_mirror import fetch_run
 from treadle.run_place import mirror_of
 from treadle.run_reading import read_run
+from treadle.verification import verify
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -284,3 +285,28 @@ def test_what_is_written_after_the_end_is_not_lost_silently(bucket: Storage, cap
     assert bucket.read("late.txt") == b"late"
     mirror._leave()
     assert not trainer.run_dir.exists()
+
+
+def test_doors_that_need_a_folder_refuse_a_url_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.engine.test_resuming import config
+    from treadle import nas
+    from treadle.engine import Checkpointer, DefaultTrainer
+    from treadle.nas import weights_over_time
+
+    monkeypatch.chdir(tmp_path)
+    cfg = config(tmp_path / "run")
+    cfg.train.output_dir = "s3://key:secret@bucket/run"
+    refusals: list[Any] = [
+        lambda: DefaultTrainer(cfg),
+        lambda: Checkpointer(nn.Linear(1, 1), cfg.train.output_dir),
+        lambda: nas.Search(nas.ValueChoice([1, 2], label="one"), lambda choice: choice, run_dir=cfg.train.output_dir),
+        lambda: weights_over_time(cfg.train.output_dir),
+        lambda: verify(None, cfg.train.output_dir),
+        lambda: read_run(Path(cfg.train.output_dir)),
+    ]
+    for refused in refusals:
+        with pytest.raises(ConfigError, match=r"s3://key:\*\*\*@bucket/run is no folder of this machine, and .*: tre"):
+            refused()
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.run_place import require_folder
 
 SEARCH_FILE, METRICS_FILE = "search.json", "metrics.jsonl"
 WEIGHT = "architecture"
@@ -42,6 +43,7 @@ def weights_over_time(run_dir: str | Path) -> WeightHistory:
     Raises:
         ConfigError: The folder holds no search, or one without such weights.
     """
+    require_folder(run_dir, "a search is read from its folder")
     folder = Path(run_dir)
     try:
         search = json.loads((folder / SEARCH_FILE).read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
+from treadle.run_place import require_folder
 from treadle.search.evaluators import Evaluator, Lazy, evaluator_of
 from treadle.search.extension import TrialWeights
 from treadle.search.launchers import launcher_of, require_launcher
@@ -128,6 +129,7 @@ class Search:
         self._evaluator = evaluator_of(trainer)
         self.searched = self._searched_with(space, self._evaluator)
         self.objectives = objectives_of(objectives)
+        require_folder(run_dir, "the trials of a search are in a journal that all of its workers append to")
         self.run_dir = Path(run_dir)
         self.name = name or self.run_dir.name
         self.seed = seed

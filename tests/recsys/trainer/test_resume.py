@@ -1,5 +1,6 @@
 """Killed at any moment and started again, a training ends as if nothing had happened: every bit is the same."""
 
+import json
 import shutil
 import signal
 import time
@@ -14,7 +15,7 @@ from tests.interrupting import CutAt, CutError, metric_lines, starts_of
 from tests.recsys.trainer import runs
 from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, interactions, make
 from treadle.callback import TrainerCallback
-from treadle.checkpoint import CheckpointStore, read_file
+from treadle.checkpoint import CheckpointStore, FsspecStorage, read_file
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.errors import CheckpointError, DataError
 from treadle.leaving import PreemptedExit, after_evaluated_batch
@@ -479,3 +480,16 @@ def test_a_run_asked_to_leave_at_its_end_keeps_its_model_and_leaves(tmp_path: Pa
     status = read_status(tmp_path / "run")
     assert status is not None
     assert status.state == "finished"
+
+
+def test_a_training_that_is_kept_elsewhere_and_dies_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = make(tmp_path, run_dir=str(tmp_path / "whole"), **EVERY_STEP)
+    whole.fit()
+    storage = FsspecStorage(f"file://{tmp_path}/kept")
+    cut = fit_through([3, 8], partial(make, tmp_path, "BPR", run_dir=f"file://{tmp_path}/kept", **EVERY_STEP))
+    assert_same_training(cut.trainer, whole.trainer)
+    (tmp_path / "lines").mkdir()
+    storage.download("metrics.jsonl", tmp_path / "lines" / "metrics.jsonl")
+    assert metric_lines(tmp_path / "lines") == metric_lines(tmp_path / "whole")
+    assert "BPR.pth" in storage.files()
+    assert len(json.loads(storage.read("manifest.json"))["starts"]) == 3
