@@ -148,6 +148,15 @@ def test_a_smaller_limit_than_what_was_done_trains_nothing(tmp_path: Path) -> No
     assert_same_run(again, first)
 
 
+def test_a_run_that_its_limit_cut_has_the_end_of_its_epoch_when_it_is_started_again(tmp_path: Path) -> None:
+    first = train(tmp_path, 4, max_steps=5, eval_dataset=samples(8))
+    again = train(tmp_path, 4, max_steps=5, eval_dataset=samples(8))
+    assert updates_of(again) == (5, 0)
+    values = first.run_history.get_metric_values("eval_loss_epoch")
+    assert len(values) == 2
+    assert again.run_history.get_metric_values("eval_loss_epoch") == values
+
+
 # Schedules that do not depend on the length ---------------------------------------------------------------
 
 OPEN = {

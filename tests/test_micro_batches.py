@@ -266,6 +266,19 @@ def test_the_form_of_a_batch_is_kept() -> None:
     assert pair.targets.tolist() == [0, 1]
 
 
+class Table(list[int]):
+    """Rows of a type of its own."""
+
+    def take_rows(self, first: int, last: int) -> "Table":
+        return Table(self[first:last])
+
+
+def test_a_batch_of_a_type_of_its_own_cuts_itself_if_it_has_the_samples() -> None:
+    one, other = split_batch((torch.arange(4), Table([5, 6, 7, 8]), Table([9])), 2)
+    assert [type(one[1]), one[1], one[2]] == [Table, [5, 6], [9]]
+    assert [type(other[1]), other[1], other[2]] == [Table, [7, 8], [9]]
+
+
 def test_a_list_with_an_entry_for_each_sample_is_cut_along_its_entries() -> None:
     boxes = [{"boxes": torch.zeros(4, 2), "id": torch.tensor(place)} for place in range(4)]
     names = ["a", "b", "c", "d"]

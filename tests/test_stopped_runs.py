@@ -79,6 +79,7 @@ def test_a_run_that_was_stopped_is_over_when_it_is_started_again(
     counts = Counts()
     again, result = train(tmp_path, StopAt(step, event), counts)
     assert (counts.updates, counts.stops, counts.ends) == (0, 0, 1)
+    assert again.this_run.stop.stopped
     assert updates_of(again) == (step, 0)
     assert (result.steps, result.stop_reason) == (stopped.steps, stopped.stop_reason) == (step, f"{step} are enough")
     assert result.history == stopped.history
