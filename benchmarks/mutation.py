@@ -39,6 +39,8 @@ MOST_SECONDS = 90
 """So long the tests of a module may take where nothing is mutated."""
 PATIENCE = 4
 """After so many times what the tests take otherwise, a mutation is taken to have no end, which is noticed."""
+LEAST_PATIENCE = 60.0
+"""Seconds that any of them has."""
 
 LOOP = ("tests/behaviours", "tests/test_progress.py", "tests/test_result.py")
 SAVING = (
@@ -76,7 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/contract/test_trainer_internals.py",
         "tests/execution/test_own_execution.py",
         "tests/execution/test_modes.py",
-        "tests/test_stopped_runs.py",
+        "tests/test_longer_runs.py",
     ),
     "treadle/run.py": (
         *LOOP,
@@ -108,6 +110,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_gradients.py",
         "tests/test_micro_batches.py",
         "tests/test_nonfinite.py",
+        "tests/test_rollback.py",
         "tests/behaviours",
         "tests/test_loss_items.py",
         "tests/test_progress.py",
@@ -129,6 +132,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/data/test_in_memory.py",
         "tests/data/test_prefetching.py",
         "tests/behaviours/test_loaders.py",
+        "tests/test_handed_loaders.py",
         "tests/test_exact_resume.py",
     ),
     "treadle/data/order.py": DRAWING,
@@ -428,7 +432,7 @@ class Copy:
 
     def kills(self, mutation: Mutation, tests: tuple[str, ...]) -> bool:
         """Whether tests fail, or find no end, while a mutation is applied."""
-        limit = max(60.0, PATIENCE * self.seconds(tests))
+        limit = max(LEAST_PATIENCE, PATIENCE * self.seconds(tests))
         path = self.root / mutation.path
         source = path.read_text(encoding="utf-8")
         try:

@@ -1,5 +1,6 @@
 """The mutation script draws what it says, kills what a test notices, and tells of what none does."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,15 @@ def test_what_a_test_notices_is_killed_and_what_none_notices_survives(tree: Path
     assert copy.kills(wrong, ("test_counter.py",))
     assert not copy.kills(unseen, ("test_counter.py",))
     assert (copy.root / "shop/counter.py").read_text(encoding="utf-8") == MODULE
+
+
+@pytest.mark.slow
+def test_a_mutation_without_an_end_is_killed(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.mutation.LEAST_PATIENCE", 0.5)
+    monkeypatch.setattr("benchmarks.mutation.PATIENCE", 1.5)
+    endless = next(one for one in of_module() if one.before == "self.seen += 1")
+    endless = replace(endless, after="while True: pass")
+    assert Copy(tree, tmp_path / "copy", names=("shop", "test_counter.py")).kills(endless, ("test_counter.py",))
 
 
 @pytest.mark.slow

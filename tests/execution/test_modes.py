@@ -70,3 +70,10 @@ def test_auto_is_eager_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
         ends.append(trainer.model.weight)
     assert torch.equal(*ends)
     assert "step by step" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "compiled"), [({}, False), ({"compile": True}, True), ({"execution": "compile"}, True)]
+)
+def test_a_trainer_says_whether_it_compiles(options: dict[str, Any], compiled: bool) -> None:
+    assert build(**options).is_compiled is compiled
