@@ -123,6 +123,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/checkpoint/faults/test_edited_checkpoints.py",
         "tests/test_longer_runs.py",
     ),
+    "treadle/checkpoint/run_state.py::read": (
+        *SAVING,
+        "tests/parallel/test_runs.py::test_a_resumed_run_ends_in_the_very_same_bits",
+        "tests/parallel/test_keeping.py::test_a_run_that_was_left_is_taken_up_to_the_very_same_bits",
+    ),
+    "treadle/checkpoint/run_state.py::_load_state_of": (
+        "tests/parallel/test_plans.py::test_a_run_goes_on_under_another_plan",
+    ),
     "treadle/checkpoint/run_state.py": (*SAVING, "tests/checkpoint/test_tracked.py", "tests/test_exact_resume.py"),
     "treadle/checkpoint/store.py": STORE,
     "treadle/checkpoint/saver.py": STORE,

@@ -47,6 +47,11 @@ def test_the_rate_is_stable_and_then_decays_as_one_minus_a_square_root() -> None
     assert rates(wsd(total_steps=16, decay_phase_ratio=0.5, lr_min=0.1), 18) == pytest.approx([*expected, 0.1, 0.1])
 
 
+def test_one_epoch_is_long_enough() -> None:
+    one = wsd(num_epochs=1, num_update_steps_per_epoch=10, num_checkpoints=1, num_warmup_steps=0)
+    assert rates(one, 10) == rates(wsd(total_steps=10, num_checkpoints=1, num_warmup_steps=0), 10)
+
+
 def test_the_other_decay_lets_the_inverse_grow_in_a_straight_line() -> None:
     scheduler = wsd(total_steps=8, decay_phase_ratio=0.5, lr_min=0.2, use_inverse_sqrt_decay=False)
     assert rates(scheduler, 9)[4:] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
