@@ -86,4 +86,11 @@ EQUIVALENTS: list[Equivalent] = [
         "pass",
         "without a CUDA device the counters of an optimizer are where its weights are, on the host",
     ),
+    Equivalent(
+        "checkpoint/store.py",
+        "CheckpointStore.pointer",
+        "return int(step) if step.isdecimal() and len(step) < 20 and self._layout.has(int(step)) else None",
+        "return int(step) if step.isdecimal() and len(step) < 21 and self._layout.has(int(step)) else None",
+        "it bounds what is read as a number; no checkpoint has a step of twenty digits",
+    ),
 ]
