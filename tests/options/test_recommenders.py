@@ -58,7 +58,9 @@ def test_a_schedule_is_a_name_with_arguments_or_a_function(tmp_path: Path, sched
 
 def test_a_schedule_is_read_from_a_file_and_from_a_command_line(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("scheduler: {name: OneCycleLR, max_lr: 0.1, total_steps: NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH}\n")
+    file.write_text(
+        "scheduler: {name: OneCycleLR, max_lr: 0.1, total_steps: NUM_EPOCHS * NUM_UPDATE_STEPS_PER_EPOCH}\n"
+    )
     read = Config("BPR", "toy", [str(file)], {"epochs": 2})
     assert read["scheduler"]["name"] == "OneCycleLR"
     given = Config("BPR", "toy", argv=["--scheduler={name: StepLR, step_size: 2}", "--max_steps=7"])
@@ -280,7 +282,9 @@ def refused(run: Run, setting: dict[str, Any], reason: str) -> None:
 
 
 @pytest.mark.parametrize("setting", [*ALL_OF_UPDATES, {"max_steps": 3}], ids=lambda one: next(iter(one)))
-def test_a_model_that_is_fitted_in_one_go_refuses_what_is_about_updates(tmp_path: Path, setting: dict[str, Any]) -> None:
+def test_a_model_that_is_fitted_in_one_go_refuses_what_is_about_updates(
+    tmp_path: Path, setting: dict[str, Any]
+) -> None:
     reason = "does not make its updates" if "gradient_accumulation_steps" in setting else "fits a model in one go"
     refused(make(tmp_path, "EASE", **setting), setting, reason)
 
