@@ -197,9 +197,9 @@ class Trainer:
         )
         check_parts(model, loss_func, optimizer, callbacks)
         self.model, self.loss_func, self.optimizer = model, loss_func, optimizer
-        self.processes = Processes(device, timeout=timeout, folder=self.run_dir)
+        self.processes = Processes(device, timeout=timeout, folder=self.spec.run_dir)
         self.exchange = GradientExchange(self.processes, self)
-        check_execution(execution, self.processes.device, self.compile)
+        check_execution(execution, self.processes.device, self.spec.compile)
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = precision_for(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)
@@ -312,9 +312,9 @@ class Trainer:
         run.spec, run.schedule.factory = spec, factory
         run.data = RunData(train_dataset=train_dataset, eval_dataset=eval_dataset, collate_fn=collate_fn)
         run.prepare(train_dataloader_kwargs, eval_dataloader_kwargs)
-        exactly = Deterministic(self.device) if self.deterministic else nullcontext()
-        alone = occupied(self.run_dir, self.processes, lambda: not run.stop.pauses)
-        signals = run.stop.heeding_signals(can_save=self.run_dir is not None)
+        exactly = Deterministic(self.device) if spec.deterministic else nullcontext()
+        alone = occupied(spec.run_dir, self.processes, lambda: not run.stop.pauses)
+        signals = run.stop.heeding_signals(can_save=spec.run_dir is not None)
         with alone, self.storage, signals, exactly, self.single_precision, run.updater.saving_memory():
             result = self.carry_out()
         if self.leaves_by_itself:
@@ -690,7 +690,7 @@ class Trainer:
     @property
     def is_compiled(self) -> bool:
         """Whether the trainer has forward passes compiled."""
-        return self.compile is not None
+        return self.spec.compile is not None
 
     @property
     def _accelerator(self) -> AcceleratorFacade:
