@@ -9,6 +9,7 @@ from tests.crash.attempts import assert_same_outcome
 from tests.crash.groups import SHOWN, Group, finish
 from tests.crash.program import WAITING
 from tests.interrupting import metric_lines
+from tests.storages import KINDS
 from treadle.checkpoint import CheckpointStore, Policy
 
 pytestmark = pytest.mark.slow
@@ -22,10 +23,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_two_processes_of_which_one_is_killed_end_like_two_undisturbed_ones(tmp_path: Path, whole: Path) -> None:
+@pytest.mark.parametrize("storage", KINDS)
+def test_two_processes_of_which_one_is_killed_end_like_two_undisturbed_ones(
+    storage: str, tmp_path: Path, whole: Path
+) -> None:
     # Odd steps kill the second process, even ones the first; the checkpoint of step 6 is just being written at 7.
     kills = (3, 6, 7)
-    group = finish(Group(tmp_path, "--kill-at-steps", *map(str, kills), restarts=len(kills)))
+    arguments = ("--storage", storage, "--kill-at-steps", *map(str, kills))
+    group = finish(Group(tmp_path, *arguments, restarts=len(kills)))
     assert all((tmp_path / f"killed_at_{step}").exists() for step in kills)
     assert group.launcher_printed.count("exitcode: -9") == len(kills)
     assert_same_outcome(tmp_path, whole, began=[4, 6])
