@@ -14,6 +14,7 @@ import treadle
 from tests.interrupting import make_trainer, samples
 from tests.verification.conftest import contents, edit, start
 from treadle.checkpoint.manifest import describe_files, read_manifest, write_manifest
+from treadle.checkpoint.readers import FolderReader
 from treadle.errors import CheckpointError, ConfigError
 from treadle.verification import verify
 from treadle.verification.programs import program_of
@@ -129,7 +130,7 @@ def test_a_flipped_bit_under_a_checksum_made_to_fit_is_found_by_making_the_steps
     bits = tensors["tracked.model.3.bias"].view(torch.int32)
     bits ^= 1
     save_file(tensors, folder / "rank_0.safetensors")
-    manifest = {**read_manifest(folder), "files": describe_files(folder, 0)}
+    manifest = {**read_manifest(FolderReader(folder)), "files": describe_files(folder, 0)}
     write_manifest(folder, {name: value for name, value in manifest.items() if name != "format"})
     found = verify(None, run)
     assert (found.damaged, [part.verdict for part in found.parts]) == ([], ["equal", "different"])
