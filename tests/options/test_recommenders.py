@@ -130,13 +130,17 @@ def test_a_schedule_by_epochs_moves_once_where_an_evaluation_is_left_and_made_ag
 
 
 def test_the_last_step_ends_an_epoch_which_is_evaluated_and_kept(tmp_path: Path) -> None:
-    run = make(tmp_path, max_steps=STEPS + 2, eval_step=3)
+    make_run = partial(make, tmp_path, run_dir=str(tmp_path / "run"), max_steps=STEPS + 2, eval_step=3)
+    run = make_run()
     score, result = run.fit()
     assert run.updates == (0, STEPS + 2)
     # The limit, and not the cadence of evaluations, says when there is one.
     assert run.trainer.valid_scores() == [score]
     assert result
     assert Path(run.trainer.saved_model_file).is_file()
+    again = make_run()
+    assert again.fit() == (score, result)
+    assert again.updates == (STEPS + 2, 0)
 
 
 def test_a_run_that_was_to_be_shorter_goes_on_in_the_middle_of_its_epoch(tmp_path: Path) -> None:

@@ -582,7 +582,7 @@ def check_options(face: "Face", options: CoreOptions, passes: Sequence[Pass]) ->
     for option, reason in refused.items():
         name = setting_of(option)
         value = face.config[name]
-        if value not in (None, False, default_of(option)):
+        if value is not None and value is not False and value != default_of(option):
             raise ConfigError(f"{name}={value!r}: {type(face).__name__} {reason}")
 
 
