@@ -16,7 +16,7 @@ from treadle.errors import ConfigError
 from treadle.leaving import PreemptedExit, after_evaluated_batch
 from treadle.lr_scaling import LRScaling
 from treadle.placeholders import TrainerPlaceholderValues as P
-from treadle.precision import LossScaling
+from treadle.precision import LossScaling, Precision
 from treadle.recsys import Config, Trainer
 from treadle.recsys.evaluation import full_ranking
 
@@ -186,6 +186,19 @@ def test_what_the_core_has_a_class_for_may_be_one_and_is_kept_as_plain_data(tmp_
     assert config["lr_scaling"] == {"rule": "sqrt", "reference_batch_size": 64}
     again = Config("BPR", "toy", config_dict=config.plain())
     assert again["checkpoints"] == {}
+
+
+def test_a_format_of_ones_own_is_made_for_the_device(tmp_path: Path) -> None:
+    asked: list[torch.device] = []
+
+    def own(device: torch.device) -> Precision:
+        asked.append(device)
+        return Precision("bf16", device)
+
+    run = make(tmp_path, precision=own, max_steps=1)
+    run.fit()
+    assert asked == [torch.device("cpu")]
+    assert run.trainer._core.precision.kind == "bf16"
 
 
 @pytest.mark.parametrize(

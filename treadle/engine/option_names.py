@@ -45,7 +45,7 @@ PARTS: Names = {
     "model": "model",
     "loss_func": Refused("the model returns its losses"),
     "optimizer": "optim",
-    "callbacks": "DefaultTrainer.register_hooks(hooks)",
+    "callbacks": "train.callbacks",
     "run_history": Refused("the storage of the run is kept, which saves its metrics with it"),
     "metrics": "train.evaluation.evaluator",
     "train_dataset": "dataloader.train",

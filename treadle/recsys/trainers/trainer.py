@@ -408,11 +408,11 @@ class Trainer(Keeping):
         asked = self.config["execution"] or "auto"
         return asked if callable(asked) else str(asked)
 
-    def _precision(self) -> str:
-        """Return the format of the run: `precision`, or what `enable_amp` stands for."""
+    def _precision(self) -> Any:
+        """Return the format of the run: `precision`, a word or what makes one, or what `enable_amp` stands for."""
         asked = self.config["precision"]
         if asked is not None:
-            return str(asked)
+            return asked if callable(asked) else str(asked)
         if not self.enable_amp or self._has_own_loop():
             return "fp32"
         return "fp16" if self.enable_scaler else "bf16"
