@@ -347,7 +347,7 @@ def _checkpoints(run: Path) -> Iterator[Checkpoint]:
 
 def _size_of(checkpoint: Path) -> int:
     # The files of one that was copied from a bucket lie a folder deeper.
-    return sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    return sum(_size_of(one) if one.is_dir() else one.stat().st_size for one in checkpoint.iterdir())
 
 
 def read_panels(folder: Path) -> Iterator[Panel]:

@@ -169,7 +169,7 @@ from libai.engine.trainer import HookBase
 
 
 class Norms(HookBase):
-    def after_backward(self):
+    def after_forward(self):
         print(self.trainer.iter)
 
 
@@ -345,8 +345,8 @@ UNFINISHED: dict[str, tuple[Callable[[], str], str, str]] = {
     "ranks of oneflow's": (lambda: RANKS, "flow.env", "oneflow.env.get_rank has no counterpart"),
     "a moment that nobody calls": (
         lambda: HOOKED.format(more=""),
-        "def after_backward",
-        "nobody calls after_backward: HookBase has no such method",
+        "def after_forward",
+        "nobody calls after_forward: HookBase has no such method",
     ),
     "one argument too many": (
         lambda: HOOKED.format(more=", True, 3"),

@@ -54,7 +54,7 @@ def test_a_lightning_program_becomes_one_of_steps_and_learns(copied: Copied) -> 
     assert losses[-1] < losses[0]
     # A cosine over four epochs ends at nothing.
     assert core.optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
-    assert (core.settings.clip_norm, core.settings.accumulation, core.seed) == (1.0, 2, 7)
+    assert (core.settings.clip_norm, core.settings.gradient_accumulation_steps, core.seed) == (1.0, 2, 7)
     assert names["model"].hparams == {"width": 16, "lr": 0.05}
     assert Path("best_model.pt").is_file()
 

@@ -52,21 +52,21 @@ def _weights_of(place: str, *, best: bool) -> "dict[str, Tensor]":
         from treadle.checkpoint.storage import Within
         from treadle.run_mirror import open_storage
 
-        return _weights_in(CheckpointStore(Within(open_storage(place), "checkpoints"), Policy()), best=best)
+        return _weights_in(CheckpointStore(Within(open_storage(place), "checkpoints"), Policy()), place, best=best)
     source = Path(place)
     if not source.exists():
         raise CheckpointError(f"there is no checkpoint file {source}")
     if not source.is_dir():
         return weights_in(import_weights(source))
-    return _weights_in(CheckpointStore(source / "checkpoints", Policy()), best=best)
+    return _weights_in(CheckpointStore(source / "checkpoints", Policy()), place, best=best)
 
 
-def _weights_in(store: "CheckpointStore", *, best: bool) -> "dict[str, Tensor]":
+def _weights_in(store: "CheckpointStore", place: str, *, best: bool) -> "dict[str, Tensor]":
     from treadle.errors import CheckpointError
 
     step = store.pointer("best") if best else store.newest_good()
     if step is None:
-        raise CheckpointError(f"{store} holds no {'best' if best else 'whole'} checkpoint")
+        raise CheckpointError(f"{place} holds no {'best' if best else 'whole'} checkpoint")
     store.manifest(step, verify=True)
     return store.read_weights(step)
 

@@ -34,7 +34,7 @@ class PairTrainer(Trainer):
     """Trains the two in turns on the same batches; each loss reaches the weights of both."""
 
     def phases(self, epoch: int) -> Iterable[Phase]:
-        stream, pair, parts = self._train_dataloader, self.model, self.settings.accumulation
+        stream, pair, parts = self._train_dataloader, self.model, self.settings.gradient_accumulation_steps
         assert stream is not None
         yield from alternate(
             Phase(
