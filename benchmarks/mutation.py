@@ -431,7 +431,8 @@ class Copy:
     def __init__(self, tree: Path, folder: Path, names: Sequence[str] = COPIED) -> None:
         self.root = folder
         self._seconds: dict[tuple[str, ...], float] = {}
-        self._moments = count(int(time.time()))
+        # Moments long past: what was compiled of a file as it was has none of them.
+        self._moments = count(1)
         for name in names:
             if (tree / name).is_dir():
                 shutil.copytree(tree / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
