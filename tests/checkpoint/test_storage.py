@@ -214,6 +214,24 @@ def test_two_ranks_write_into_a_storage(storage: Storage) -> None:
     assert not [name for name in storage.files() if name.endswith((".done", ".failed"))]
 
 
+def test_a_rank_may_be_a_save_of_the_same_step_ahead(storage: Storage) -> None:
+    stores = [CheckpointStore(storage, Policy(), rank=rank, size=2) for rank in range(2)]
+
+    def write_part(rank: int, number: int) -> None:
+        structure, tensors = split({"number": number, "tensor": torch.tensor([rank])})
+        stores[rank].write(7, structure, tensors, {}, "attempt", number)
+
+    write_part(1, 1)
+    write_part(1, 2)
+    write_part(0, 1)
+    # The second save finds the part that was there before the first one was complete.
+    stores[0].abandon(0.0)
+    write_part(0, 2)
+    assert [store.read(7)["number"] for store in stores] == [2, 2]
+    leftover = [name for name in storage.files() if "_000001" in name or name.endswith((".done", ".failed"))]
+    assert leftover == []
+
+
 def test_a_rank_that_could_not_write_is_not_waited_for(storage: Storage) -> None:
     stores = [CheckpointStore(storage, Policy(), rank=rank, size=2) for rank in range(2)]
     stores[1].pass_over(7, "attempt", 0)

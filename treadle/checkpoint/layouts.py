@@ -375,20 +375,26 @@ class ObjectLayout(Layout):
         return lambda: self._clear_rooms(step, room)
 
     def _clear_rooms(self, step: int, named: str) -> None:
-        """Remove what no manifest names any more; what cannot be removed is left for the next start."""
+        """Remove what no manifest names any more; what cannot be removed is left for the next start.
+
+        Another rank may be a save ahead, of the same step: the room of that one is being filled.
+        """
+        attempt, _, saved = named.rpartition("_")
         try:
-            self._clear_folder(step_name(step), named)
+            self._clear_folder(step_name(step), named, filling=lambda room: _is_save_after(int(saved), attempt, room))
         except StorageError as error:
             logger.warning("what is left of an earlier save is not removed this time: %s", error)
 
-    def _clear_folder(self, folder: str, named: str | None) -> None:
-        """Remove the rooms of a step but the one that is named, and those that were set aside."""
+    def _clear_folder(
+        self, folder: str, named: str | None, filling: Callable[[str], bool] = lambda room: False
+    ) -> None:
+        """Remove the rooms of a step but the one that is named, those that were set aside, and those being filled."""
         rooms = self._rooms(self.storage.files(folder))
         for room, files in rooms.get(folder, {}).items():
             if room == named:
                 for file in (file for file in files if file.endswith((".done", ".failed"))):
                     self.storage.remove(f"{folder}/{room}/{file}")
-            elif MANIFEST not in files:
+            elif MANIFEST not in files and not filling(room):
                 self.storage.remove(f"{folder}/{room}")
 
     @staticmethod
@@ -484,3 +490,8 @@ class ObjectLayout(Layout):
             except CheckpointError:
                 continue
             self._clear_folder(folder, named)
+
+
+def _is_save_after(number: int, attempt: str, room: str) -> bool:
+    made, _, saved = room.rpartition("_")
+    return made == attempt and int(saved) > number
