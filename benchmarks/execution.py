@@ -22,7 +22,7 @@ from benchmarks.execution_session import Findings, Options
 from benchmarks.provenance import provenance
 from benchmarks.readme import fill
 from benchmarks.results import write_section
-from treadle.data.locating import VARIABLE
+from treadle.data.location import VARIABLE
 
 SECTIONS: dict[str, Callable[[Findings], None]] = {
     "small": execution_small.measure,

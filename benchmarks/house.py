@@ -32,17 +32,17 @@ import treadle
 from treadle import Trainer
 from treadle.checkpoint.checkpointer import NoCheckpointer, RunCheckpointer
 from treadle.checkpoint.run_state import RunState
-from treadle.data.streams import Streams
+from treadle.data.run_streams import Streams
 from treadle.execution import Execution
-from treadle.handed_loader import HandedLoader, OfRun
 from treadle.loop import Due, Evaluator, Log, Stop, Updater
+from treadle.loop.forwarded import HandedLoader, OfRun
 from treadle.parallel import Strategy
-from treadle.parallel.shared_loss import SharedLoss
+from treadle.parallel.ddp import SharedLoss
 from treadle.progress import Progress
 from treadle.run import Run
 
 PACKAGE = Path(treadle.__file__).parent
-DOORS = ("engine", "recsys", "nas", "steps")
+DOORS = ("engine", "recsys", "nas", "lightning")
 CORE: tuple[type, ...] = (
     Trainer,
     Run,
@@ -73,7 +73,13 @@ CONTRACT = {
     "_train_dataloader",
 }
 """Names with an underscore that a page of the contract has."""
-CORES = ("engine._adapter", "recsys.trainers._tree_core", "nas.oneshot.spos", "nas.oneshot.darts", "steps.step_core")
+CORES = (
+    "engine.core",
+    "recsys.trainers.decision_tree_trainer",
+    "nas.oneshot.spos",
+    "nas.oneshot.darts",
+    "lightning.core",
+)
 """Modules whose import brings every door's own trainer and parts."""
 SEEDING = "per_sample"
 

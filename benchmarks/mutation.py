@@ -145,15 +145,19 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "treadle/data/order.py": DRAWING,
     "treadle/data/sampler.py": (*DRAWING, "tests/data/test_loaders.py"),
-    "treadle/gradients.py": (
+    "treadle/optim/gradients.py": (
         "tests/parallel/test_window_scale.py",
         "tests/test_gradients.py",
         "tests/behaviours/test_updates.py",
         "tests/test_nonfinite.py",
     ),
-    "treadle/micro_batches.py": ("tests/test_micro_batches.py",),
-    "treadle/nonfinite.py": ("tests/test_nonfinite.py", "tests/test_rollback.py", "tests/test_precision_scaling.py"),
-    "treadle/optimizer_state.py": ("tests/test_optimizer_state.py", *SAVING),
+    "treadle/loop/oom_retry.py": ("tests/test_micro_batches.py",),
+    "treadle/loop/nonfinite.py": (
+        "tests/test_nonfinite.py",
+        "tests/test_rollback.py",
+        "tests/test_precision_scaling.py",
+    ),
+    "treadle/optim/state.py": ("tests/test_optimizer_state.py", *SAVING),
     "treadle/progress.py": ("tests/test_progress.py", *LOOP),
     "treadle/schedules/warmup_lr.py": ("tests/config/test_packaged_configs.py",),
     "treadle/schedules/*.py": ("tests/schedules", "tests/test_longer_runs.py"),

@@ -33,7 +33,7 @@ from benchmarks.provenance import provenance
 from benchmarks.results import write_section
 from treadle import Trainer, TrainerCallback, nas
 from treadle.data import InMemoryDataset
-from treadle.nas.spaces import DartsSpace
+from treadle.nas.zoo import DartsSpace
 
 SECTIONS = ("parity", "steps", "search", "train")
 WIDTH, CELLS = 16, 8

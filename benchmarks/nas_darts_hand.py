@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from treadle.nas.spaces.darts import NODES, OPERATIONS, STEM_WIDTH, CellInputs, make_operation
+from treadle.nas.zoo.darts import NODES, OPERATIONS, STEM_WIDTH, CellInputs, make_operation
 
 Batch = tuple[Tensor, Tensor]
 

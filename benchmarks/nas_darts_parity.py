@@ -10,7 +10,7 @@ from benchmarks.execution_session import Findings, Options
 from benchmarks.nas_darts_hand import HandSupernet, make_step
 from treadle import nas
 from treadle.data import InMemoryDataset
-from treadle.nas.spaces import DartsSpace
+from treadle.nas.zoo import DartsSpace
 
 EPOCHS = 3
 ARCHITECTURE_TOLERANCE, WEIGHT_TOLERANCE = 1e-12, 1e-11

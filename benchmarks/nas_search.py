@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from benchmarks.provenance import provenance
 from benchmarks.results import write_section
 from treadle import nas
-from treadle.data.locating import data_folder
+from treadle.data.location import data_folder
 
 OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 EDGES = ("1_0", "2_0", "2_1", "3_0", "3_1", "3_2")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import treadle.trainer
-from treadle.engine import option_names as of_engine
-from treadle.nas.oneshot import option_names as of_search
-from treadle.recsys import option_names as of_recommenders
+from treadle.engine.config import keys as of_engine
+from treadle.lightning import trainer as of_steps
+from treadle.nas.oneshot import trainer as of_search
+from treadle.recsys.config import core_options as of_recommenders
 from treadle.spec import Names, Refused, check_names
-from treadle.steps import option_names as of_steps
 from treadle.trainer import Trainer
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"

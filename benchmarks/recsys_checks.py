@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.execution_session import Findings
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 from treadle.recsys.models.graph import Graph
-from treadle.recsys.models.sparse import csr_matrix
+from treadle.recsys.models.histories import csr_matrix
 
 ALLOWED = {"product": 1e-6, "powers": 1e-6, "gradient": 1e-6, "bf16 messages": 5e-3, "steps": 1e-6}
 """How far two ways may be apart, relative to the size of what they find."""

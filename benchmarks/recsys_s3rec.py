@@ -34,7 +34,7 @@ from benchmarks.recsys_sections import (
 from benchmarks.results import write_section
 from treadle.data import data_folder
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
-from treadle.recsys.tables.layouts import read_interactions
+from treadle.recsys.data.tables.text_files import read_interactions
 
 BAR = 0.060
 """The least Hit@10 that S3-Rec has to have on the test part."""

@@ -32,7 +32,7 @@ from benchmarks.results import write_section
 from treadle import Trainer, TrainerCallback
 from treadle.data import data_folder
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
-from treadle.recsys.tables.layouts import read_interactions
+from treadle.recsys.data.tables.text_files import read_interactions
 
 BAR, PUBLISHED = 0.82, (0.8245, 0.5905)
 LENGTH, ROWS = 200, 128

@@ -53,7 +53,7 @@ class Picture:
 
 def one_run() -> Path:
     """Train on digits, interrupted once, with all monitors; return the page."""
-    from treadle.report import write_report
+    from treadle.tools.report import write_report
 
     train_digits("runs/digits", 0.005, epochs=10, max_steps=200)
     train_digits("runs/digits", 0.005, epochs=10)
@@ -62,7 +62,7 @@ def one_run() -> Path:
 
 def three_runs() -> Path:
     """Train three times on digits with other rates; return the page of all."""
-    from treadle.report import write_report
+    from treadle.tools.report import write_report
 
     rates = {"slow": 3e-4, "medium": 5e-3, "fast": 5e-2}
     for name, rate in rates.items():
@@ -108,7 +108,7 @@ def train_digits(folder: str, rate: float, *, epochs: int, max_steps: int | None
 def a_search() -> Path:
     """Search for a network for digits by trials, good and small at once; return the page."""
     from treadle import nas
-    from treadle.report import write_report
+    from treadle.tools.report import write_report
 
     nas.Search(
         make_space,
@@ -157,8 +157,8 @@ def a_one_shot_search() -> Path:
     """Search for a cell for digits by DARTS; return the page."""
     from examples.digits import digits
     from treadle import nas
-    from treadle.nas.spaces import NasBench201Space
-    from treadle.report import write_report
+    from treadle.nas.zoo import NasBench201Space
+    from treadle.tools.report import write_report
 
     torch.manual_seed(0)
     train, _ = digits()
@@ -180,7 +180,7 @@ def a_one_shot_search() -> Path:
 
 def a_leaderboard() -> Path:
     """Compare recommenders by `treadle recsys bench`, on what customers of the demonstration's shop bought."""
-    from treadle.demos.recommender import purchases
+    from treadle.tools.demo.recommender import purchases
 
     table = purchases()
     place = Path("data/shop/shop.inter")

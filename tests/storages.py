@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.sqlite_storage import SqliteStorage
 from treadle.checkpoint import FsspecStorage, LocalStorage, Storage
-from treadle.checkpoint.storage import Within
+from treadle.files.storage import Within
 
 KINDS = ("folder", "file", "sqlite")
 """A folder of this disk; the same by fsspec, which is told nothing of folders; and a storage of somebody's own."""

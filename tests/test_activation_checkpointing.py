@@ -14,9 +14,9 @@ from tests.execution.recording import TapeRecorder
 from tests.guards.no_sync import DEVICES
 from tests.interrupting import assert_same_bits, check, make_trainer, momentum, samples, simply, state_of, updates_of
 from treadle import Trainer
-from treadle.activation_checkpointing import ActivationCheckpointing, matching_blocks, recompute
 from treadle.callbacks import ModelEmaCallback
 from treadle.errors import ConfigError
+from treadle.memory.activation_checkpointing import ActivationCheckpointing, matching_blocks, recompute
 
 
 class Block(nn.Module):

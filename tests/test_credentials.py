@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle.credentials import without_passwords
-from treadle.run_folder import RunFolder
+from treadle.files.bounded_io import without_passwords
+from treadle.runs.folder import RunFolder
 
 URL = "mysql+pymysql://user:secretpw@db.example:3306/trials"
 

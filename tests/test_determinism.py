@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tests.interrupting import assert_same_bits, make_trainer, samples, state_of
 from treadle import Trainer, TrainerCallback
-from treadle.determinism import Deterministic
 from treadle.errors import ConfigError
+from treadle.precision.tf32 import Deterministic
 
 CPU = torch.device("cpu")
 Settings = tuple[bool, bool, bool]

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-import treadle.direct_step as module
+import treadle.optim.fused as module
 from tests.guards.no_sync import DEVICES
 from treadle import Trainer
-from treadle.direct_step import direct_step
+from treadle.optim.fused import direct_step
 
 
 def weights_of(device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
-from treadle.fingerprint import (
+from treadle.runs.fingerprint import (
     changes,
     environment,
     fingerprint_data,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError
-from treadle.freezing import ModelFreezer
-from treadle.optimizers import parameter_groups
+from treadle.optim.freezing import ModelFreezer
+from treadle.optim.param_groups import parameter_groups
 
 
 class Net(nn.Module):

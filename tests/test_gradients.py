@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from treadle.errors import ConfigError
-from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
+from treadle.optim.gradients import WindowScale, clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
 from treadle.trainer import Trainer
 
 MODERATE = settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -4,7 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,22 +12,50 @@ from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[1] / "treadle"
 
-PARTS = "parts"
-"""The layer of every module that is named nowhere below: data, precision, schedules, parallel and their like."""
-LAYERS: list[set[str]] = [
-    {"errors"},
-    {"progress", "events", "config"},
-    {PARTS},
-    {"callbacks"},
-    {"trainer"},
-    {"lr_finder", "timm_schedule", "steps", "writers"},
-    {"search"},
-    {"engine", "recsys", "nas"},
-    {"report", "doctor", "verification", "migration", "demos", "starting", "cli"},
-]
-"""From the lowest to the highest; the private modules beside `trainer` are parts of it."""
+ORDER = (
+    "errors",
+    "progress",
+    "events",
+    "config",
+    "files",
+    "precision.tf32",
+    "runs",
+    "data",
+    "phase",
+    "precision",
+    "ops",
+    "checkpoint.format",
+    "checkpoint.importers",
+    "result",
+    "callback",
+    "optim",
+    "schedules",
+    "memory",
+    "execution",
+    "parallel",
+    "loop",
+    "checkpoint",
+    "spec",
+    "run",
+    "callbacks",
+    "trainer",
+    "optim.lr_finder",
+    "schedules.timm",
+    "writers",
+    "lightning",
+    "search",
+    "engine",
+    "recsys",
+    "nas",
+    "tools",
+    "cli",
+    "__main__",
+)
+"""The rooms, from the lowest to the highest; a module belongs to the longest name that it begins with."""
+FOR_TYPES = {"treadle.trainer", "treadle.run", "treadle.spec", "treadle.parallel.processes"}
+"""What lower rooms may import for type checkers: a part knows by type what it is a part of."""
 PACKS = {"engine", "recsys", "nas"}
-UPDATES = {"loop", "precision", "nonfinite", "direct_step"}
+UPDATES = {"loop.update", "loop.nonfinite", "loop.custom_loop", "loop.accelerator", "precision", "optim.fused"}
 """Where a gradient is calculated and applied, and nowhere else."""
 
 
@@ -61,8 +89,8 @@ def running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield from running_nodes(child)
 
 
-def imports_of(name: str) -> Iterator[Import]:
-    for node in running_nodes(modules()[name]):
+def imports_of(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]]) -> Iterator[Import]:
+    for node in walk(modules()[name]):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -80,25 +108,43 @@ def imports_of(name: str) -> Iterator[Import]:
 @cache
 def all_imports() -> list[Import]:
     # The package itself only names what it loads on first use.
-    return [found for name in modules() if name != "treadle" for found in imports_of(name)]
+    return [found for name in modules() if name != "treadle" for found in imports_of(name, running_nodes)]
+
+
+def typing_imports() -> list[Import]:
+    """Return all imports, those that only type checkers see among them."""
+    return [found for name in modules() if name != "treadle" for found in imports_of(name, ast.walk)]
 
 
 def room(module: str) -> str:
-    """Return the first name below the package; `trainer` for the trainer's private parts, `cli` for what runs it."""
-    first = module.split(".")[1]
-    if first == "__main__":
-        return "cli"
-    return "trainer" if first.startswith("_") else first
+    """Return the room of a module."""
+    below = module.removeprefix("treadle.")
+    return max((one for one in ORDER if f"{below}.".startswith(f"{one}.")), key=len)
 
 
-def layer(module: str) -> int:
-    named = room(module)
-    return next((place for place, names in enumerate(LAYERS) if named in names), LAYERS.index({PARTS}))
+def is_in(module: str, places: set[str]) -> bool:
+    return any(f"{module}.".startswith(f"treadle.{place}.") for place in places)
 
 
-def test_imports_point_to_the_same_layer_or_a_lower_one() -> None:
-    upward = [str(found) for found in all_imports() if layer(found.imported) > layer(found.importer)]
-    assert not upward, "\n".join(upward)
+def points_up(found: Import) -> bool:
+    return ORDER.index(room(found.imported)) > ORDER.index(room(found.importer))
+
+
+def test_imports_point_to_the_same_room_or_an_earlier_one() -> None:
+    assert [str(found) for found in all_imports() if points_up(found)] == []
+
+
+def test_each_room_of_the_order_is_there_and_each_module_is_in_one() -> None:
+    below = {name.removeprefix("treadle.") for name in modules() if name != "treadle"}
+    assert {one for one in ORDER if one not in below} == set()
+    assert {room(name) for name in modules() if name != "treadle"} == set(ORDER)
+
+
+def test_types_are_imported_from_later_rooms_by_parts_only() -> None:
+    seen = {(found.importer, found.imported, found.line) for found in all_imports()}
+    for_types = [one for one in typing_imports() if (one.importer, one.imported, one.line) not in seen]
+    assert for_types
+    assert [str(found) for found in for_types if points_up(found) and found.imported not in FOR_TYPES] == []
 
 
 def test_every_import_of_treadle_names_a_module_that_is_there() -> None:
@@ -125,7 +171,7 @@ def test_packs_do_not_import_each_other() -> None:
 def test_the_core_names_no_pack() -> None:
     # A packaged configuration names its targets as words, which nothing imports until somebody builds them.
     ours = [name for name in modules() if name != "treadle" and not name.startswith("treadle.config.configs")]
-    core = [name for name in ours if layer(name) < LAYERS.index(PACKS)]
+    core = [name for name in ours if ORDER.index(room(name)) < ORDER.index("engine")]
     texts = {name: ast.unparse(modules()[name]) for name in core}
     named = [
         f"{name} names treadle.{pack}" for name, text in texts.items() for pack in PACKS if f"treadle.{pack}" in text
@@ -133,9 +179,13 @@ def test_the_core_names_no_pack() -> None:
     assert not named, "\n".join(named)
 
 
-def test_only_the_package_itself_loads_modules_by_name() -> None:
+LOADERS = {"treadle", "treadle.parallel", "treadle.config.former_names"}
+"""What loads names when they are used, and modules that have another name now."""
+
+
+def test_only_what_loads_late_loads_modules_by_name() -> None:
     names = {"import_module", "__import__"}
-    assert [place for place in calls() if place.function in names and place.module != "treadle"] == []
+    assert [place for place in calls() if place.function in names and place.module not in LOADERS] == []
 
 
 class Call(NamedTuple):
@@ -166,13 +216,13 @@ def calls() -> list[Call]:
 def test_gradients_are_calculated_in_the_core_only() -> None:
     places = [call for call in calls() if call.function == "backward"]
     assert places, "nothing calculates a gradient: this test looks for the wrong thing"
-    assert [place for place in places if room(place.module) not in UPDATES] == []
+    assert [place for place in places if not is_in(place.module, UPDATES)] == []
 
 
 def test_optimizers_step_in_the_core_only() -> None:
     places = [call for call in calls() if call.function == "step" and steps_an_optimizer(call)]
     assert places, "no optimizer steps: this test looks for the wrong thing"
-    assert [place for place in places if room(place.module) not in UPDATES] == []
+    assert [place for place in places if not is_in(place.module, UPDATES)] == []
 
 
 def steps_an_optimizer(call: Call) -> bool:
@@ -211,8 +261,8 @@ def test_nothing_is_unpickled() -> None:
 
 
 def test_only_the_accelerator_prints() -> None:
-    places = {room(call.module) for call in calls() if call.function == "print" and not call.receiver}
-    assert places == {"accelerator"}
+    places = {call.module for call in calls() if call.function == "print" and not call.receiver}
+    assert places == {"treadle.loop.accelerator"}
 
 
 def in_a_new_process(program: str) -> object:

@@ -25,8 +25,8 @@ from treadle import TrainerCallback
 from treadle.callbacks import ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
-from treadle.leaving import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
-from treadle.run_status import read_status
+from treadle.runs.preemption import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
+from treadle.runs.status import read_status
 from treadle.trainer import Trainer
 
 

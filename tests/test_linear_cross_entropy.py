@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import treadle
 from treadle import Trainer, linear_cross_entropy
 from treadle.errors import ConfigError
-from treadle.fused_loss import _default_chunk
+from treadle.ops.linear_cross_entropy import _default_chunk
 
 WIDTH, CLASSES = 6, 11
 CUDA = pytest.param(
@@ -333,8 +333,8 @@ def test_it_is_a_name_of_the_package() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("classes", [50257, 50304])
 def test_the_kernel_agrees_with_the_plain_way_on_a_real_vocabulary(classes: int) -> None:
-    from treadle.fused_loss import score_rows_plainly
-    from treadle.fused_loss_kernel import score_rows_fused
+    from treadle.ops.linear_cross_entropy import score_rows_plainly
+    from treadle.ops.linear_cross_entropy_kernel import score_rows_fused
 
     buffer = torch.randn(64, 50304, device="cuda", dtype=torch.bfloat16) * 3
     scores = buffer[:, :classes]

@@ -14,8 +14,8 @@ from tests.guards.no_sync import no_sync
 from tests.interrupting import assert_same_bits
 from treadle import Phase, Trainer, linear_cross_entropy
 from treadle.errors import LossError
-from treadle.loss_items import Criterion, MeansOverItems, criterion_of, items_in
-from treadle.parallel.stage_loss import StageLoss
+from treadle.ops.loss_items import Criterion, MeansOverItems, criterion_of, items_in
+from treadle.parallel.pipeline.loss import StageLoss
 
 EXACT = 1e-12
 WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
@@ -166,7 +166,7 @@ class OwnWithItems(Own):
 
 REMEDY = (
     'return "num_items_in_batch" beside "loss": the sum of the weights of the targets that are not ignored, which '
-    "treadle.loss_items.items_in(loss_func, targets) gives"
+    "treadle.ops.loss_items.items_in(loss_func, targets) gives"
 )
 APART = "not over samples, and several micro-batches or processes would not make the gradient of one batch"
 

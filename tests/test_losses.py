@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError, DataError, LossError
-from treadle.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
+from treadle.ops.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
 INPUTS, TARGETS = torch.ones(3, 2), torch.zeros(3, 1)

@@ -27,7 +27,7 @@ from tests.recsys.trainer.runs import state_of
 from tests.steps.test_step_trainer import Line, loader
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import Policy
-from treadle.steps import StepTrainer
+from treadle.lightning import StepTrainer
 from treadle.writers import CSVWriter, JSONWriter, WritersCallback
 
 Door = Callable[[Path, Path, int | None], Any]

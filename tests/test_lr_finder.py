@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError, MissingDependencyError
-from treadle.lr_finder import LearningRateSweep, find_learning_rate
+from treadle.optim.lr_finder import LearningRateSweep, find_learning_rate
 from treadle.trainer import Trainer
 
 

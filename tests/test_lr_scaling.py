@@ -9,7 +9,7 @@ from torch import nn
 from tests.interrupting import make_trainer, samples
 from treadle import LRScaling
 from treadle.errors import ConfigError
-from treadle.lr_scaling import scale_rates
+from treadle.optim.lr_scaling import scale_rates
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.interrupting import make_trainer, samples
 from treadle import run
 from treadle.callback import TrainerCallback
 from treadle.callbacks import ThroughputMonitor
-from treadle.memory import forget_peak, peak_device_memory
+from treadle.memory.device import forget_peak, peak_device_memory
 
 
 class TakesMemory(TrainerCallback):
@@ -68,7 +68,7 @@ def test_on_cuda_every_log_of_any_trainer_has_the_peak_of_the_run_once(callbacks
 BLOCKS_BY_THE_LIBRARY = """
 import ctypes
 
-from treadle.memory import LARGEST_KEPT, keep_host_memory
+from treadle.memory.device import LARGEST_KEPT, keep_host_memory
 
 library = ctypes.CDLL(None)
 counters = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")

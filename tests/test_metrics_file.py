@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from treadle.events import EventStorage
-from treadle.metrics_file import MetricsFile, plain_number
 from treadle.progress import Progress
+from treadle.runs.metrics_file import MetricsFile, plain_number
 
 Record = tuple[str, int, Any, str]
 

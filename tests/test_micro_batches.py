@@ -25,7 +25,7 @@ from tests.interrupting import (
 from treadle import TrainerCallback
 from treadle.data import size_of
 from treadle.errors import ConfigError
-from treadle.micro_batches import MicroBatchSplits, split_batch
+from treadle.loop.oom_retry import MicroBatchSplits, split_batch
 from treadle.trainer import Trainer
 
 

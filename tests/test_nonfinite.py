@@ -30,7 +30,7 @@ from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError
-from treadle.nonfinite import gated_step
+from treadle.loop.nonfinite import gated_step
 from treadle.precision import LossScaler, LossScaling
 from treadle.trainer import Trainer
 

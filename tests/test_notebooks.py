@@ -12,13 +12,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from treadle.callbacks import ProgressBarCallback
-from treadle.callbacks.notebook_display import NotebookDisplay
-from treadle.callbacks.progress_display import Activity, make_display
+from treadle.callbacks.progress_display import Activity, NotebookDisplay, make_display
 from treadle.recsys.evaluation import EvaluationResult
-from treadle.recsys.recommendations import Recommendations
-from treadle.recsys.searching import SearchResult, Trial
+from treadle.recsys.serve.recommender import Recommendations
 from treadle.recsys.trainers.results import Metrics
-from treadle.search.search_results import SearchResults
+from treadle.recsys.tune.search import SearchResult, Trial
+from treadle.search.results import SearchResults
 from treadle.trainer import Trainer
 
 

@@ -26,7 +26,7 @@ from tests.interrupting import (
 from tests.spoiling import spoilt
 from treadle import Phase, Trainer
 from treadle.errors import ConfigError
-from treadle.offload import KNOWN, OffloadedState, check_offload
+from treadle.memory.offload import KNOWN, OffloadedState, check_offload
 
 OPTIMIZERS: dict[str, Any] = {
     "SGD": partial(torch.optim.SGD, lr=0.05),

@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, NAdam
 from treadle import Trainer
 from treadle.checkpoint import read_file, write_file
 from treadle.errors import CheckpointError
-from treadle.optimizer_state import OptimizerState
+from treadle.optim.state import OptimizerState
 
 
 def model(hidden: int = 3) -> nn.Sequential:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError
-from treadle.optimizers import layerwise_decay, parameter_groups
+from treadle.optim.param_groups import layerwise_decay, parameter_groups
 from treadle.schedules import CosineSchedule
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import OneCycleLR
 
 from treadle.errors import ConfigError
-from treadle.placeholders import TrainerPlaceholderValues as P
-from treadle.placeholders import replace_placeholders, replace_trainer_placeholder_values
+from treadle.schedules.placeholders import TrainerPlaceholderValues as P
+from treadle.schedules.placeholders import replace_placeholders, replace_trainer_placeholder_values
 from treadle.trainer import Trainer
 
 # The same examples in every run, and no example is too slow on a busy machine.

@@ -14,7 +14,7 @@ from tests.interrupting import make_trainer, samples
 from treadle import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.precision import SinglePrecision
-from treadle.precision.single import rounding
+from treadle.precision.tf32 import rounding
 
 BACKENDS: Any = torch.backends
 

@@ -17,7 +17,7 @@ from tests.spoiling import IN_ORDER, seeded, without
 from treadle import Phase, Trainer
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.errors import ConfigError
-from treadle.nonfinite import gated_step
+from treadle.loop.nonfinite import gated_step
 from treadle.phase import alternate
 from treadle.precision import LossScaler, LossScaling
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Subset
 
-from treadle.provenance import checksum_of, code, determinism, files_named, is_library, origin, program
+from treadle.runs.provenance import checksum_of, code, determinism, files_named, is_library, origin, program
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_a_change_in_a_file_or_a_folder_is_another_checksum() -> None:
 
 
 def test_a_large_file_is_known_by_its_beginning_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.provenance.SAMPLED_BYTES", 8)
+    monkeypatch.setattr("treadle.runs.provenance.SAMPLED_BYTES", 8)
     found = []
     for number, text in enumerate(("abcd....efgh", "abcd.!!.efgh", "abcd....efgX")):
         Path(f"{number}.bin").write_text(text)

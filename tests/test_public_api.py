@@ -129,7 +129,9 @@ def test_every_name_that_a_module_exports_resolves(module: str) -> None:
 
 def test_every_package_says_what_it_exports() -> None:
     packages = [name for name in all_modules() if (PACKAGE.parent / name.replace(".", "/")).is_dir()]
-    assert [name for name in packages if not hasattr(importlib.import_module(name), "__all__")] == []
+    # One with nothing but a docstring exports nothing: its modules are imported from.
+    exporting = [name for name in packages if len(tree_of(name).body) > 1]
+    assert [name for name in exporting if not hasattr(importlib.import_module(name), "__all__")] == []
 
 
 def test_the_package_is_marked_as_typed() -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 from tests.interrupting import CutAt, CutError, make_trainer, samples
 from treadle.errors import CheckpointError
-from treadle.run_description import describe_loss, rows_of, told_changes
+from treadle.runs.description import describe_loss, rows_of, told_changes
 from treadle.trainer import Trainer
 
 

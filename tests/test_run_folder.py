@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.errors import CheckpointError
-from treadle.run_folder import RunFolder, git_commit, to_yaml
+from treadle.runs.folder import RunFolder, git_commit, to_yaml
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -22,14 +22,15 @@ from tests.nas.small import make as make_search
 from tests.nas.small import small
 from tests.recsys.trainer.runs import make as make_recommender
 from tests.steps.test_step_trainer import Line, loader
-from treadle import nas, run_lock
+from treadle import nas
 from treadle.callback import TrainerCallback
 from treadle.engine import DefaultTrainer
 from treadle.errors import CheckpointError, StopTrainingError
-from treadle.process_identity import machine, start_of
-from treadle.run_lock import RunLock, occupied
-from treadle.run_status import LOCK, STATUS, RunStatus, is_occupied, read_status, write_status
-from treadle.steps import StepTrainer
+from treadle.files.process_identity import machine, start_of
+from treadle.lightning import StepTrainer
+from treadle.runs import lock as run_lock
+from treadle.runs.lock import RunLock, occupied
+from treadle.runs.status import LOCK, STATUS, RunStatus, is_occupied, read_status, write_status
 
 
 @pytest.fixture(autouse=True)

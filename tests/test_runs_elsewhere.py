@@ -15,18 +15,19 @@ from typer.testing import CliRunner
 
 from tests.interrupting import CutAt, CutError, Updates, assert_same_run, network, samples
 from tests.sqlite_storage import SqliteStorage
-from treadle import Trainer, TrainerCallback, run_lease
+from treadle import Trainer, TrainerCallback
 from treadle.checkpoint import CheckpointStore, FsspecStorage, Policy, Storage
-from treadle.checkpoint.storage import Within
 from treadle.cli import app
 from treadle.errors import CheckpointError, ConfigError, StorageError
-from treadle.process_identity import machine
-from treadle.run_lease import Lease
-from treadle.run_lock import occupied
-from treadle.run_mirror import fetch_run
-from treadle.run_place import mirror_of
-from treadle.run_reading import read_run
-from treadle.verification import verify
+from treadle.files.process_identity import machine
+from treadle.files.storage import Within
+from treadle.runs import lease as run_lease
+from treadle.runs.lease import Lease
+from treadle.runs.lock import occupied
+from treadle.runs.mirror import fetch_run
+from treadle.runs.place import mirror_of
+from treadle.runs.reader import read_run
+from treadle.tools.reproduce import verify
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.forking.starting import start
 from treadle.errors import ConfigError
-from treadle.slurm import SlurmTask, adopt_task, expand_counts, expand_hosts, slurm_task
+from treadle.parallel.launch.slurm import SlurmTask, adopt_task, expand_counts, expand_hosts, slurm_task
 
 BATCH = {
     "SLURM_JOB_ID": "4711",

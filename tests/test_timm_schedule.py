@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-from treadle.timm_schedule import TrainerWithTimmScheduler
+from treadle.schedules.timm import TrainerWithTimmScheduler
 
 DATA = [(torch.full((2,), float(place)), torch.zeros(1)) for place in range(12)]
 

@@ -12,11 +12,11 @@ from treadle.callback import EVENTS
 from treadle.engine import EagerTrainer
 from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CallbackError, ConfigError, UnknownEventError
+from treadle.lightning import StepModel, StepTrainer
+from treadle.lightning.module import STEPS
+from treadle.loop.verbs import TRAINER_VERBS, nearest
 from treadle.recsys import Trainer as RecommenderTrainer
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
-from treadle.steps import StepModel, StepTrainer
-from treadle.steps.step_model import STEPS
-from treadle.verbs import TRAINER_VERBS, nearest
 
 
 def nothing(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -297,7 +297,7 @@ def test_a_create_scheduler_that_forgets_to_return_it_is_refused_or_told(capsys:
 
 
 def test_a_schedule_of_a_model_with_steps_is_there() -> None:
-    from treadle.steps.configured import configured
+    from treadle.lightning.optimizers import configured
 
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     for found in ([[optimizer], [None]], {"optimizer": optimizer, "lr_scheduler": {"scheduler": None}}):
@@ -315,7 +315,7 @@ def test_a_schedule_of_a_model_with_steps_is_there() -> None:
     ],
 )
 def test_a_misspelt_key_beside_an_optimizer_is_refused(keys: dict[str, Any], said: str) -> None:
-    from treadle.steps.configured import configured
+    from treadle.lightning.optimizers import configured
 
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     with pytest.raises(ConfigError, match=f"configure_optimizers returned a dict with {said}"):

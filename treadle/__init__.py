@@ -3,6 +3,7 @@
 Importing it has no effect, and costs nothing: each name below is loaded when it is first used.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,18 @@ if TYPE_CHECKING:
     from treadle.errors import StopTrainingError
     from treadle.events import RunHistory
     from treadle.execution import Compile
-    from treadle.freezing import ModelFreezer
-    from treadle.fused_loss import linear_cross_entropy
-    from treadle.lr_finder import find_learning_rate
-    from treadle.lr_scaling import LRScaling
-    from treadle.optimizers import layerwise_decay, parameter_groups
-    from treadle.parallel.launching import notebook_launcher
+    from treadle.ops.linear_cross_entropy import linear_cross_entropy
+    from treadle.optim.freezing import ModelFreezer
+    from treadle.optim.lr_finder import find_learning_rate
+    from treadle.optim.lr_scaling import LRScaling
+    from treadle.optim.param_groups import layerwise_decay, parameter_groups
+    from treadle.parallel.launch.notebook import notebook_launcher
     from treadle.phase import Phase, alternate
-    from treadle.placeholders import TrainerPlaceholderValues
     from treadle.result import TrainResult
-    from treadle.timm_schedule import TrainerWithTimmScheduler
+    from treadle.schedules.placeholders import TrainerPlaceholderValues
+    from treadle.schedules.timm import TrainerWithTimmScheduler
+    from treadle.tools.reproduce import verify
     from treadle.trainer import Trainer
-    from treadle.verification import verify
 
 __version__ = "0.1.0"
 
@@ -60,23 +61,23 @@ __all__ = [
 _HOMES = {
     "DEFAULT_CALLBACKS": "callbacks",
     "Compile": "execution",
-    "LRScaling": "lr_scaling",
-    "ModelFreezer": "freezing",
+    "LRScaling": "optim.lr_scaling",
+    "ModelFreezer": "optim.freezing",
     "Phase": "phase",
     "RunHistory": "events",
     "StopTrainingError": "errors",
     "TrainResult": "result",
     "Trainer": "trainer",
     "TrainerCallback": "callback",
-    "TrainerPlaceholderValues": "placeholders",
-    "TrainerWithTimmScheduler": "timm_schedule",
+    "TrainerPlaceholderValues": "schedules.placeholders",
+    "TrainerWithTimmScheduler": "schedules.timm",
     "alternate": "phase",
-    "find_learning_rate": "lr_finder",
-    "layerwise_decay": "optimizers",
-    "linear_cross_entropy": "fused_loss",
-    "notebook_launcher": "parallel.launching",
-    "parameter_groups": "optimizers",
-    "verify": "verification",
+    "find_learning_rate": "optim.lr_finder",
+    "layerwise_decay": "optim.param_groups",
+    "linear_cross_entropy": "ops.linear_cross_entropy",
+    "notebook_launcher": "parallel.launch.notebook",
+    "parameter_groups": "optim.param_groups",
+    "verify": "tools.reproduce",
 }
 
 
@@ -90,3 +91,23 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _FormerNames:
+    """Finds modules by the names that they had before: programs import them, and the folders of runs name them."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        parent = name.rpartition(".")[0]
+        if parent.partition(".")[0] != "treadle":
+            return None
+        # Below a former name the others would load a module a second time.
+        if sys.modules[parent].__name__ == parent:
+            found = (one.find_spec(name, path, target) for one in sys.meta_path if one is not cls)
+            spec = next(filter(None, found), None)
+            if spec is not None:
+                return spec
+        return import_module("treadle.config.former_names").find_former(name)
+
+
+sys.meta_path.insert(0, _FormerNames)

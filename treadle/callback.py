@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from treadle.checkpoint.pieces import materialised
+from treadle.checkpoint.format.shards import materialised
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
 
 if TYPE_CHECKING:

@@ -18,8 +18,10 @@ StopTrainingError                             not an error: a callback's wish to
 ```
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 
 class TreadleError(Exception):
@@ -90,3 +92,52 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     near = near or [one for one in known if sorted(one.lower()) == sorted(name.lower())]
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+# Packages that only some users need: where one is missing, the message names the extra that brings it
+
+
+def require(package: str, *, extra: str, user: str) -> None:
+    """Make sure that a package is installed, without loading it.
+
+    >>> require("no_such_package", extra="plot", user="This")
+    Traceback (most recent call last):
+    treadle.errors.MissingDependencyError: This needs no_such_package; pip install 'treadle[plot]'
+
+    Args:
+        package: Its name, as it is imported.
+        extra: The extra of Treadle that brings it.
+        user: What needs it, for the message.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    if find_spec(package) is None:
+        raise MissingDependencyError(_missing(package, extra, user))
+
+
+@contextmanager
+def importing(package: str, *, extra: str, user: str) -> Iterator[None]:
+    """Let the import statements in the block fail in plain words.
+
+    >>> with importing("no_such_package", extra="plot", user="This"):
+    ...     import no_such_package.inner
+    Traceback (most recent call last):
+    treadle.errors.MissingDependencyError: This needs no_such_package; pip install 'treadle[plot]'
+
+    Args:
+        package: What is to be installed where they fail.
+        extra: The extra of Treadle that brings it.
+        user: What needs it, for the message.
+
+    Raises:
+        MissingDependencyError: An import in the block failed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDependencyError(_missing(package, extra, user)) from error
+
+
+def _missing(package: str, extra: str, user: str) -> str:
+    return f"{user} needs {package}; pip install 'treadle[{extra}]'"

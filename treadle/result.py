@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.html_table import html_table
+from treadle.runs.html_table import html_table
 
 if TYPE_CHECKING:
     from treadle.run import Run

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch
-from treadle.data.run_data import RunData
-from treadle.data.streams import Streams
+from treadle.data.run_streams import RunData, Streams
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.events import LossTracker
 from treadle.execution import CompiledVerbs, Execution
-from treadle.foreign import end_custom_epoch, train_epoch
-from treadle.leaving import EvaluationLeft
 from treadle.loop import Due, Evaluator, Log, Schedule, Stop, Updater
-from treadle.memory import forget_peak, keep_host_memory
-from treadle.nonfinite import REMEDY, RollBack
-from treadle.parallel.failing import failing_together
-from treadle.parallel.shared_loss import SharedLoss
+from treadle.loop.custom_loop import end_custom_epoch, train_epoch
+from treadle.loop.nonfinite import REMEDY, RollBack
+from treadle.loop.run_config import TrainerRunConfig, settle_config
+from treadle.memory.device import forget_peak, keep_host_memory
+from treadle.parallel.ddp import SharedLoss
+from treadle.parallel.errors import failing_together
 from treadle.phase import Phase
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
-from treadle.run_config import TrainerRunConfig, settle_config
+from treadle.runs.preemption import EvaluationLeft
 
 if TYPE_CHECKING:
     from treadle.spec import RunSpec

@@ -13,16 +13,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.checkpoint.policy import Policy
 from treadle.errors import ConfigError, did_you_mean
-from treadle.execution.compiling import Compile
-from treadle.gradients import REDUCTIONS
-from treadle.lr_scaling import LRScaling
+from treadle.execution.compiled import Compile
+from treadle.optim.gradients import REDUCTIONS
+from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel.plan import Plan
 from treadle.parallel.strategy import Strategy
 from treadle.precision import LossScaling, Precision
 from treadle.progress import Cadence
 
 if TYPE_CHECKING:
-    from treadle.run_config import TrainerRunConfig
+    from treadle.loop.run_config import TrainerRunConfig
 
 Interval = Literal["step", "epoch"]
 ON_NONFINITE = ("raise", "skip", "rollback")

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from treadle.accelerator import AcceleratorFacade
-from treadle.activation_checkpointing import ActivationCheckpointing
 from treadle.callback import EVENTS, CallbackHandler
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.callbacks.limit_batches import active_limit
@@ -20,37 +18,38 @@ from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
 from treadle.data.loaders import DEFAULT_SIZE, chosen_size, needs_no_workers, refuse_idle_collate
-from treadle.data.run_data import RunData
-from treadle.data.streams import Streams, default_workers
-from treadle.determinism import Deterministic
-from treadle.direct_step import check_closures
+from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
 from treadle.execution import Compile, CudaGraphs, Execution, Recorder, check_execution, execution_of
-from treadle.foreign import ForeignRun, guard_evaluation, guard_updates, own_updates, perform_passes
-from treadle.handed_loader import HandedLoader, OfRun, training_on
 from treadle.loop import Due, Log, Updater
-from treadle.loss_items import count_targets
-from treadle.losses import default_loss, model_inputs, targets_of
-from treadle.lr_scaling import LRScaling
-from treadle.metrics import EvaluationMetrics
-from treadle.nonfinite import RollBack
-from treadle.offload import check_offload
+from treadle.loop.accelerator import AcceleratorFacade
+from treadle.loop.custom_loop import ForeignRun, guard_evaluation, guard_updates, own_updates, perform_passes
+from treadle.loop.forwarded import HandedLoader, OfRun, training_on
+from treadle.loop.metrics import EvaluationMetrics
+from treadle.loop.nonfinite import RollBack
+from treadle.loop.run_config import TrainerRunConfig, resolved_config
+from treadle.loop.verbs import check_trainer_class
+from treadle.memory.activation_checkpointing import ActivationCheckpointing
+from treadle.memory.offload import check_offload
+from treadle.ops.loss_items import count_targets
+from treadle.ops.losses import default_loss, model_inputs, targets_of
+from treadle.optim.fused import check_closures
+from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import GradientExchange, Plan, Processes
-from treadle.parallel.choosing import check_trainer, strategy_for
+from treadle.parallel.factory import check_trainer, strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision, precision_for
+from treadle.precision.tf32 import Deterministic
 from treadle.progress import Progress
 from treadle.result import TrainResult, result_of
 from treadle.run import Run
-from treadle.run_config import TrainerRunConfig, resolved_config
-from treadle.run_lock import occupied
-from treadle.run_mirror import folder_of
+from treadle.runs.lock import occupied
+from treadle.runs.mirror import folder_of
 from treadle.schedules import require_factory
-from treadle.schedules.extending import Extend
+from treadle.schedules.extend import Extend
 from treadle.spec import Interval, Option, RunSpec, check_parts
-from treadle.verbs import check_trainer_class
 
 
 class Trainer:
@@ -131,7 +130,7 @@ class Trainer:
     """A name of pytorch-accelerated's: here an evaluation counts every sample once, and pads nothing."""
     ITEMS_REMEDY = (
         'return "num_items_in_batch" beside "loss": the sum of the weights of the targets that are not ignored, '
-        "which treadle.loss_items.items_in(loss_func, targets) gives"
+        "which treadle.ops.loss_items.items_in(loss_func, targets) gives"
     )
     """What to do where a loss is a mean over something else than samples and does not say so."""
     how_to_resume = "start the same command to go on"

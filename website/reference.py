@@ -29,7 +29,7 @@ MODULES = (
     "treadle.recsys",
     "treadle.recsys.evaluation",
     "treadle.nas",
-    "treadle.report",
+    "treadle.tools.report",
     "treadle.errors",
 )
 WIDE = 100

@@ -14,7 +14,7 @@ import torch
 from benchmarks.contenders.recbole_timed import ANSWER, timed
 from treadle.recsys import Config
 from treadle.recsys.quick_start import build
-from treadle.recsys.trainers._core import RecsysCore
+from treadle.recsys.trainers.loop.core import RecsysCore
 
 
 class TimedCore:

@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 from treadle.config import LazyCall as L
 from treadle.config import get_config
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 
 class Rings(Dataset[dict[str, Tensor]]):

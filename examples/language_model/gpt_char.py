@@ -4,7 +4,7 @@ import torch
 
 from treadle.config import LazyCall as L
 from treadle.config import get_config
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 from .gpt import GPT
 from .shakespeare import ValidationLoss, character_loader

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from treadle.freezing import ModelFreezer
+from treadle.optim.freezing import ModelFreezer
 
 
 def network() -> nn.Sequential:

@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-from treadle.placeholders import TrainerPlaceholderValues as Placeholder
 from treadle.precision import LossScaling
+from treadle.schedules.placeholders import TrainerPlaceholderValues as Placeholder
 from treadle.trainer import Trainer
 
 

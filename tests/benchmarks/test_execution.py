@@ -20,7 +20,7 @@ from benchmarks.fashion_task import Task
 from benchmarks.fashion_task import train_by_hand as train_task_by_hand
 from tests.benchmarks.fake_cuda import put_in_place
 from tests.forking.starting import run
-from treadle.data.locating import data_folder
+from treadle.data.location import data_folder
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

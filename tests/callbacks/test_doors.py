@@ -7,12 +7,12 @@ import pytest
 
 from treadle import callbacks
 from treadle.callback import TrainerCallback
-from treadle.engine.refused_callbacks import REFUSED as REFUSED_BY_ENGINE
-from treadle.engine.refused_callbacks import refuse_callback
+from treadle.engine.hooks.hook_list import REFUSED as REFUSED_BY_ENGINE
+from treadle.engine.hooks.hook_list import refuse_callback
 from treadle.errors import ConfigError
-from treadle.recsys.trainers.named_callbacks import REFUSED as REFUSED_BY_RECOMMENDERS
-from treadle.recsys.trainers.named_callbacks import refuse_idle
-from treadle.report import ReportCallback
+from treadle.recsys.trainers.loop.callbacks import REFUSED as REFUSED_BY_RECOMMENDERS
+from treadle.recsys.trainers.loop.callbacks import refuse_idle
+from treadle.tools.report import ReportCallback
 
 PAGE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("## Behind every door")[1].split("\n## ")[0]

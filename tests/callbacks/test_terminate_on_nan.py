@@ -10,7 +10,7 @@ from treadle.callback import TrainerCallback
 from treadle.callbacks import ModelEmaCallback, TerminateOnNaNCallback
 from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
-from treadle.nonfinite import nonfinite_error
+from treadle.loop.nonfinite import nonfinite_error
 
 
 class Ending(TrainerCallback):

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from treadle.callback import TrainerCallback
 from treadle.callbacks import StepBasedEvaluationCallback, ThroughputMonitor
 from treadle.callbacks.throughput_monitor import peak_memory
-from treadle.data.waiting import what_to_try
+from treadle.data.prefetch import what_to_try
 
 
 class Clock(TrainerCallback):

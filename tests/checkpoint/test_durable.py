@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from treadle.checkpoint.durable import CHUNK, checksum, replace_file, replace_text, sync_file
+from treadle.files.atomic_io import CHUNK, checksum, replace_file, replace_text, sync_file
 
 
 def names(folder: Path) -> set[str]:

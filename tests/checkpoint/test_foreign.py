@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from treadle.checkpoint.foreign import read_foreign
+from treadle.checkpoint.importers.systems import read_foreign
 from treadle.errors import CheckpointError
 
 ran: list[str] = []

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from tests.sqlite_storage import SqliteStorage
-from treadle.checkpoint import CheckpointStore, FsspecStorage, LocalStorage, Policy, Storage, durable
-from treadle.checkpoint.storage import Within
-from treadle.checkpoint.tree import split
+from treadle.checkpoint import CheckpointStore, FsspecStorage, LocalStorage, Policy, Storage
+from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError, MissingDependencyError, StorageError
-from treadle.run_mirror import open_storage
+from treadle.files import atomic_io as durable
+from treadle.files.storage import Within
+from treadle.runs.mirror import open_storage
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -178,7 +179,7 @@ def test_leftovers_of_a_process_that_was_killed_are_removed(tmp_path: Path) -> N
 
 
 def test_a_room_outside_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
-    from treadle.checkpoint.manifest import sealed
+    from treadle.checkpoint.format.manifest import sealed
 
     storage = FsspecStorage(f"file://{tmp_path}/kept")
     write(storage, 1)

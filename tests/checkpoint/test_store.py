@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from treadle.checkpoint import CheckpointStore, Policy
-from treadle.checkpoint.tree import split
+from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError
 
 

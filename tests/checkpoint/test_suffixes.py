@@ -13,9 +13,9 @@ from torch import nn
 from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, SaveBestModelCallback
 from treadle.checkpoint import export_torch, read_file, write_file
-from treadle.checkpoint.file import FORMAT
-from treadle.checkpoint.importing import import_weights
-from treadle.checkpoint.torch_file import write_torch
+from treadle.checkpoint.format.file import FORMAT
+from treadle.checkpoint.format.torch_file import write_torch
+from treadle.checkpoint.importers.weights import import_weights
 from treadle.config import LazyConfig
 from treadle.engine.checkpointer import Checkpointer
 from treadle.errors import CheckpointError, ConfigError

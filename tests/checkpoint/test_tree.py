@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from treadle.checkpoint.tree import join, split
+from treadle.checkpoint.format.tree import join, split
 from treadle.errors import CheckpointError
 
 EXACT = settings(deadline=None, derandomize=True, database=None, max_examples=200)

@@ -12,12 +12,12 @@ import pytest
 from tests.cli.conftest import Treadle
 from tests.cli.project import inside
 from tests.cli.project import treadle as run_treadle
-from treadle.cli import consent
-from treadle.cli.allowed_targets import Allowed, targets_of
-from treadle.cli.consent import VARIABLE
-from treadle.config.name_scope import stays_within
+from treadle.cli import _consent as consent
+from treadle.cli._allowed_targets import Allowed, targets_of
+from treadle.cli._consent import VARIABLE
+from treadle.config.targets import stays_within
 from treadle.errors import ConfigError
-from treadle.run_origin import COMMENT, is_own_file, mark_file
+from treadle.files.ownership import COMMENT, is_own_file, mark_file
 
 CONFIG = "configs/small.py"
 EVIL = "open('it-ran', 'w')\ndef X(**given):\n    open('it-was-called', 'w')\n"
@@ -105,7 +105,7 @@ LATER = "\\${oc.create:'{_target_: os.system, command: touch it-was-called}'}"
 @pytest.mark.parametrize(
     ("target", "arguments", "name"),
     [
-        ("treadle.engine.building.build_node", {"node": PAIRS}, "treadle.engine.building.build_node"),
+        ("treadle.engine.config.builders.build_node", {"node": PAIRS}, "treadle.engine.config.builders.build_node"),
         ("treadle.engine.DefaultTrainer.build_model", {"cfg": PAIRS}, "treadle.engine.DefaultTrainer.build_model"),
         ("treadle.engine.DefaultTrainer", {"cfg": {"train": {"output_dir": "x"}}}, "treadle.engine.DefaultTrainer"),
         ("mine.parts.build", {"node": {"a": LATER}}, LATER[1:]),
@@ -212,7 +212,7 @@ def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, trea
         ("torch.nn.functional.gelu", True),
         ("torch.bfloat16", True),
         ("torch.utils.data.TensorDataset", True),
-        ("treadle.optimizers.get_default_optimizer_params", True),
+        ("treadle.optim.param_groups.get_default_optimizer_params", True),
         ("treadle.schedules.warmup_lr.WarmupCosineLR", True),
         ("treadle.engine.evaluation.ClsEvaluator", True),
         ("treadle.engine.DefaultTrainer", True),
@@ -223,8 +223,8 @@ def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, trea
         ("torch.nn.modules.module.warnings.warn", False),
         ("treadle.config.LazyConfig.load", False),
         ("treadle.config.locate", False),
-        ("treadle.config.locating.locate", False),
-        ("treadle.engine.run_config.trainer_of", False),
+        ("treadle.config.targets.locate", False),
+        ("treadle.engine.trainers.factory.trainer_of", False),
         ("treadle.recsys.run_recbole", False),
         ("treadle.cli.__main__.app", False),
         ("subprocess.run", False),
@@ -260,7 +260,7 @@ def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
         "trainer": "mine.Trainer",
         "model": {"_target_": "a.B", "kind": {"_target_": "treadle.config.locate", "name": "c.D"}},
         "more": [{"_target_": "treadle.config.locate", "_args_": ["e.f"]}, ({"_target_": "${model._target_}"},)],
-        "other": {"_target_": "treadle.config.locating.locate", "name": "g.h"},
+        "other": {"_target_": "treadle.config.targets.locate", "name": "g.h"},
         "made": {"_target_": "treadle.config.locate", "name": {"_target_": "builtins.str"}},
     }
     assert dict(targets_of(config)) == {
@@ -270,7 +270,7 @@ def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
         "more.0": "e.f",
         "more.1.0": "a.B",
         # What is looked up by another name, or by a name that is made, is asked about as that.
-        "other": "treadle.config.locating.locate",
+        "other": "treadle.config.targets.locate",
         "made": "treadle.config.locate",
         "made.name": "builtins.str",
     }

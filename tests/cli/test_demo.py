@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.cli.conftest import Treadle
-from treadle.demos import DEMOS, Demo, find_demo
-from treadle.demos import digits as digits_demo
-from treadle.demos import language_model as language_demo
-from treadle.demos import recommender as recommender_demo
-from treadle.demos import search as search_demo
-from treadle.demos.grammar import ARTICLES, NOUNS, PLURALS, VERBS, entropy, is_correct, sentence, write
 from treadle.errors import MissingDependencyError
+from treadle.tools.demo import DEMOS, Demo, find_demo
+from treadle.tools.demo import digits as digits_demo
+from treadle.tools.demo import language_model as language_demo
+from treadle.tools.demo import recommender as recommender_demo
+from treadle.tools.demo import search as search_demo
+from treadle.tools.demo.language_model import ARTICLES, NOUNS, PLURALS, VERBS, entropy, is_correct, sentence, write
 
 SHORT = {
     "digits": (digits_demo, {"epochs": 1}),
@@ -48,7 +48,7 @@ def test_a_demonstration_takes_one_core_unless_more_are_asked_for(
 ) -> None:
     used: list[int] = []
     fakes = [demo._replace(program=lambda folder, say: used.append(torch.get_num_threads())) for demo in DEMOS]
-    monkeypatch.setattr("treadle.demos.menu.DEMOS", fakes)
+    monkeypatch.setattr("treadle.tools.demo.DEMOS", fakes)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     if not asked:
         monkeypatch.delenv("OMP_NUM_THREADS")
@@ -65,7 +65,7 @@ def test_a_demonstration_takes_one_core_unless_more_are_asked_for(
 def test_a_terminal_is_asked(treadle: Treadle, monkeypatch: pytest.MonkeyPatch, answer: str, run: str) -> None:
     ran: list[str] = []
     fakes = [demo._replace(program=lambda folder, say, name=demo.name: ran.append(name)) for demo in DEMOS]
-    monkeypatch.setattr("treadle.demos.menu.DEMOS", fakes)
+    monkeypatch.setattr("treadle.tools.demo.DEMOS", fakes)
     monkeypatch.setattr("treadle.cli.demo.sys", FakeTerminal)
     monkeypatch.setattr("typer.prompt", lambda text, default: answer or default)
     treadle("demo")

@@ -9,7 +9,8 @@ import torch
 
 from tests.cli.conftest import Treadle
 from tests.forking.starting import run_command
-from treadle.doctor import examine, repeating
+from treadle.tools.doctor import examine
+from treadle.tools.doctor import processes as repeating
 
 PROGRAMS = Path(__file__).parents[1] / "doctor"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Treadle
-from treadle.cli.reporting import message_of
+from treadle.cli._errors import message_of
 from treadle.errors import ConfigError
 
 CONFIG = "configs/small.py"

@@ -14,7 +14,7 @@ from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
 from treadle.cli import app
 from treadle.errors import ConfigError
-from treadle.starting import package_of, write_project
+from treadle.tools.scaffold import package_of, write_project
 
 FILES = {
     ".gitignore",

@@ -16,8 +16,8 @@ from tests.cli.processes import Command, assert_same_end, has_saved
 from tests.cli.project import make_project
 from tests.forking.starting import run
 from tests.interrupting import starts_of
-from treadle.run_origin import COMMENT, is_own_file
-from treadle.run_status import is_occupied, read_status
+from treadle.files.ownership import COMMENT, is_own_file
+from treadle.runs.status import is_occupied, read_status
 
 pytestmark = pytest.mark.slow
 

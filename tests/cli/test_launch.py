@@ -14,14 +14,13 @@ import torch
 import typer
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from treadle.cli import worker
-from treadle.cli.group import Group
-from treadle.cli.launch import Launch, parse_launch
-from treadle.cli.launching import run_group
-from treadle.cli.options import LaunchOptions
+from treadle.cli._launch import Launch, parse_launch, run_group
+from treadle.cli._options import LaunchOptions
 from treadle.config import get_config
 from treadle.errors import MissingDependencyError
-from treadle.leaving import PreemptedExit
+from treadle.parallel.launch import worker
+from treadle.parallel.launch.torchrun import Group
+from treadle.runs.preemption import PreemptedExit
 
 
 def parse(

@@ -10,10 +10,10 @@ import pytest
 
 from tests.cli.conftest import Treadle
 from tests.interrupting import make_trainer, samples
-from treadle.cli.run_facts import facts_of, find_runs
+from treadle.cli.runs import facts_of, find_runs
 from treadle.errors import CheckpointError
-from treadle.run_lock import RunLock
-from treadle.run_status import STATUS, read_status
+from treadle.runs.lock import RunLock
+from treadle.runs.status import STATUS, read_status
 
 CONFIG = "configs/small.py"
 
@@ -70,8 +70,8 @@ def test_a_run_that_an_error_ended_has_failed(project: Path, treadle: Treadle) -
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from treadle.run_lock import RunLock
-from treadle.run_status import read_status
+from treadle.runs.lock import RunLock
+from treadle.runs.status import read_status
 holder = RunLock(Path(sys.argv[1]))
 print(read_status(Path(sys.argv[1])).state, flush=True)
 sys.stdin.read()

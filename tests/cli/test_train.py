@@ -13,8 +13,8 @@ from tests.cli.conftest import Treadle
 from tests.interrupting import starts_of
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.config import LazyConfig
-from treadle.run_lock import RunLock
-from treadle.run_status import read_status
+from treadle.runs.lock import RunLock
+from treadle.runs.status import read_status
 
 CONFIG = "configs/small.py"
 
@@ -174,7 +174,7 @@ def test_a_folder_in_which_a_process_trains_is_refused(
     project: Path, treadle: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     treadle("train", CONFIG, "train.train_iter=1")
-    monkeypatch.setattr("treadle.run_lock.PATIENCE", 0.0)
+    monkeypatch.setattr("treadle.runs.lock.PATIENCE", 0.0)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # another process: a lock does not shut out the one that holds it

@@ -359,7 +359,7 @@ def test_the_program_of_the_documentation_loads(write: Any) -> None:
         """
         import torch
         from treadle.config import LazyCall as L, get_config
-        from treadle.optimizers import get_default_optimizer_params
+        from treadle.optim.param_groups import get_default_optimizer_params
 
         class GPT(torch.nn.Module):
             def __init__(self, vocab_size, layers, width):

@@ -10,7 +10,7 @@ from torch import nn
 
 from treadle.config import ConfigDict, LazyConfig, get_config, instantiate
 from treadle.errors import ConfigError
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 from treadle.schedules.warmup_lr import WarmupCosineLR, WarmupMultiStepLR, WarmupStepLR
 
 DEFAULTS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from torch import nn
 
 from treadle.config import ConfigDict, LazyConfig, get_config, instantiate, locate
 from treadle.config import LazyCall as L
-from treadle.config.locating import name_of
+from treadle.config.targets import name_of
 from treadle.errors import ConfigError
 
 # Text that OmegaConf gives a meaning of its own is no plain text.

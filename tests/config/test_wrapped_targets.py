@@ -10,8 +10,8 @@ import pytest
 from treadle import nas
 from treadle.config import ConfigDict, LazyConfig, instantiate
 from treadle.config import LazyCall as L
-from treadle.config.locating import name_of, title
 from treadle.config.signatures import accepted_names, known_names
+from treadle.config.targets import name_of, title
 from treadle.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ from tests.contract.test_trainer_page import samples
 from treadle import Trainer, TrainerCallback
 from treadle.callbacks import EarlyStoppingCallback, SaveBestModelCallback
 from treadle.errors import ConfigError, DataError
-from treadle.run_config import TrainerRunConfig
+from treadle.loop.run_config import TrainerRunConfig
 
 OWN = (OwnTrainEpoch, OwnEvalEpoch, OwnTraining, OwnEverything)
 

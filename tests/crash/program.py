@@ -26,7 +26,7 @@ from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
 from treadle.checkpoint import Policy, write_file
 from treadle.data import RandomState
 from treadle.parallel import Plan
-from treadle.parallel.copying import whole_state_of
+from treadle.parallel.state_dict import whole_state_of
 
 OUTCOME = "outcome.safetensors"
 UPDATES = "updates.txt"

@@ -7,7 +7,7 @@ import torch
 
 from tests.storages import storage_in
 from treadle.checkpoint import CheckpointStore, LocalStorage, Policy
-from treadle.checkpoint.tree import split
+from treadle.checkpoint.format.tree import split
 
 
 def store_in(folder: Path, storage: str, policy: Policy) -> CheckpointStore:

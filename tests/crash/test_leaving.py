@@ -12,7 +12,7 @@ from tests.crash.conftest import Uninterrupted
 from tests.crash.program import ASKED, WAITING, Options
 from tests.forking.starting import start
 from treadle.checkpoint import CheckpointStore, Policy
-from treadle.leaving import EXIT_CODE
+from treadle.runs.preemption import EXIT_CODE
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from treadle.data.batches import mover, size_of, stay
+from treadle.data.batch import mover, size_of, stay
 from treadle.errors import DataError
 
 Pair = namedtuple("Pair", ["inputs", "targets"])

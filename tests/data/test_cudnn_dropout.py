@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from treadle.data import RandomState
-from treadle.data.cudnn_dropout import draws_in_cudnn, held_dropout
+from treadle.data.random_state import draws_in_cudnn, held_dropout
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 

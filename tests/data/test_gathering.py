@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from treadle.data import Stream, make_loader
-from treadle.data.gathering import as_index, rows_of
+from treadle.data.collate import as_index, rows_of
 
 CPU = torch.device("cpu")
 ROWS = 11

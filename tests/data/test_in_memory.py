@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from tests.guards.no_sync import no_sync
 from tests.interrupting import check, make_trainer, plain_network, samples, simply
 from treadle.data import InMemoryDataset, Stream, fold_seed, make_loader
-from treadle.data.batches import Batch
+from treadle.data.batch import Batch
 from treadle.errors import DataError
 
 CPU = torch.device("cpu")

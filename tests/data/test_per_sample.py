@@ -11,8 +11,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 import treadle
 from tests.interrupting import plain_network
-from treadle.data import InMemoryDataset, RandomState, Stream, make_loader, per_sample, sample_seed
-from treadle.data.per_sample import Place, SeededSamples, draws_nothing
+from treadle.data import InMemoryDataset, RandomState, Stream, make_loader, sample_seed
+from treadle.data import per_sample_rng as per_sample
+from treadle.data.per_sample_rng import Place, SeededSamples, draws_nothing
 from treadle.errors import DataError
 from treadle.trainer import Trainer
 

@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tests.guards.no_sync import no_sync
 from tests.interrupting import check, make_trainer, samples, simply
-from treadle.data import DevicePrefetcher, InMemoryDataset, Stream, make_loader, prefetching
-from treadle.data.prefetching import PinnedCopies
-from treadle.data.waiting import Waiting
+from treadle.data import DevicePrefetcher, InMemoryDataset, Stream, make_loader
+from treadle.data import prefetch as prefetching
+from treadle.data.prefetch import PinnedCopies, Waiting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")]
 

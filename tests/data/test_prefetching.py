@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from treadle.data import InMemoryDataset, Stream, make_loader, prefetching
-from treadle.data.prefetching import (
+from treadle.data import InMemoryDataset, Stream, make_loader
+from treadle.data import prefetch as prefetching
+from treadle.data.prefetch import (
     SMALL,
     DevicePrefetcher,
     HostBuffers,

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from treadle import Trainer
-from treadle.data.slicing import DataLoaderSlice, remove_padding
+from treadle.data.loaders import DataLoaderSlice, remove_padding
 from treadle.errors import ConfigError
 
 

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from treadle.data import Stream, make_loader
-from treadle.data.per_sample import draws_nothing
+from treadle.data.per_sample_rng import draws_nothing
 from treadle.errors import DataError
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tests.forking.starting import start
 from treadle.data import Stream
-from treadle.leaving import SIGNALS
+from treadle.runs.preemption import SIGNALS
 
 LIMIT_SECONDS = 60
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.forking.starting import run_command
-from treadle.doctor import Examination, examine
-from treadle.doctor.detectors.schedule import end_of
-from treadle.doctor.finding import Finding
-from treadle.doctor.repeating import differences, examine_apart, loaded, saved, told
 from treadle.errors import ConfigError
+from treadle.tools.doctor import Examination, examine
+from treadle.tools.doctor.detectors.optimization import end_of
+from treadle.tools.doctor.findings import Finding
+from treadle.tools.doctor.processes import differences, examine_apart, loaded, saved, told
 
 HERE = Path(__file__).parent
 FAULTS = sorted((HERE / "faults").glob("*.py"))
@@ -61,7 +61,7 @@ def test_a_program_without_a_fault_is_left_in_peace(program: Path) -> None:
 @pytest.mark.parametrize("program", APART, ids=lambda path: path.stem)
 def test_what_cannot_be_repeated_shows_in_several_processes(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if program.stem in FORKED:
-        monkeypatch.setattr("treadle.doctor.repeating.subprocess.run", run_command)
+        monkeypatch.setattr("treadle.tools.doctor.processes.subprocess.run", run_command)
     assert "not_repeatable" in [finding.kind for finding in examine_apart(program).findings]
 
 

@@ -13,13 +13,11 @@ import torch
 
 from tests.forking.starting import run_command
 from treadle.data import size_of
-from treadle.doctor import Note, examine
-from treadle.doctor.detectors import head_room
-from treadle.doctor.detectors.head_room import HeadRoom
-from treadle.doctor.enlarging import repeated
-from treadle.doctor.repeating import examine_apart
-from treadle.doctor.timing import Clock, milliseconds_of_a_step
 from treadle.loop import Due
+from treadle.tools.doctor import Note, examine
+from treadle.tools.doctor.detectors import memory as head_room
+from treadle.tools.doctor.detectors.memory import HeadRoom, repeated
+from treadle.tools.doctor.processes import Clock, examine_apart, milliseconds_of_a_step
 
 PLAIN = Path(__file__).parent / "clean" / "plain.py"
 
@@ -107,7 +105,7 @@ def test_on_a_cpu_nothing_is_said_of_memory() -> None:
 def test_on_a_cpu_it_is_told_what_a_gpu_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.is_available():
         pytest.skip("here a GPU is used")
-    monkeypatch.setattr("treadle.doctor.repeating.subprocess.run", run_command)
+    monkeypatch.setattr("treadle.tools.doctor.processes.subprocess.run", run_command)
     (note,) = examine_apart(PLAIN).notes
     assert note.kind == "no_gpu"
     assert note.message.startswith("trained on a CPU: head-room of memory, the largest micro-batch")
@@ -115,7 +113,7 @@ def test_on_a_cpu_it_is_told_what_a_gpu_would_show(monkeypatch: pytest.MonkeyPat
 
 def test_the_clock_counts_from_the_end_of_the_warm_up_to_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.0, 10.5, 10.5])
-    monkeypatch.setattr("treadle.doctor.timing.time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr("treadle.tools.doctor.processes.time", SimpleNamespace(perf_counter=lambda: next(times)))
     clock = Clock()
     for step in range(1, 71):
         progress, this_run = SimpleNamespace(step=step), SimpleNamespace(due=Due(last=70))

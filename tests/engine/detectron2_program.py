@@ -22,7 +22,7 @@ from treadle.engine import (
     launch,
 )
 from treadle.engine import dist as comm
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 logger = logging.getLogger("treadle")
 

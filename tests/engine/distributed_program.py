@@ -19,7 +19,7 @@ from treadle.config import LazyCall
 from treadle.engine import DatasetEvaluator, DefaultTrainer, EagerTrainer, dist, hooks, inference_on_dataset
 from treadle.engine.checkpointer import Checkpointer
 from treadle.errors import ConfigError, NonFiniteError
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 
 def config(folder: Path, *, processes: int, **train: Any) -> Any:

@@ -15,7 +15,7 @@ from treadle.engine import DefaultTrainer, EagerTrainer, inference_on_dataset
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.evaluation import ClsEvaluator, DatasetEvaluator
 from treadle.errors import DataError
-from treadle.losses import targets_of
+from treadle.ops.losses import targets_of
 
 Pair = namedtuple("Pair", ["points", "labels"])
 

@@ -25,9 +25,9 @@ from treadle.callbacks import (
 )
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, hooks, launch
-from treadle.engine.refused_callbacks import REFUSED
+from treadle.engine.hooks.hook_list import REFUSED
 from treadle.errors import CallbackError, ConfigError, NonFiniteError, StopTrainingError, UnknownMetricError
-from treadle.report import ReportCallback
+from treadle.tools.report import ReportCallback
 
 EVALUATED = {"enabled": True, "eval_period": 5}
 

@@ -11,7 +11,7 @@ import torch
 from tests.engine.parts import Classifier, Points, make_config
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.engine import DefaultTrainer, default_argument_parser, default_setup, setup_logger
-from treadle.engine.building import complete
+from treadle.engine.config.builders import complete
 from treadle.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tests.engine.parts import Classifier, Points, make_config
 from treadle.config import LazyCall
 from treadle.engine import DatasetEvaluator, DefaultTrainer, HookBase, TrainerBase, hooks, inference_on_dataset
-from treadle.engine.building import TestLoaders
+from treadle.engine.config.builders import TestLoaders
 from treadle.engine.evaluation import ClsEvaluator, DatasetEvaluators, PPLEvaluator
 from treadle.errors import ConfigError, DataError, UnknownMetricError
 

@@ -14,9 +14,9 @@ from tests.engine.parts import Classifier, make_config
 from tests.execution.quick_compiler import quick_compiler
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, EagerTrainer, Graph, GraphTrainer, hooks
-from treadle.engine.activation_checkpoint import set_activation_checkpoint
+from treadle.engine.config.builders import set_activation_checkpoint
 from treadle.errors import ConfigError, NonFiniteError
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 
 class Watching(Classifier):

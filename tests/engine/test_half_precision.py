@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.engine.parts import Classifier, iterations_of, make_config
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, hooks
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 
 class Bending(Classifier):

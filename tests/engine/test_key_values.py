@@ -14,13 +14,13 @@ from torch import Tensor
 import treadle.config.configs
 from tests.engine.parts import Classifier, Points, make_config
 from tests.engine.test_keys import ALL
-from treadle.cli.sources import load_for_run
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.config.key_types import Key, check_section, packaged_keys
 from treadle.engine import DefaultTrainer, default_argument_parser, default_setup
-from treadle.engine.building import complete
-from treadle.engine.options import precision_of
+from treadle.engine.config.builders import complete
+from treadle.engine.config.options import precision_of
 from treadle.errors import ConfigError
+from treadle.tools.run_config import load_for_run
 
 TRAIN = packaged_keys("common/train.py", "train")
 YAML = """

@@ -20,9 +20,8 @@ from treadle.callbacks import GradientNormMonitor
 from treadle.config import ConfigDict, LazyCall, get_config
 from treadle.config.nodes import is_lazy
 from treadle.engine import DefaultTrainer, EagerTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
+from treadle.engine.config.options import cut_plan, plan_of
 from treadle.engine.evaluation import DatasetEvaluator
-from treadle.engine.options import plan_of
-from treadle.engine.pipelines import cut_plan
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.parallel import Plan
 

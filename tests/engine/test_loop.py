@@ -18,7 +18,7 @@ from tests.engine.parts import Classifier, Points, iterations_of, make_config
 from tests.interrupting import starts_of
 from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, hooks
 from treadle.errors import ConfigError, StopTrainingError
-from treadle.leaving import PreemptedExit
+from treadle.runs.preemption import PreemptedExit
 
 MOMENTS = ("before_train", "before_step", "after_step", "after_train")
 

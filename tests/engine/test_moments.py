@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine.parts import make_config
 from treadle.engine import DefaultTrainer, EagerTrainer, HookBase, TrainerBase, hooks
-from treadle.engine._hook_list import HookList
+from treadle.engine.hooks.hook_list import HookList
 from treadle.errors import ConfigError, UnknownEventError
 
 MOMENTS = "['before_train', 'before_step', 'after_backward', 'after_step', 'after_train']"

@@ -10,8 +10,8 @@ import torch
 from tests.engine.parts import Classifier
 from tests.guards.no_sync import DEVICES, no_sync
 from treadle.engine import EagerTrainer, Graph, GraphTrainer, hooks
-from treadle.engine._adapter import EngineCore, EngineRun
-from treadle.optimizers import get_default_optimizer_params
+from treadle.engine.core import EngineCore, EngineRun
+from treadle.optim.param_groups import get_default_optimizer_params
 
 
 class OwnStep(EagerTrainer):

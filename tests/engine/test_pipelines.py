@@ -13,17 +13,16 @@ from examples.vision.vit import VisionTransformer
 from tests.engine.parts import Classifier, make_config
 from treadle.config import get_config
 from treadle.engine import DefaultTrainer
-from treadle.engine._stages import OutputsAtEnd
+from treadle.engine.config.options import check_supported, cut_plan, plan_of
 from treadle.engine.hooks import PreciseBN, Throughput
-from treadle.engine.options import check_supported, plan_of
-from treadle.engine.pipelines import cut_plan
+from treadle.engine.updater import OutputsAtEnd
 from treadle.errors import ConfigError, DataError, LossError
 from treadle.events import EventStorage
 from treadle.parallel import Plan
-from treadle.parallel.cut import Cut, Stage, named_arguments
-from treadle.parallel.pipeline import PipelineStrategy, _facts_of
-from treadle.parallel.stage_loss import Entry, StageLoss, joined
-from treadle.parallel.stages import stages_of
+from treadle.parallel.pipeline.loss import Entry, StageLoss, joined
+from treadle.parallel.pipeline.split import Cut, Stage, named_arguments
+from treadle.parallel.pipeline.stages import stages_of
+from treadle.parallel.pipeline.strategy import PipelineStrategy, _facts_of
 
 
 @pytest.fixture
@@ -220,7 +219,7 @@ def test_a_model_that_does_not_say_how_it_is_cut_is_refused(model: nn.Module, me
 
 def test_it_is_refused_when_the_trainer_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_config(tmp_path, dist={"device_type": "cpu"})
-    monkeypatch.setattr("treadle.engine.default_trainer.plan_of", lambda cfg, world: Plan(pipeline=2))
+    monkeypatch.setattr("treadle.engine.trainers.default.plan_of", lambda cfg, world: Plan(pipeline=2))
     with pytest.raises(ConfigError, match="Classifier does not say how it is cut"):
         DefaultTrainer(made)
 

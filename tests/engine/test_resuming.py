@@ -21,9 +21,9 @@ from treadle.config import LazyCall
 from treadle.engine import Checkpointer, DefaultTrainer, HookBase, hooks
 from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
-from treadle.leaving import PreemptedExit
 from treadle.precision import LossScaling
-from treadle.run_status import read_status
+from treadle.runs.preemption import PreemptedExit
+from treadle.runs.status import read_status
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from tests.engine.parts import Classifier, make_config
 from treadle.engine import DefaultTrainer, EagerTrainer, TrainerBase, hooks
-from treadle.engine.flops import FlopsCounter, count_forward
-from treadle.engine.peaks import peak_by_name, peak_flops_of
+from treadle.engine.hooks.throughput import FlopsCounter, count_forward, peak_by_name, peak_flops_of
 from treadle.errors import ConfigError
 from treadle.events import get_event_storage
 
@@ -108,7 +107,7 @@ def test_the_length_of_a_token_input_is_the_tokens_of_a_sample() -> None:
 
 
 def test_recomputed_blocks_are_counted_once() -> None:
-    from treadle.engine.activation_checkpoint import set_activation_checkpoint
+    from treadle.engine.config.builders import set_activation_checkpoint
 
     model = nn.Sequential(nn.Linear(4, 3, bias=False))
     set_activation_checkpoint(model, ["Linear"])

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from treadle.events import LossTracker
-from treadle.events.pending import PendingRows
-from treadle.events.reading import read_values
+from treadle.events.pending import PendingRows, read_values
 
 CPU = torch.device("cpu")
 

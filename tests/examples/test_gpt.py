@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from examples.language_model.gpt import GPT, PlainHead
-from treadle.engine.flops import FlopsCounter
+from treadle.engine.hooks.throughput import FlopsCounter
 from treadle.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_iter
 
-from treadle.execution.captured_step import CapturedStep
-from treadle.execution.explaining import explain
-from treadle.execution.recordings import Key, Recordings
+from treadle.execution.cuda_graph.capture import CapturedStep
+from treadle.execution.cuda_graph.capture_errors import explain
+from treadle.execution.cuda_graph.graph_cache import Key, Recordings
 
 
 def noted_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:

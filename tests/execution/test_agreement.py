@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import CaptureError
-from treadle.execution.agreement import require_agreement, tensors_in
+from treadle.execution.cuda_graph.replay_check import require_agreement, tensors_in
 
 BEFORE = {"weight": torch.tensor([3.0, 4.0]), "count": torch.tensor(1)}
 STEPPED = {"weight": torch.tensor([3.0, 5.0]), "count": torch.tensor(3)}

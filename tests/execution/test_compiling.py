@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from treadle.execution import Compile
-from treadle.execution.compiling import CompiledVerbs
+from treadle.execution.compiled import CompiledVerbs
 from treadle.execution.cpu_compiler import CpuCompiler
 
 MANY = 12

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.execution import Compile
-from treadle.execution.window_pooling import pool, pool_backward
+from treadle.execution.cpu_compiler import pool, pool_backward
 
 aten = torch.ops.aten
 WINDOWS = [(2, 2), (2, 3), (3, 3), (1, 4), (2,)]

@@ -3,7 +3,7 @@
 import pytest
 
 from treadle.errors import CaptureError
-from treadle.execution.explaining import explain
+from treadle.execution.cuda_graph.capture_errors import explain
 
 CAUSES = {
     "CUDA error: operation not permitted when stream is capturing": "the host wait for the device (.item()",

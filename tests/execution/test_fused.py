@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import ASGD, SGD, Adagrad, Adam, NAdam, Optimizer
 
-from treadle.execution.fused import counters_to_device, give_momenta, state_to_weights
+from treadle.optim.fused import counters_to_device, give_momenta, state_to_weights
 
 HOST, DEVICE = torch.device("cpu"), torch.device("meta")
 

@@ -16,7 +16,7 @@ from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import Batch
 from treadle.errors import CaptureError
 from treadle.execution import Compile, GraphExecution
-from treadle.execution.device_graph import CudaGraphs
+from treadle.execution.cuda_graph.capture import CudaGraphs
 from treadle.phase import Phase, alternate
 
 pytestmark = [

@@ -18,8 +18,8 @@ from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback, TrainerCallback
 from treadle.data import InMemoryDataset
 from treadle.errors import CaptureError
-from treadle.execution.inputs import GatheredInputs
-from treadle.execution.recordings import WARM_UP
+from treadle.execution.cuda_graph.graph_cache import WARM_UP
+from treadle.execution.cuda_graph.inputs import GatheredInputs
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_refused_when_the_trainer_is_built(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Asking torch for its modes takes seconds.
-    monkeypatch.setattr("treadle.execution.compiling._modes_of_torch", dict)
+    monkeypatch.setattr("treadle.execution.compiled._modes_of_torch", dict)
     options, message = MISTAKES[mistake]
     with pytest.raises(ConfigError) as caught:
         build(**options)
@@ -43,7 +43,7 @@ def test_a_mistake_is_refused_when_the_trainer_is_built(mistake: str, monkeypatc
 
 
 def test_a_mode_that_only_this_version_of_torch_has_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.execution.compiling._modes_of_torch", lambda: {"lite": {}})
+    monkeypatch.setattr("treadle.execution.compiled._modes_of_torch", lambda: {"lite": {}})
     assert Compile(mode="lite").describe() == "lite"
 
 

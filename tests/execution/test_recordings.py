@@ -14,7 +14,7 @@ from treadle import Trainer
 from treadle.callbacks import TrainerCallback
 from treadle.errors import CaptureError
 from treadle.execution import GraphExecution
-from treadle.execution.recordings import BUDGET
+from treadle.execution.cuda_graph.graph_cache import BUDGET
 from treadle.phase import Phase, alternate
 
 

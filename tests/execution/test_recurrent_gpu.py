@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from treadle import Trainer
 from treadle.data import RandomState
-from treadle.data.cudnn_dropout import hold_dropout
+from treadle.data.random_state import hold_dropout
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,7 +10,7 @@ from torch import nn, optim
 
 from tests.execution.taped import Recorded, train
 from treadle.errors import CaptureError
-from treadle.execution.refusals import refuse_optimizer, refuse_run, refuse_window
+from treadle.execution.cuda_graph.capture_checks import refuse_optimizer, refuse_run, refuse_window
 from treadle.phase import Phase
 from treadle.spec import RunSpec
 

@@ -33,8 +33,8 @@ from treadle.callbacks import (
 )
 from treadle.checkpoint import Policy
 from treadle.errors import StopTrainingError
+from treadle.lightning import StepModel, StepTrainer
 from treadle.precision import LossScaling
-from treadle.steps import StepModel, StepTrainer
 
 BATCH = 4
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from treadle.migration import Migration, migrate
+from treadle.tools.migrate import Migration, migrate
 
 INPUTS = Path(__file__).parent / "inputs"
 Copied = Callable[[str], Path]

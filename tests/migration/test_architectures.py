@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError
-from treadle.migration.architectures import read_architecture
 from treadle.nas import InputChoice, LayerChoice, ValueChoice, freeze
-from treadle.nas.built import Built
+from treadle.nas.space.parametrized import Built
+from treadle.tools.migrate.nni_architectures import read_architecture
 
 
 class Net(nn.Module):

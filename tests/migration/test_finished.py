@@ -13,7 +13,7 @@ from tests.contract import test_recbole_pages as recbole_page
 from tests.contract import test_trainer_page as trainer_page
 from tests.contract.pages import Mend, block_with
 from tests.migration.conftest import migrate_text
-from treadle.migration.checking import problems_in
+from treadle.tools.migrate.checker import problems_in
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.migration.conftest import migrate_text
 from treadle.errors import ConfigError
-from treadle.migration import Migration, migrate
+from treadle.tools.migrate import Migration, migrate
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_a_name_may_be_imported_from_a_module_of_theirs_that_had_only_imported_i
         "import pytorch_accelerated.trainer as trainer\n\n"
         "print(Trainer, TrainerRunConfig, InMemoryRunHistory, trainer.CallbackHandler, trainer.Unheard)\n"
     )
-    assert "from treadle.run_config import TrainerRunConfig\n" in migration.after
+    assert "from treadle.loop.run_config import TrainerRunConfig\n" in migration.after
     assert "from treadle.events import InMemoryRunHistory\n" in migration.after
     assert "from treadle.callback import CallbackHandler\n" in migration.after
     assert [note.text for note in migration.left] == ["pytorch_accelerated.trainer.Unheard has no counterpart"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.migration.conftest import migrate_text
 from treadle.errors import ConfigError
-from treadle.migration.writing import write
+from treadle.tools.migrate.migration import write
 
 TEXT = "from pytorch_accelerated import Trainer\n"
 

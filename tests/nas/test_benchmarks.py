@@ -10,7 +10,7 @@ import torch
 from benchmarks import nas_darts, nas_digits
 from benchmarks.nas_darts_hand import HandSupernet, make_step
 from treadle import nas
-from treadle.nas.spaces import DartsSpace
+from treadle.nas.zoo import DartsSpace
 
 
 def test_the_space_of_digits_has_625_networks() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from tests.nas.small import make, small
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas import spaces
+from treadle.nas import zoo as spaces
 
 SVG = "{http://www.w3.org/2000/svg}"
 

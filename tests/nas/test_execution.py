@@ -12,8 +12,8 @@ from tests.execution.recording import TapeRecorder
 from tests.nas.small import Small, make, small
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas import spaces
-from treadle.nas.mixing import weighted_sum
+from treadle.nas import zoo as spaces
+from treadle.nas.space.weighted_sum import weighted_sum
 
 KINDS = [nas.DartsTrainer, nas.GumbelDartsTrainer, nas.ProxylessTrainer, nas.EnasTrainer, nas.SposTrainer]
 every_trainer = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -49,7 +49,7 @@ def test_export_3_the_space_becomes_a_network_without_search_modules(kind: Any) 
     assert not [
         one
         for one in network.modules()
-        if "treadle.nas" in type(one).__module__ and "frozen" not in type(one).__module__
+        if "treadle.nas" in type(one).__module__ and "fixed_modules" not in type(one).__module__
     ]
     assert network(torch.randn(2, 4)).shape == (2, 3)
 

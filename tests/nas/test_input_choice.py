@@ -85,7 +85,7 @@ def test_input_choice_8_shared_labels_have_one_pick() -> None:
 
 def test_input_choice_10_nothing_of_the_search_is_left_in_a_frozen_choice() -> None:
     network = nas.freeze(Net(n_chosen=2), {"skip": [0, 2]})
-    assert {type(module).__module__ for module in network.modules()} == {__name__, "treadle.nas.frozen"}
+    assert {type(module).__module__ for module in network.modules()} == {__name__, "treadle.nas.space.fixed_modules"}
     assert not network.state_dict()
     inputs = torch.randn(2, 2)
     assert torch.equal(torch.compile(network, backend="eager", fullgraph=True)(inputs), 4 * inputs)

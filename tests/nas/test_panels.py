@@ -7,8 +7,8 @@ import pytest
 
 from tests.nas.small import make
 from treadle import nas
-from treadle.report.charts import charts_of
-from treadle.run_reading import read_run
+from treadle.runs.reader import read_run
+from treadle.tools.report.charts import charts_of
 
 WEIGHING: list[Any] = [nas.DartsTrainer, nas.EnasTrainer]
 
@@ -36,7 +36,7 @@ def test_a_search_without_a_folder_draws_nothing(tmp_path: Path, monkeypatch: py
 
 def test_the_page_that_a_callback_writes_has_the_pictures_in_it(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
-    from treadle.report import ReportCallback
+    from treadle.tools.report import ReportCallback
 
     make(nas.DartsTrainer, run_dir=tmp_path, callbacks=(ReportCallback,)).fit()
     assert '"title":"architecture weights"' in (tmp_path / "report.html").read_text()
@@ -45,7 +45,7 @@ def test_the_page_that_a_callback_writes_has_the_pictures_in_it(tmp_path: Path) 
 def test_a_picture_that_cannot_be_drawn_does_not_fail_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("treadle.nas.oneshot._face.draw", fail)
+    monkeypatch.setattr("treadle.nas.oneshot.trainer.draw", fail)
     assert make(nas.DartsTrainer, run_dir=tmp_path).fit().steps > 0
     assert "no picture of the architecture: the disk is full" in capsys.readouterr().out
 

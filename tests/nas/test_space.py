@@ -202,7 +202,7 @@ def test_children_have_their_parents_values_and_only_what_exists() -> None:
 
 
 def test_a_space_too_entangled_to_be_counted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.nas.counting.MOST_VISITS", 1000)
+    monkeypatch.setattr("treadle.nas.space.model_space.MOST_VISITS", 1000)
 
     class Many(nn.Module):
         def __init__(self) -> None:

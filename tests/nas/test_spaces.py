@@ -9,7 +9,7 @@ from torch import nn
 
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas import spaces
+from treadle.nas import zoo as spaces
 
 
 def darts(**options: Any) -> nn.Module:
@@ -57,8 +57,8 @@ def test_a_space_runs_as_it_is_and_as_every_network_of_it(make: Any) -> None:
         network = nas.freeze(model, architecture)
         torch.testing.assert_close(network(inputs), model(inputs), rtol=0, atol=1e-6)
         kinds = {type(module).__module__ for module in network.modules() if type(module).__module__.startswith("tread")}
-        assert kinds <= {"treadle.nas.frozen", *(f"treadle.nas.spaces.{name}" for name in MODULES)} | {
-            "treadle.nas.nasbench201_cell"
+        assert kinds <= {"treadle.nas.space.fixed_modules", *(f"treadle.nas.zoo.{name}" for name in MODULES)} | {
+            "treadle.nas.space.cell"
         }
         assert not [module for module in network.modules() if isinstance(module, nas.LayerChoice | nas.Cell)]
 

@@ -12,7 +12,7 @@ from treadle import nas
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.nas.oneshot.evolution import Evolution
-from treadle.nas.oneshot.recalibration import recalibrated
+from treadle.nas.oneshot.spos import recalibrated
 
 
 class Paths(TrainerCallback):

@@ -25,7 +25,7 @@ from treadle import Trainer, TrainerCallback, nas
 from treadle.callbacks import ModelEmaCallback
 from treadle.engine import DefaultTrainer, HookBase
 from treadle.parallel import Plan
-from treadle.parallel.copying import whole_state_of
+from treadle.parallel.state_dict import whole_state_of
 from treadle.precision import LossScaling
 
 RUN = "run"

@@ -15,12 +15,12 @@ from tests.nas.small import make as make_search
 from tests.nas.small import small
 from tests.recsys.trainer.runs import make as make_recommender
 from treadle import Trainer, nas
-from treadle.nas.oneshot import option_names as of_search
-from treadle.placeholders import replace_placeholders
-from treadle.recsys import option_names as of_recommenders
+from treadle.lightning import StepModel, StepTrainer
+from treadle.lightning import trainer as of_steps
+from treadle.nas.oneshot import trainer as of_search
+from treadle.recsys.config import core_options as of_recommenders
+from treadle.schedules.placeholders import replace_placeholders
 from treadle.spec import Names, divided, options_of
-from treadle.steps import StepModel, StepTrainer
-from treadle.steps import option_names as of_steps
 
 SAMPLES, ROWS = 24, 8
 
@@ -202,7 +202,9 @@ def through_search(
 ) -> Any:
     """Train the weights of a supernet for as long as its warm-up, which is all of the search."""
     given = {of_search.NAMES[name]: value for name, value in {**DEFAULTS, **options}.items()}
-    asked = {name: given.pop(name) for name in options_of("train") if name in given and name not in of_search.OWN}
+    asked = {
+        name: given.pop(name) for name in options_of("train") if name in given and name not in of_search.OPTION_NAMES
+    }
     given.setdefault("batch_size", ROWS)
     metrics = {"accuracy": MulticlassAccuracy(3)} if evaluates else None
     space = small(Candidates)

@@ -14,13 +14,13 @@ from tests.engine.test_keys import EFFECTS as ENGINE_EFFECTS
 from tests.options.doors import CORE_NAMES, DOORS, Door, Eye, Updates
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import Policy
-from treadle.engine import option_names as of_engine
+from treadle.engine.config import keys as of_engine
 from treadle.errors import CheckpointError, ConfigError, NonFiniteError
 from treadle.execution import Execution
-from treadle.lr_scaling import LRScaling
+from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan, processes
-from treadle.placeholders import TrainerPlaceholderValues as P
 from treadle.precision import LossScaling
+from treadle.schedules.placeholders import TrainerPlaceholderValues as P
 from treadle.spec import Refused, check_names, options_of
 
 Effect = Callable[[Door, Path, pytest.MonkeyPatch], None]

@@ -13,12 +13,12 @@ from tests.recsys.trainer.runs import Run, assert_same_training, fit_through, ma
 from tests.recsys.trainer.trees import make as make_trees
 from treadle.checkpoint import Policy
 from treadle.errors import ConfigError
-from treadle.leaving import PreemptedExit, after_evaluated_batch
-from treadle.lr_scaling import LRScaling
-from treadle.placeholders import TrainerPlaceholderValues as P
+from treadle.optim.lr_scaling import LRScaling
 from treadle.precision import LossScaling, Precision
 from treadle.recsys import Config, Trainer
 from treadle.recsys.evaluation import full_ranking
+from treadle.runs.preemption import PreemptedExit, after_evaluated_batch
+from treadle.schedules.placeholders import TrainerPlaceholderValues as P
 
 STEPS = 4
 """Updates in an epoch of BPR on the rows of these tests, with batches of 64."""

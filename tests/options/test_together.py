@@ -19,18 +19,18 @@ from tests.nas.small import make as make_search
 from tests.options.doors import network, points, sgd
 from treadle import Trainer, nas
 from treadle.engine import DefaultTrainer
-from treadle.engine import option_names as of_engine
+from treadle.engine.config import keys as of_engine
 from treadle.errors import TreadleError
 from treadle.execution import Compile, check_execution
-from treadle.execution.refusals import refuse_run
-from treadle.lr_scaling import LRScaling
-from treadle.nas.oneshot import option_names as of_search
-from treadle.offload import check_offload
+from treadle.execution.cuda_graph.capture_checks import refuse_run
+from treadle.lightning import StepTrainer
+from treadle.lightning import trainer as of_steps
+from treadle.memory.offload import check_offload
+from treadle.nas.oneshot import trainer as of_search
+from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan, processes
-from treadle.parallel.choosing import check_trainer
+from treadle.parallel.factory import check_trainer
 from treadle.spec import Refused
-from treadle.steps import StepTrainer
-from treadle.steps import option_names as of_steps
 
 Provoke = Callable[[Path, pytest.MonkeyPatch], Any]
 PROVOKED: dict[tuple[str, str], Provoke] = {}
@@ -208,7 +208,7 @@ def test_a_trainer_of_steps_is_told_why_it_has_no_such_argument(option: str) -> 
     ],
 )
 def test_a_search_is_told_where_an_argument_belongs(option: str, told: str) -> None:
-    assert option not in of_search.OWN or of_search.NAMES[option] in told
+    assert option not in of_search.OPTION_NAMES or of_search.NAMES[option] in told
     with pytest.raises(TreadleError) as caught:
         make_search(nas.DartsTrainer).fit(**{option: 1})
     assert str(caught.value).startswith(f"DartsTrainer.fit takes no {option!r}")

@@ -10,8 +10,9 @@ import pytest
 import torch.distributed as dist
 
 from treadle.errors import ConfigError, NonFiniteError
-from treadle.parallel import Processes, failing, flight_recorder
-from treadle.parallel.failing import Board, Failure, Watch, explain, is_timeout
+from treadle.parallel import Processes, flight_recorder
+from treadle.parallel import errors as failing
+from treadle.parallel.errors import Board, Failure, Watch, explain, is_timeout
 from treadle.parallel.flight_recorder import record_collectives
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from treadle.parallel.meeting import CALL, own_part
+from treadle.parallel.rendezvous import CALL, own_part
 
 LIMIT = timedelta(seconds=30)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from treadle.parallel import peers
-from treadle.parallel.peers import Peers, Place, began
+from treadle.parallel import liveness as peers
+from treadle.parallel.liveness import Peers, Place, began
 
 
 class Gathered:

@@ -13,15 +13,15 @@ from tests.interrupting import starts_of
 from treadle import Trainer
 from treadle.callbacks import SaveTrainingStateCallback
 from treadle.checkpoint import CheckpointStore, Policy
-from treadle.checkpoint.pieces import Piece, SavedTensor, merged
-from treadle.checkpoint.tree import split
+from treadle.checkpoint.format.shards import Piece, SavedTensor, merged
+from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
-from treadle.parallel.copying import copy_of
+from treadle.parallel.pipeline.stages import parts_of, stages_of
 from treadle.parallel.plan import Degrees
 from treadle.parallel.processes import leave_group
-from treadle.parallel.stages import parts_of, stages_of
-from treadle.resplitting import Split, joined_losses, split_anew
+from treadle.parallel.state_dict import copy_of
+from treadle.runs.elastic import Split, joined_losses, split_anew
 
 
 @pytest.fixture(autouse=True)

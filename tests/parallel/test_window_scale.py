@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from treadle.gradients import WindowScale, clip_by_norm, clip_by_value, norm_of
+from treadle.optim.gradients import WindowScale, clip_by_norm, clip_by_value, norm_of
 
 Weights = list[float] | list[Tensor]
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.browser import ABSENT, find_browser, opened
 from tests.report.runs import make_run, rows_of
-from treadle.report import write_report
+from treadle.tools.report import write_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_browser() is None, reason=ABSENT)]
 CLICKS = """<script>

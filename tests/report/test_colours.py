@@ -25,7 +25,7 @@ LIGHT, DARK = "COLOURS", "LIGHT_COLOURS"
 
 
 def asset(name: str) -> str:
-    return (files("treadle.report") / "assets" / name).read_text(encoding="utf-8")
+    return (files("treadle.tools.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def palette(name: str) -> list[str]:

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from tests.report.runs import make_run, rows_of
 from treadle.cli import app
-from treadle.cli.run_facts import facts_of
+from treadle.cli.runs import facts_of
 from treadle.events import names
-from treadle.metric_rows import WALL_TIME, FileRows, MetricLines
-from treadle.report import write_report
-from treadle.report.payload import payload_of
-from treadle.report.serving import ReportServer
-from treadle.run_reading import read_any_run, read_run
+from treadle.runs.metric_rows import WALL_TIME, FileRows, MetricLines
+from treadle.runs.reader import read_any_run, read_run
+from treadle.tools.report import write_report
+from treadle.tools.report.payload import payload_of
+from treadle.tools.report.server import ReportServer
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 8)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -136,7 +136,7 @@ def test_a_run_that_nobody_has_thought_of_is_shown_as_unreadable(
             raise ZeroDivisionError("what?")
         return read_run(path, name)
 
-    monkeypatch.setattr("treadle.run_reading.read_run", strange)
+    monkeypatch.setattr("treadle.runs.reader.read_run", strange)
     shown = payload_of([read_any_run(one) for one in folders])["runs"]
     assert [(run["state"], run["message"]) for run in shown] == [
         ("finished", ""),

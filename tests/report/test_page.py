@@ -14,10 +14,10 @@ import pytest
 from tests.interrupting import make_trainer, samples
 from tests.report.runs import make_run, rows_of
 from treadle.errors import CheckpointError, ConfigError, MissingDependencyError
-from treadle.report import ReportCallback, page, write_report
-from treadle.report.page import page_of
-from treadle.run_panels import write_table
-from treadle.run_reading import Run, read_run
+from treadle.runs.panels import write_table
+from treadle.runs.reader import Run, read_run
+from treadle.tools.report import ReportCallback, page, write_report
+from treadle.tools.report.page import page_of
 
 NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
 

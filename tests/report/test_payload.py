@@ -7,11 +7,10 @@ import pytest
 
 from tests.report.runs import make_run, rows_of
 from treadle.errors import CheckpointError
-from treadle.report.charts import charts_of
-from treadle.report.payload import payload_of
-from treadle.report.series import Point, series_of, thinned, training_seconds
-from treadle.run_panels import write_table
-from treadle.run_reading import Run, Start, read_panels, read_run
+from treadle.runs.panels import write_table
+from treadle.runs.reader import Run, Start, read_panels, read_run
+from treadle.tools.report.charts import Point, charts_of, series_of, thinned, training_seconds
+from treadle.tools.report.payload import payload_of
 
 
 def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: Path) -> None:

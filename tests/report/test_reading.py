@@ -9,8 +9,8 @@ import pytest
 from tests.interrupting import make_trainer, samples
 from tests.report.runs import make_run, rows_of
 from treadle.errors import ConfigError
-from treadle.report.payload import payload_of
-from treadle.run_reading import Checkpoint, Panel, Start, read_run
+from treadle.runs.reader import Checkpoint, Panel, Start, read_run
+from treadle.tools.report.payload import payload_of
 
 
 def test_all_parts_of_a_folder_are_read(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.report.runs import make_run, rows_of
 from treadle.errors import ConfigError
-from treadle.report import serving
-from treadle.report.serving import ReportServer
-from treadle.run_panels import write_picture
+from treadle.runs.panels import write_picture
+from treadle.tools.report import server as serving
+from treadle.tools.report.server import ReportServer
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.schedules.optimizers import an_optimizer, rates
 from treadle.errors import ConfigError
-from treadle.placeholders import replace_placeholders
 from treadle.schedules import CosineLrScheduler
+from treadle.schedules.placeholders import replace_placeholders
 
 # The same examples in every run, and no example is too slow on a busy machine.
 deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 
 from treadle.errors import CheckpointError
 from treadle.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, WSDLrScheduler
-from treadle.schedules.extending import HeldSchedule, StretchedSchedule, fit_schedule, settings_of
+from treadle.schedules.extend import HeldSchedule, StretchedSchedule, fit_schedule, settings_of
 
 Build = Callable[[Optimizer], Any]
 

@@ -9,7 +9,6 @@ import torch
 
 from tests.schedules.optimizers import an_optimizer
 from treadle.errors import ConfigError
-from treadle.placeholders import TrainerPlaceholderValues as P
 from treadle.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -19,7 +18,8 @@ from treadle.schedules import (
     StepSchedule,
     WSDSchedule,
 )
-from treadle.schedules.shaped import ShapedSchedule
+from treadle.schedules.family import ShapedSchedule
+from treadle.schedules.placeholders import TrainerPlaceholderValues as P
 
 Factory = Callable[[torch.optim.Optimizer], ShapedSchedule]
 

@@ -9,8 +9,6 @@ import torch
 from torch.optim import SGD, lr_scheduler
 
 from tests.schedules.optimizers import an_optimizer
-from treadle.placeholders import TrainerPlaceholderValues as P
-from treadle.placeholders import replace_placeholders
 from treadle.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -19,7 +17,9 @@ from treadle.schedules import (
     PolynomialSchedule,
     StepSchedule,
 )
-from treadle.schedules.shaped import ShapedSchedule
+from treadle.schedules.family import ShapedSchedule
+from treadle.schedules.placeholders import TrainerPlaceholderValues as P
+from treadle.schedules.placeholders import replace_placeholders
 
 Factory = Callable[[torch.optim.Optimizer], ShapedSchedule]
 

@@ -22,7 +22,7 @@ from treadle.schedules import (
     StepSchedule,
     WSDSchedule,
 )
-from treadle.schedules.shaped import ShapedSchedule
+from treadle.schedules.family import ShapedSchedule
 
 # The same examples in every run, and no example is too slow on a busy machine.
 deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

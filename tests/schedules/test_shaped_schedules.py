@@ -18,7 +18,7 @@ from treadle.schedules import (
     StepSchedule,
     WSDSchedule,
 )
-from treadle.schedules.shaped import ShapedSchedule
+from treadle.schedules.family import ShapedSchedule
 from treadle.schedules.shapes import NEEDS_POSITIVE_FLOOR, SHAPES
 
 # The same examples in every run, and no example is too slow on a busy machine.

@@ -14,8 +14,8 @@ from torch.optim import SGD
 
 from tests.schedules.optimizers import an_optimizer, rates
 from treadle.errors import CheckpointError, ConfigError
-from treadle.placeholders import replace_placeholders
 from treadle.schedules import WSDLrScheduler, estimate_checkpoint_steps
+from treadle.schedules.placeholders import replace_placeholders
 
 # The same examples in every run, and no example is too slow on a busy machine.
 deterministic = settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,9 +12,9 @@ from torch import nn
 from tests.search.support import Judge, Net, iter_count, letters, noisy, numbers, search_in, vowels
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.inheritance import begin_with, keep_weights, nearest, weights_file
-from treadle.search import running
-from treadle.search.history import Outcome
+from treadle.nas.classic.network_space import begin_with, keep_weights, nearest, weights_file
+from treadle.search import run as running
+from treadle.search.store.history import Outcome
 
 
 def test_a_duplicate_is_replayed_from_its_stored_value_and_does_not_count(tmp_path: Path) -> None:

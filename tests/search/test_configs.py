@@ -13,9 +13,8 @@ from treadle import nas, search
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.config.yaml_format import from_yaml
 from treadle.errors import ConfigError
-from treadle.search.domains import Choice, Range
-from treadle.search.grammar import is_domain, parse_domain
-from treadle.search.placing import dimensions_in, domains_in, name_of_place, with_values
+from treadle.search.space.config_space import dimensions_in, domains_in, name_of_place, with_values
+from treadle.search.space.domains import Choice, Range, is_domain, parse_domain
 
 
 def config() -> ConfigDict:
@@ -202,7 +201,9 @@ def test_a_search_of_settings_sends_models_and_proxies_by_name_to_the_search_of_
         search.Search({"x": search.one_of(1, 2)}, lambda at: at["x"], proxy=lambda built: 0.0)
 
 
-@pytest.mark.parametrize("place", ["treadle.search", "treadle.nas", "treadle.nas.search", "treadle.nas.search.domains"])
+@pytest.mark.parametrize(
+    "place", ["treadle.search", "treadle.nas", "treadle.nas.classic.search", "treadle.nas.classic.search.domains"]
+)
 def test_a_file_names_domains_by_every_place_that_they_ever_had(place: str) -> None:
     tree = {"width": {"_target_": f"{place}.integer", "low": 2, "high": 8}}
     assert [(place, domain) for place, domain in domains_in(tree)] == [(("width",), nas.integer(2, 8))]

@@ -8,8 +8,8 @@ import pytest
 
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.search.dimensions import Categorical, Numeric, dimension_of
-from treadle.search.domains import Range
+from treadle.search.space.dimensions import Categorical, Numeric, dimension_of
+from treadle.search.space.domains import Range
 
 
 def drawn(domain: Any, count: int = 400) -> list[Any]:

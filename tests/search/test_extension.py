@@ -11,11 +11,11 @@ import pytest
 from tests.forking.starting import popen
 from treadle import search
 from treadle.errors import ConfigError
-from treadle.search.dimensions import Categorical, Dimension, dimension_of
-from treadle.search.extension import OpenValue, Restriction, TrialWeights
-from treadle.search.history import Outcome
-from treadle.search.launchers import spawning
-from treadle.search.searched import Searched
+from treadle.search.launchers import processes as spawning
+from treadle.search.space.base import Searched
+from treadle.search.space.dimensions import Categorical, Dimension, dimension_of
+from treadle.search.space.extension import OpenValue, Restriction, TrialWeights
+from treadle.search.store.history import Outcome
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from treadle.search import journal as journal_module
-from treadle.search.journal import Journal
+from treadle.search.store import journal as journal_module
+from treadle.search.store.journal import Journal
 
 
 def logs(count: int, begin: int = 0) -> list[dict[str, Any]]:

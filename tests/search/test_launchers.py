@@ -19,11 +19,10 @@ from treadle import nas
 from treadle.config import LazyCall
 from treadle.errors import ConfigError, MissingDependencyError
 from treadle.search import StopSearchError
-from treadle.search.launchers import spawning
-from treadle.search.launchers.exchange import Exchange
+from treadle.search.launchers import processes as spawning
 from treadle.search.launchers.ray import RayWorker
-from treadle.search.launchers.wire import Line, WireError, connect
-from treadle.search.tasks import Task
+from treadle.search.launchers.wire import Exchange, Line, WireError, connect
+from treadle.search.trial.task import Task
 
 
 def curved(taken: dict[str, str]) -> float:

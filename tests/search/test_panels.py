@@ -12,8 +12,8 @@ from tests.search.support import Judge, Net
 from tests.search.test_plots import results, trial
 from treadle import nas
 from treadle.cli.application import app
-from treadle.run_reading import find_runs, is_search, read_run
-from treadle.search import panels
+from treadle.runs.reader import find_runs, is_search, read_run
+from treadle.search.plots import panels
 
 
 def square(setting: dict[str, Any]) -> float:

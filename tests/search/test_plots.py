@@ -11,8 +11,8 @@ import pytest
 from tests.search.support import Judge, Net
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.search.panels import write_panels
-from treadle.search.plots.scales import Names, Scale, round_numbers
+from treadle.search.plots.axes import Names, Scale, round_numbers
+from treadle.search.plots.panels import write_panels
 
 SVG = "{http://www.w3.org/2000/svg}"
 

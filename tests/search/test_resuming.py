@@ -11,7 +11,7 @@ import torch
 from tests.search.support import Judge, Killed, Net, letters, noisy, search_in, without_clocks
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.search.journal import Journal
+from treadle.search.store.journal import Journal
 
 
 def pruned_trainer(taken: dict[str, str]) -> float:

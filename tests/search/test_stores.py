@@ -14,12 +14,11 @@ import pytest
 
 from tests.search.support import Killed, letters, noisy, numbers, search_in, without_clocks
 from treadle import nas
-from treadle.search import presence
-from treadle.search import store as stores_module
-from treadle.search.history import OWNER
-from treadle.search.mutex import study_as_mutex
-from treadle.search.presence import Presence, Watch, machine, start_of
-from treadle.search.store import Store
+from treadle.search.store import heartbeat as presence
+from treadle.search.store import store as stores_module
+from treadle.search.store.heartbeat import Presence, Watch, machine, start_of
+from treadle.search.store.history import OWNER
+from treadle.search.store.store import Store, study_as_mutex
 
 
 def database(tmp_path: Path) -> str:
@@ -171,7 +170,7 @@ def test_a_process_is_known_by_its_number_and_its_beginning() -> None:
 def test_trials_of_another_machine_are_taken_over_after_the_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from treadle.search import running
+    from treadle.search import run as running
 
     search = search_in(tmp_path / "search", trials=2)
     store = search._opened()

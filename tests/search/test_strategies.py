@@ -9,12 +9,12 @@ import pytest
 from tests.search.support import Net, letters, numbers, vowels
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.network_space import searched_of
+from treadle.nas.classic.network_space import searched_of
 from treadle.search import Random, Sampled
-from treadle.search.evolution import distance, mutated
-from treadle.search.grid import permuted
-from treadle.search.history import Outcome, Proposal
-from treadle.search.searched import Searched
+from treadle.search.space.base import Searched
+from treadle.search.store.history import Outcome, Proposal
+from treadle.search.strategies.evolution import distance, mutated
+from treadle.search.strategies.grid import permuted
 
 
 def proposal(searched: Searched, outcomes: list[Outcome], seed: int = 0) -> Proposal:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.interrupting import CutAt, CutError, Updates, assert_same_bits
 from treadle import TrainerCallback
 from treadle.errors import ConfigError, LossError
-from treadle.steps import StepModel, StepTrainer
+from treadle.lightning import StepModel, StepTrainer
 
 
 def loader(count: int = 12, **options: Any) -> Any:
@@ -262,7 +262,7 @@ def test_missing_parts_are_named() -> None:
     trainer = StepTrainer(num_epochs=1, progress=False, device="cpu")
     with pytest.raises(ConfigError, match="fit\\(\\) has no data"):
         trainer.fit(Line())
-    with pytest.raises(ConfigError, match=r"got a Linear; derive it from treadle.steps.StepModel"):
+    with pytest.raises(ConfigError, match=r"got a Linear; derive it from treadle.lightning.StepModel"):
         trainer.fit(nn.Linear(1, 1), loader())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Line is not being trained"):
         Line().log("a", 1.0)

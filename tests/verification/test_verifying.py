@@ -13,11 +13,11 @@ from torch import nn
 import treadle
 from tests.interrupting import make_trainer, samples
 from tests.verification.conftest import contents, edit, start
-from treadle.checkpoint.manifest import describe_files, read_manifest, write_manifest
-from treadle.checkpoint.readers import FolderReader
+from treadle.checkpoint.format.manifest import describe_files, read_manifest, write_manifest
+from treadle.checkpoint.format.readers import FolderReader
 from treadle.errors import CheckpointError, ConfigError
-from treadle.verification import verify
-from treadle.verification.programs import program_of
+from treadle.tools.reproduce import verify
+from treadle.tools.reproduce.programs import program_of
 
 
 def test_a_run_of_a_script_is_equal_from_its_beginning_and_from_a_checkpoint_and_is_left_alone(run: Path) -> None:

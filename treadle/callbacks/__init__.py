@@ -20,7 +20,7 @@ from treadle.callbacks.step_based_evaluation import StepBasedEvaluationCallback
 from treadle.callbacks.step_timer import StepTimer
 from treadle.callbacks.terminate_on_nan import TerminateOnNaNCallback
 from treadle.callbacks.throughput_monitor import ThroughputMonitor
-from treadle.callbacks.watching import WatchesMetric
+from treadle.callbacks.watched_metric import WatchesMetric
 from treadle.callbacks.wsd_checkpoint import WSDCheckpointCallback
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from treadle.callbacks.watching import EVALUATION_LOSS, WatchesMetric
+from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.errors import ConfigError, StopTrainingError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
-from treadle.parallel.copying import copy_of, is_spread
+from treadle.parallel.state_dict import copy_of, is_spread
 
 Slot = tuple[dict[str, Any], str]
 """Where a tensor hangs: the dict of a module and the key in it, so that a tensor put there anew is found."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
 from treadle.callbacks.placing import place_of
-from treadle.callbacks.watching import WatchesMetric
-from treadle.checkpoint.suffixes import format_of
-from treadle.parallel.copying import load_state, state_of
+from treadle.callbacks.watched_metric import WatchesMetric
+from treadle.checkpoint.format.suffixes import format_of
+from treadle.parallel.state_dict import load_state, state_of
 from treadle.progress import Cadence
 
 if TYPE_CHECKING:

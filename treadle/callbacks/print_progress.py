@@ -4,7 +4,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
-from treadle.run_place import address_of
+from treadle.runs.place import address_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -4,8 +4,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from treadle.callbacks.placing import place_of
-from treadle.callbacks.watching import EVALUATION_LOSS, WatchesMetric
-from treadle.checkpoint.suffixes import format_of
+from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
+from treadle.checkpoint.format.suffixes import format_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -4,9 +4,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks.watching import evaluates_by_itself, reported_by_itself
+from treadle.callbacks.watched_metric import evaluates_by_itself, reported_by_itself
 from treadle.errors import NonFiniteError
-from treadle.nonfinite import REMEDY
+from treadle.loop.nonfinite import REMEDY
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

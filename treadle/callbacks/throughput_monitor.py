@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle.callback import TrainerCallback
-from treadle.data.waiting import Waiting, what_to_try
+from treadle.data.prefetch import Waiting, what_to_try
 from treadle.events.names import DATA_TIME, PEAK_MEMORY_MIB, SAMPLES_PER_SECOND, STEPS_PER_SECOND
-from treadle.memory import peak_device_memory
+from treadle.memory.device import peak_device_memory
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -8,13 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.checkpoint.manifest import require_facts
+from treadle.checkpoint.format.manifest import require_facts
 from treadle.checkpoint.run_state import RunState
 from treadle.checkpoint.saver import Saver
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError, NonFiniteError
-from treadle.fingerprint import (
+from treadle.loop.nonfinite import RollBack
+from treadle.parallel.liveness import Peers
+from treadle.result import find_best
+from treadle.runs.description import describe_loss, describe_run, told_changes
+from treadle.runs.elastic import Split, batch_identity
+from treadle.runs.fingerprint import (
     changes,
     environment,
     fingerprint_data,
@@ -22,16 +27,11 @@ from treadle.fingerprint import (
     fingerprint_optimizer,
     plain_values,
 )
-from treadle.metrics_file import MetricsFile
-from treadle.nonfinite import RollBack
-from treadle.parallel.peers import Peers
-from treadle.provenance import files_named, origin
-from treadle.resplitting import Split, batch_identity
-from treadle.result import find_best
-from treadle.run_description import describe_loss, describe_run, told_changes
-from treadle.run_folder import RunFolder
-from treadle.run_lock import held_here
-from treadle.schedules.extending import SCHEDULED, fit_schedule
+from treadle.runs.folder import RunFolder
+from treadle.runs.lock import held_here
+from treadle.runs.metrics_file import MetricsFile
+from treadle.runs.provenance import files_named, origin
+from treadle.schedules.extend import SCHEDULED, fit_schedule
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from treadle.errors import CheckpointError
-from treadle.parallel import copying
+from treadle.parallel import state_dict as copying
 
 COMPILED_PREFIX = "_orig_mod."
 

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from treadle.checkpoint.kinds import STATE, read_training_state
+from treadle.checkpoint.format.kinds import STATE, read_training_state
 from treadle.checkpoint.model_state import ModelState
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.data import RandomState, fold_seed
-from treadle.data.cudnn_dropout import draws_in_cudnn, hold_dropout
+from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
-from treadle.kept import kept_by
-from treadle.optimizer_state import OptimizerState
-from treadle.resplitting import Split, joined_losses, split_anew
+from treadle.optim.state import OptimizerState
+from treadle.runs.description import kept_by
+from treadle.runs.elastic import Split, joined_losses, split_anew
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treadle.checkpoint.storage import LocalStorage
+from treadle.checkpoint.format.tree import split
 from treadle.checkpoint.store import CheckpointStore
-from treadle.checkpoint.tree import split
 from treadle.errors import CheckpointError
+from treadle.files.storage import LocalStorage
 
 
 class Staging:

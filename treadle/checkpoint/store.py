@@ -13,19 +13,19 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from treadle.checkpoint.durable import give_plain_mode, sync_file
-from treadle.checkpoint.layouts import PREFIX, FolderLayout, Layout, ObjectLayout
-from treadle.checkpoint.manifest import damage, describe_files, file_names, read_manifest
-from treadle.checkpoint.pieces import PartFile, materialised, merged
+from treadle.checkpoint.format.layouts import PREFIX, FolderLayout, Layout, ObjectLayout
+from treadle.checkpoint.format.manifest import damage, describe_files, file_names, read_manifest
+from treadle.checkpoint.format.readers import Reader
+from treadle.checkpoint.format.shards import PartFile, materialised, merged
+from treadle.checkpoint.format.tree import LazyTensors, join
 from treadle.checkpoint.policy import Policy
-from treadle.checkpoint.readers import Reader
-from treadle.checkpoint.storage import LocalStorage, Storage, Within
-from treadle.checkpoint.tree import LazyTensors, join
 from treadle.errors import CheckpointError, ConfigError, StorageError
-from treadle.run_place import mirror_of
+from treadle.files.atomic_io import give_plain_mode, sync_file
+from treadle.files.storage import LocalStorage, Storage, Within
+from treadle.runs.place import mirror_of
 
 if TYPE_CHECKING:
-    from treadle.run_mirror import RunMirror
+    from treadle.runs.mirror import RunMirror
 
 logger = logging.getLogger(__name__)
 

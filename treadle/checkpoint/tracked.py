@@ -6,10 +6,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from treadle.checkpoint.pieces import materialised
-from treadle.checkpoint.tree import all_plain
+from treadle.checkpoint.format.shards import materialised
+from treadle.checkpoint.format.tree import all_plain
 from treadle.errors import CheckpointError, ConfigError, TreadleError
-from treadle.kept import name_within
+from treadle.runs.description import name_within
 
 
 @runtime_checkable

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.checkpoint.file import write_file
-from treadle.checkpoint.importing import import_weights, weights_in
-from treadle.checkpoint.kinds import read_checkpoint, read_training_state
+from treadle.checkpoint.format.file import write_file
+from treadle.checkpoint.format.kinds import read_checkpoint, read_training_state
+from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.importers.weights import import_weights, weights_in
 from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
 from treadle.checkpoint.run_state import state_file
-from treadle.checkpoint.suffixes import format_of
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError
 

@@ -7,22 +7,22 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli.configs import configs
+from treadle.cli.config import configs
 from treadle.cli.demo import demo
 from treadle.cli.doctor import doctor
-from treadle.cli.evaluating import evaluate
-from treadle.cli.exporting import export
-from treadle.cli.fetching import fetch
+from treadle.cli.eval import evaluate
+from treadle.cli.export import export
+from treadle.cli.fetch import fetch
 from treadle.cli.init import init
-from treadle.cli.listing import runs
-from treadle.cli.migrating import import_checkpoint, migrate
+from treadle.cli.migrate import import_checkpoint, migrate
 from treadle.cli.recsys import recsys
 from treadle.cli.report import report
-from treadle.cli.resuming import resume
+from treadle.cli.resume import resume
+from treadle.cli.runs import runs
 from treadle.cli.search import search
 from treadle.cli.slurm import slurm
-from treadle.cli.training import train
-from treadle.cli.verifying import verify
+from treadle.cli.train import train
+from treadle.cli.verify import verify
 
 app = typer.Typer(
     name="treadle",

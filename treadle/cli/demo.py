@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from treadle.cli._errors import reported
 from treadle.cli.report import write_page
-from treadle.cli.reporting import reported
-from treadle.demos import DEMOS, find_demo
+from treadle.tools.demo import DEMOS, find_demo
 
 
 def demo(
@@ -69,7 +69,7 @@ def _use_one_thread() -> None:
 
 def _say_what_next(name: str, folder: Path, given: Path | None) -> None:
     """Say where the run lies, and what can be done with it."""
-    from treadle.run_reading import find_runs
+    from treadle.runs.reader import find_runs
 
     runs = list(find_runs(folder))
     pages = [page for page in (write_page([run]) for run in runs) if page is not None]

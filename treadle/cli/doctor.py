@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli.consent import Allow, ask_for_source
-from treadle.cli.options import Overrides
-from treadle.cli.reporting import fitted, reported
+from treadle.cli._consent import Allow, ask_for_source
+from treadle.cli._errors import fitted, reported
+from treadle.cli._options import Overrides
 
 if TYPE_CHECKING:
-    from treadle.doctor import Examination
+    from treadle.tools.doctor import Examination
 
 
 def doctor(
@@ -35,7 +35,7 @@ def doctor(
       treadle doctor configs/gpt.py --steps 30 train.amp.enabled=true
     """
     with reported("doctor"):
-        from treadle.doctor.repeating import examine_apart
+        from treadle.tools.doctor.processes import examine_apart
 
         ask_for_source(str(program), allow)
         found = examine_apart(program, steps, tuple(overrides or ()))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli.reporting import reported
-from treadle.starting import held_before, package_of, write_project
+from treadle.cli._errors import reported
+from treadle.tools.scaffold import held_before, package_of, write_project
 
 SHOWN = 5
 """How many things are named that a folder held before."""

@@ -1,24 +1,67 @@
 """`treadle recsys`: a recommender trained, and what it is for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from treadle.cli import worker
-from treadle.cli.launch import parse_launch
-from treadle.cli.launching import run_group
-from treadle.cli.options import LaunchOptions, Nproc
-from treadle.cli.recsys_bench import DataSet, Files, bench, separate
-from treadle.cli.recsys_settings import SETTINGS, given_settings
+from treadle.cli._errors import reported
+from treadle.cli._launch import parse_launch, run_group
+from treadle.cli._options import LaunchOptions, Nproc
 from treadle.cli.report import write_page
-from treadle.cli.reporting import reported
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, ConfigError, did_you_mean
+from treadle.parallel.launch import worker
 
 if TYPE_CHECKING:
     from treadle.recsys import Config, Recommender
+    from treadle.recsys.bench import Benchmark
+
+# Further options of `treadle recsys`, which are settings: what can be judged of them before any data is read
+
+
+DataSet = Annotated[str | None, typer.Option("--dataset", "-d", metavar="NAME", help="The name of the data set.")]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--config-file", "--config_files", "-c", metavar="FILE", help="YAML files with settings."),
+]
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Of commands whose further options are settings of the recommender door."""
+
+
+def given_settings(ctx: typer.Context) -> dict[str, str]:
+    """Return the settings that stand on a command line.
+
+    A name that no setting of Treadle's has may be one that the user's own model reads, which shows only when all is
+    built. But one that is nearly an option of the command itself, and one that was not given, is a slip.
+
+    Raises:
+        ConfigError: An argument is no setting, or nearly an option.
+    """
+    from treadle.recsys.config.defaults import all_known_names
+    from treadle.recsys.config.values import parse_arguments
+
+    left_out = list(_left_out(ctx))
+    for argument in ctx.args:
+        name = argument.partition("=")[0].removeprefix("--")
+        near = did_you_mean(f"--{name}", left_out)
+        if argument.startswith("--") and near and name not in all_known_names():
+            raise ConfigError(
+                f"--{name} on the command line is no option{near} A setting of your own model that is called so goes "
+                "into a file, by --config-file"
+            )
+    return parse_arguments(ctx.args)
+
+
+def _left_out(ctx: typer.Context) -> Iterator[str]:
+    """Yield the options of a command that were not given; model and data set are settings themselves."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(str(parameter.name))
+        given = source is not None and source.name == "COMMANDLINE"
+        if not given and parameter.name not in ("model", "dataset"):
+            yield from (name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--"))
+
 
 TRAIN = "train"
 SHOWN = 10
@@ -70,9 +113,6 @@ def about() -> None:
     """
 
 
-recsys.command("bench", context_settings=SETTINGS)(bench)
-
-
 @recsys.command(TRAIN, context_settings=SETTINGS)
 def train(
     ctx: typer.Context,
@@ -122,7 +162,7 @@ def train(
 
 def _show_run(trainer: Any, parts: list[Any]) -> None:
     """Write the page of a run that has ended, with its metrics by groups, which all processes calculate together."""
-    from treadle.recsys.group_panels import write_group_panels
+    from treadle.recsys.evaluation.group_panels import write_group_panels
 
     train_data, _, test_data = parts
     if trainer.run_dir is not None:
@@ -240,7 +280,7 @@ def export(
     """
     with reported("recsys export"):
         from treadle.errors import ConfigError
-        from treadle.recsys.recommendations import check_format
+        from treadle.recsys.serve.recommender import check_format
 
         if what not in ("top-k", "items", "users"):
             raise ConfigError(f"--what {what!r} does not exist; there are top-k, items and users")
@@ -309,8 +349,8 @@ def tune(
         -s "embedding_size choice [32,64,128]" --trials 30 --epochs=50
     """
     with reported("recsys tune"), worker.ready():
-        from treadle.recsys.search_space import parse_space, read_space
-        from treadle.recsys.searching import Search
+        from treadle.recsys.tune.search import Search
+        from treadle.recsys.tune.space import parse_space, read_space
 
         settings = given_settings(ctx)
         lines = [*(search or ())]
@@ -352,3 +392,79 @@ def _show_search(found: Any, folder: Path) -> None:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# `treadle recsys bench`: several recommenders under one protocol
+
+
+@recsys.command("bench", context_settings=SETTINGS)
+def bench(
+    ctx: typer.Context,
+    models: Annotated[str, typer.Option("--models", metavar="A,B,...", help="Models, with commas between them.")],
+    dataset: DataSet = None,
+    files: Files = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="N,N,...", help="Train each model once with each of these.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="Where all is kept.")] = Path("bench"),
+) -> None:
+    """Train several models under one protocol, and rank them.
+
+    All have the same split, metrics and seeds. Further options are settings of
+    all models; --BPR.embedding_size=32 is one of BPR alone. The same command
+    goes on after a kill: what is done is not done again. A model that fails
+    costs no other, and is tried again by the next command.
+
+    \b
+    Example:
+      treadle recsys bench --models BPR,LightGCN,KGAT --dataset ml-100k \\
+        --seeds 2020,2021,2022 --epochs=50
+    """
+    with reported("recsys bench"), worker.ready():
+        from treadle.recsys.bench import Benchmark, Protocol
+
+        names = [name.strip() for name in models.split(",") if name.strip()]
+        protocol = Protocol(names, dataset, separate(files), given_settings(ctx))
+        made = Benchmark(protocol, folder, seeds=_numbers(seeds))
+        table = made.run(typer.echo)
+        _show(table.columns(), table.rows(), len(table.metrics))
+        typer.echo("\n".join([*table.notes(), f"the table is in {folder / 'leaderboard.md'}"]))
+        _show_page(made)
+        if table.failed:
+            raise typer.Exit(1)
+
+
+def separate(files: list[str] | None) -> list[str]:
+    """Return files one by one; RecBole's users give several in one text, with spaces between them."""
+    return [file for text in files or () for file in ([text] if Path(text).exists() else text.split())]
+
+
+def _numbers(text: str | None) -> list[int]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    wrong = next((part for part in parts if not part.isdecimal()), None)
+    if wrong is not None:
+        raise ConfigError(f"--seeds {text!r}: {wrong!r} is no whole number; give numbers with commas between them")
+    return list(map(int, parts))
+
+
+def _show(columns: list[str], rows: list[list[str]], metrics: int) -> None:
+    """Print the table as far as a terminal has room for it: of several metrics, the one that decides."""
+    from rich.console import Console
+    from rich.table import Table
+
+    places = [*range(3), *range(2 + metrics, len(columns) - 1)]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place in places:
+        table.add_column(columns[place], justify="left" if columns[place] == "model" else "right")
+    for row in rows:
+        table.add_row(*(row[place] for place in places))
+    Console().print(table)
+
+
+def _show_page(made: "Benchmark") -> None:
+    """Write the page of a benchmark, and say where it is."""
+    from treadle.tools.report.page import NAME
+
+    page = write_page(made.run_folders(), made.folder / NAME, together=made.folder, title=made.leaderboard().title())
+    if page is not None:
+        typer.echo(f"the page is {page}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli.reporting import complain, reported
+from treadle.cli._errors import complain, reported
 from treadle.errors import ConfigError
 
 
@@ -34,11 +34,11 @@ def report(
         if serve and output is not None:
             raise ConfigError("--serve writes no file; leave out --output")
         if serve:
-            from treadle.report.serving import serve as serve_runs
+            from treadle.tools.report.server import serve as serve_runs
 
             serve_runs(runs, port, typer.echo)
             return
-        from treadle.report.page import write_report
+        from treadle.tools.report.page import write_report
 
         typer.echo(write_report(_chosen(runs), output))
 
@@ -47,14 +47,14 @@ def write_page(
     runs: Sequence[Path], output: Path | None = None, *, together: Path | None = None, title: str | None = None
 ) -> Path | None:
     """Write the page of runs that have just ended, as `write_final_report` does; stderr takes what hinders it."""
-    from treadle.report.page import write_final_report
+    from treadle.tools.report.page import write_final_report
 
     return write_final_report(runs, partial(complain, "report"), output, together=together, title=title)
 
 
 def _chosen(paths: list[Path]) -> list[Path]:
     """Return the folders that are meant; one of runs stands for all of them, and that of a search for itself."""
-    from treadle.run_reading import find_runs, is_search
+    from treadle.runs.reader import find_runs, is_search
 
     def meant(path: Path) -> list[Path]:
         return [path] if is_search(path) or not path.is_dir() else list(find_runs(path)) or [path]

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli import worker
-from treadle.cli.consent import Allow, ask_for_source
-from treadle.cli.reporting import reported
+from treadle.cli._consent import Allow, ask_for_source
+from treadle.cli._errors import reported
+from treadle.parallel.launch import worker
 
 Changes = Annotated[
     list[str] | None,
@@ -73,7 +73,7 @@ def search(
     }
     with reported("search"), worker.ready():
         ask_for_source(config, allow)
-        from treadle.cli.searching import run_search
+        from treadle.cli._search import run_search
 
         given = {name: value for name, value in options.items() if value is not None}
         run_search(config, changes or [], given, objective or [], run_dir, as_json=as_json)

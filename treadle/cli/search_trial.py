@@ -7,8 +7,8 @@ from typing import Any
 
 from treadle.config import LazyConfig
 from treadle.engine import HookBase
-from treadle.engine.building import complete
-from treadle.engine.run_config import trainer_of
+from treadle.engine.config.builders import complete
+from treadle.engine.trainers.factory import trainer_of
 from treadle.errors import ConfigError
 from treadle.events import flatten_results
 from treadle.nas import current_trial, report_final_result, report_intermediate_result

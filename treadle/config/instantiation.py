@@ -6,9 +6,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig
 
-from treadle.config.locating import title
 from treadle.config.nodes import TARGET, ConfigTuple, as_node, is_lazy, location, read
 from treadle.config.signatures import HYDRA_KEYS, check_names, check_tree, target_of
+from treadle.config.targets import title
 from treadle.errors import ConfigError
 
 _PLAIN_CONVERSIONS = ("all", "partial", "object")

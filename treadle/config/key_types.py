@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from omegaconf import DictConfig, ListConfig, Node
 
-from treadle.config.lazy_call import LazyCall
+from treadle.config.lazy_config import LazyCall
 from treadle.config.nodes import TARGET, as_node, children, is_lazy, is_plain_mapping, read
-from treadle.config.running import run_file
+from treadle.config.python_files import run_file
 from treadle.config.truth import truth_of
 from treadle.errors import ConfigError, did_you_mean
 

@@ -4,7 +4,7 @@ from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from treadle.config.loading import SUFFIXES, load
+from treadle.config.files import SUFFIXES, load
 from treadle.errors import ConfigError, did_you_mean
 
 

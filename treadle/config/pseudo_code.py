@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, ListConfig
 
-from treadle.config.locating import name_of
 from treadle.config.nodes import TARGET, ConfigTuple, as_node, children, is_lazy, is_plain_mapping
+from treadle.config.targets import name_of
 from treadle.errors import ConfigError
 
 _WIDTH = 100

@@ -6,8 +6,8 @@ from typing import Any, Unpack, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf, ValueNode
 
-from treadle.config.locating import loaded, locate, title
 from treadle.config.nodes import TARGET, children, is_lazy, location, read
+from treadle.config.targets import loaded, locate, title
 from treadle.errors import ConfigError, did_you_mean
 
 HYDRA_KEYS = frozenset({TARGET, "_args_", "_partial_", "_recursive_", "_convert_"})

@@ -1,18 +1,16 @@
 """Data that knows its place and keeps up: orders, samplers, streams, data in memory, random generators."""
 
-from treadle.data.batches import Batch, TakesRows, size_of
+from treadle.data.batch import Batch, TakesRows, size_of
 from treadle.data.in_memory import InMemoryDataset
-from treadle.data.in_memory_batches import InMemoryBatches
-from treadle.data.loaders import make_loader
-from treadle.data.locating import data_folder
-from treadle.data.per_sample import sample_seed
-from treadle.data.placed_batches import PlacedBatches
-from treadle.data.prefetching import DevicePrefetcher
+from treadle.data.in_memory_batches import InMemoryBatches, PlacedBatches
+from treadle.data.loaders import DataLoaderSlice, make_loader, remove_padding
+from treadle.data.location import data_folder
+from treadle.data.per_sample_rng import sample_seed
+from treadle.data.prefetch import DevicePrefetcher
 from treadle.data.random_state import RandomState
 from treadle.data.run_pass import RunPass
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
-from treadle.data.slicing import DataLoaderSlice, remove_padding
 from treadle.data.stream import Stream
 
 __all__ = [

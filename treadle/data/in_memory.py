@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-from treadle.data.batches import Batch
-from treadle.data.gathering import ColumnRows, HasRows, Rows
+from treadle.data.batch import Batch
+from treadle.data.collate import ColumnRows, HasRows, Rows
 from treadle.errors import DataError
 
 Transform = Callable[[Batch, torch.Generator], Batch]

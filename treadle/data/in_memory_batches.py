@@ -1,20 +1,48 @@
 """Batches of data in memory: the order of an epoch on the device, and rows gathered by it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from treadle.data.batches import Batch
-from treadle.data.gathering import as_index
+from treadle.data.batch import Batch
+from treadle.data.collate import as_index
 from treadle.data.in_memory import in_memory_base
 from treadle.data.order import SequentialOrder
-from treadle.data.per_sample import PLAIN
+from treadle.data.per_sample_rng import PLAIN
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.errors import DataError
+
+# What a recorded step can cut its batches out of by itself
+
+
+class PlacedBatches(Protocol):
+    """The samples of an epoch in their order, on the device, at an address that stays the same.
+
+    A recorded step is told a place in that order and takes its batch from there: of a batch, only this number comes
+    from the host.
+    """
+
+    @property
+    def transforms(self) -> bool:
+        """Whether a function of the user's changes every batch, which no recording may repeat."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+
+    @property
+    def address(self) -> int:
+        """Where the order is kept; a recording made for another address is of no use."""
+
+    def batch_of(self, place: int, size: int) -> Batch:
+        """Return the batch of `size` samples that begins at `place`."""
+
+    def batch_at(self, cursor: Tensor, size: int) -> Batch:
+        """Return the batch of `size` samples that begins at the place `cursor`, a tensor on the device."""
 
 
 def in_memory_batches(

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from treadle.data.apart import with_own_generators
-from treadle.data.gathering import as_index
+from treadle.data.collate import as_index
 from treadle.data.random_state import OwnGenerators, RandomState
 from treadle.data.seeds import fold_seed
+from treadle.data.source_copies import with_own_generators
 
 
 class Order(Protocol):

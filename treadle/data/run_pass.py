@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from weakref import ReferenceType, ref
 
-from treadle.data.batches import Batch, size_of
+from treadle.data.batch import Batch, size_of
 from treadle.data.stream import Stream
 
 

@@ -1,19 +1,135 @@
 """Sources that keep their own place: its state is taken, entered, and undone when the next epoch begins."""
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
-from typing import Any
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from treadle.data.apart import source_apart
-from treadle.data.batches import Batch
-from treadle.data.hugging_face import loses_samples
-from treadle.data.random_state import RandomState
-from treadle.data.sequences import is_read_out, opened_aside, with_own_randomness
+from treadle.data import workers
+from treadle.data.batch import Batch
+from treadle.data.random_state import OwnGenerators, RandomState
+from treadle.data.source_copies import source_apart
+
+# Sources that can only be read from their start, one batch after the other
+
+
+def opened_aside(source: Any) -> Iterator[Batch]:
+    """Begin a source without moving the generators: torch's loader draws a seed each time, also after a resume."""
+    generators = RandomState(cuda=False)
+    before = generators.state_dict()
+    batches = workers.begin(source)
+    generators.load_state_dict(before)
+    return batches
+
+
+def is_read_out(batches: Any) -> bool:
+    """Whether torch's loader knows that the batch it gave was the last: a short one, which no other follows."""
+    return bool(getattr(getattr(batches, "_dataset_fetcher", None), "ended", False))
+
+
+def with_own_randomness(begin: Callable[[], Iterator[Batch]], seed: int) -> Iterator[Batch]:
+    """Read what `begin` opens with generators of its own: read again it gives the same, whoever else draws."""
+    own = OwnGenerators(seed)
+    with own:
+        batches = begin()
+    while True:
+        with own:
+            batch = next(batches, _END)
+        if batch is _END:
+            return
+        yield batch
+
+
+_END = object()
+
+
+class Repeated(NamedTuple):
+    """A batch of another rank, drawn to stay in step and not to be counted."""
+
+    batch: Batch
+
+
+def every_nth(batches: Iterator[Batch], rank: int, size: int, evaluation: bool) -> Iterator[Batch]:
+    """Give each rank its batch of every group of `size`; in training a rank without one repeats the first."""
+    while group := list(islice(batches, size)):
+        if rank < len(group):
+            yield group[rank]
+        elif not evaluation:
+            yield Repeated(group[0])
+
+
+# What can be told of a stream of Hugging Face's `datasets` without having the package
+
+
+logger = logging.getLogger(__name__)
+
+
+def loses_samples(dataset: Any) -> bool:
+    """Whether a stream that is resumed from its own state lacks samples.
+
+    A buffer that shuffles is not in the state: it is filled anew, and what was in it is lost. So may be a part of a
+    table that a function over batches was given.
+    """
+    for part in _parts(dataset):
+        of_tables = getattr(getattr(part, "formatting", None), "is_table", False)
+        if hasattr(part, "buffer_size") or (of_tables and getattr(part, "batched", False)):
+            return True
+    return False
+
+
+def shuffle_mark(dataset: Any) -> str | None:
+    """Return a mark of the generators that a stream is shuffled with; None if there are none.
+
+    Made without a seed, a stream has other ones in every process, and another order.
+    """
+    generators = [getattr(part, "generator", None) for part in _parts(dataset)]
+    states = [repr(one.bit_generator.state) for one in generators if isinstance(one, np.random.Generator)]
+    return f"{crc32(repr(states).encode()):08x}" if states else None
+
+
+class ShuffleCheck:
+    """Says, once, that a stream goes on in another order than the one it was saved in.
+
+    Args:
+        dataset: The stream.
+        name: What to call it.
+    """
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        self._dataset, self._name = dataset, name
+        self._told = False
+
+    def state_dict(self) -> dict[str, str]:
+        """Return the mark of the order; nothing where the stream is not shuffled."""
+        mark = shuffle_mark(self._dataset)
+        return {} if mark is None else {"shuffle": mark}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Compare the order with that of `state`."""
+        if self._told or state.get("shuffle") in (None, shuffle_mark(self._dataset)):
+            return
+        self._told = True
+        logger.warning(
+            "the %s data is shuffled with another seed than when the run was saved, so it goes on in another order; "
+            "give shuffle() a seed",
+            self._name,
+        )
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """Yield the steps that make the samples, the last one first."""
+    left = [getattr(dataset, "_ex_iterable", None)]
+    while left:
+        part = left.pop()
+        if part is not None:
+            yield part
+            left += [getattr(part, "ex_iterable", None), *(getattr(part, "ex_iterables", None) or ())]
 
 
 class SourceState:

@@ -9,23 +9,19 @@ from typing import Any
 import torch
 
 from treadle.data import workers
-from treadle.data.apart import source_apart
-from treadle.data.batches import Batch, mover, size_of, stay
-from treadle.data.fetching import fetched_here, is_plain, positioned_sampler, rebuilt
-from treadle.data.hugging_face import ShuffleCheck
-from treadle.data.in_memory_batches import InMemoryBatches, in_memory_batches
+from treadle.data.batch import Batch, mover, size_of, stay
+from treadle.data.fetch import fetched_here, is_plain, positioned_sampler, rebuilt
+from treadle.data.in_memory_batches import InMemoryBatches, PlacedBatches, in_memory_batches
 from treadle.data.loaders import length_of
 from treadle.data.order import Order, SamplerOrder, ShuffledOrder
-from treadle.data.per_sample import SeededSamples, draws_nothing
-from treadle.data.placed_batches import PlacedBatches
-from treadle.data.prefetching import DevicePrefetcher, prefetch_depth
+from treadle.data.per_sample_rng import SeededSamples, draws_nothing
+from treadle.data.prefetch import DevicePrefetcher, Waiting, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
-from treadle.data.sequences import Repeated, every_nth, with_own_randomness
-from treadle.data.source_state import SourceState
-from treadle.data.waiting import Waiting
+from treadle.data.source_copies import source_apart
+from treadle.data.source_state import Repeated, ShuffleCheck, SourceState, every_nth, with_own_randomness
 from treadle.errors import DataError
-from treadle.leaving import after_evaluated_batch
+from treadle.runs.preemption import after_evaluated_batch
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from treadle.leaving import SIGNALS
+from treadle.runs.preemption import SIGNALS
 
 WATCH_MILLISECONDS = 500
 """How often a worker looks whether the process it fetches for is still there."""

@@ -1,19 +1,16 @@
 """The config-driven door: trainers built from a config, hooks around their steps, evaluators, checkpoints."""
 
 from treadle.engine import dist, evaluation, hooks
-from treadle.engine.arguments import default_argument_parser, default_setup
 from treadle.engine.checkpointer import Checkpointer
-from treadle.engine.default_trainer import DefaultTrainer
-from treadle.engine.default_writers import default_writers
-from treadle.engine.eager_trainer import EagerTrainer
 from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
-from treadle.engine.graph import Graph
-from treadle.engine.graph_trainer import GraphTrainer
-from treadle.engine.hook_base import HookBase
-from treadle.engine.launching import launch
-from treadle.engine.logs import setup_logger
-from treadle.engine.simple_trainer import AMPTrainer, SimpleTrainer, create_ddp_model
-from treadle.engine.trainer_base import TrainerBase
+from treadle.engine.hooks.base import HookBase
+from treadle.engine.log import default_writers
+from treadle.engine.setup import default_argument_parser, default_setup, launch, setup_logger
+from treadle.engine.trainers.base import TrainerBase
+from treadle.engine.trainers.default import DefaultTrainer
+from treadle.engine.trainers.eager import EagerTrainer
+from treadle.engine.trainers.graph import Graph, GraphTrainer
+from treadle.engine.trainers.simple import AMPTrainer, SimpleTrainer, create_ddp_model
 
 __all__ = [
     "AMPTrainer",

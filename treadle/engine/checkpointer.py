@@ -11,17 +11,17 @@ from typing import Any
 from torch import nn
 
 from treadle.checkpoint import CheckpointStore, Policy, write_file
-from treadle.checkpoint.durable import replace_text
-from treadle.checkpoint.importing import import_weights, weights_in
-from treadle.checkpoint.manifest import MANIFEST
+from treadle.checkpoint.format.manifest import MANIFEST
+from treadle.checkpoint.importers.weights import import_weights, weights_in
 from treadle.checkpoint.model_state import plain_state_dict
 from treadle.checkpoint.saver import wait_for_writer
 from treadle.checkpoint.tracked import Stateful, telling_misfit
 from treadle.engine import dist
-from treadle.engine._adapter import COMPLETE
-from treadle.engine.trainer_base import TrainerBase
+from treadle.engine.core import COMPLETE
+from treadle.engine.trainers.base import TrainerBase
 from treadle.errors import CheckpointError, ConfigError, did_you_mean
-from treadle.run_place import require_folder
+from treadle.files.atomic_io import replace_text
+from treadle.runs.place import require_folder
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from treadle.events.reading import read_values
+from treadle.events.pending import read_values
 from treadle.progress import Progress
 
 

@@ -1,11 +1,10 @@
 """How a step is carried out: line by line, compiled, or recorded once and replayed."""
 
-from treadle.execution.base import Execution
-from treadle.execution.compiling import Compile, CompiledVerbs
-from treadle.execution.device_graph import CudaGraphs, Recorder
-from treadle.execution.fused import prefer_fused
-from treadle.execution.graph import GraphExecution, execution_of
-from treadle.execution.modes import EXECUTIONS, check_execution
+from treadle.execution.base import EXECUTIONS, Execution, check_execution
+from treadle.execution.compiled import Compile, CompiledVerbs
+from treadle.execution.cuda_graph.capture import CudaGraphs, Recorder
+from treadle.execution.cuda_graph.graph import GraphExecution, execution_of
+from treadle.optim.fused import prefer_fused
 
 __all__ = [
     "EXECUTIONS",

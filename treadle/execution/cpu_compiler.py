@@ -5,10 +5,108 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy
 
-from treadle.execution import window_pooling
+# Max pooling over windows that do not overlap, as arithmetic that a compiler joins with what stands around it
+
+
+aten = torch.ops.aten
+MOST = 16
+"""Elements of the largest window that is taken apart; of larger ones the code would grow long."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return what stands for max pooling and its gradient in the compiler's table."""
+    return {
+        aten.max_pool2d_with_indices.default: pool,
+        aten.max_pool2d_with_indices_backward.default: pool_backward,
+    }
+
+
+def pool(
+    inputs: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the largest element of each window, and its place in the image."""
+    window = _window(inputs, kernel_size, stride, padding, dilation, ceil_mode)
+    if window is None:
+        from torch._inductor.decomposition import max_pool2d_with_indices
+
+        settings = [list(numbers) for numbers in (kernel_size, stride or kernel_size, padding, dilation)]
+        return max_pool2d_with_indices(inputs, *settings, ceil_mode=ceil_mode)  # type: ignore[misc, arg-type]
+    values, offsets = _largest(inputs, *window)
+    height, width = window
+    within = offsets.movedim(-1, -3).long()
+    rows, columns = (torch.arange(size, device=inputs.device) for size in values.shape[-2:])
+    rows = rows.unsqueeze(1) * height + within // width
+    return values, rows * inputs.shape[-1] + columns * width + within % width
+
+
+def pool_backward(
+    gradient: Tensor,
+    inputs: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """Return the gradient of the inputs, which the largest element of each window has."""
+    window = _window(inputs, kernel_size, stride, padding, dilation, ceil_mode)
+    if window is None:
+        return NotImplemented  # type: ignore[no-any-return]
+    # Found anew, these are the same values as in the forward pass, and a compiler keeps them from there.
+    offsets = _largest(inputs, *window)[1].to(gradient.dtype)
+    height, width = window
+    own = torch.arange(height * width, device=inputs.device).view(height, 1, width, 1).to(gradient.dtype)
+    chosen = offsets[..., :, None, :, None, :] == own
+    spread = torch.where(chosen, gradient.movedim(-3, -1)[..., :, None, :, None, :], 0.0)
+    rows, columns = gradient.shape[-2] * height, gradient.shape[-1] * width
+    found = spread.reshape(*inputs.shape[:-3], rows, columns, inputs.shape[-3]).movedim(-1, -3)
+    return functional.pad(found, (0, inputs.shape[-1] - columns, 0, inputs.shape[-2] - rows))
+
+
+def _window(
+    inputs: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[int, int] | None:
+    """Return the height and width of windows that lie side by side; None where they do not."""
+    window = tuple(kernel_size) * (2 if len(kernel_size) == 1 else 1)
+    beside = tuple(stride or window) in (window, window[:1] if window[0] == window[1] else window)
+    plain = not any(padding) and all(one == 1 for one in dilation) and not ceil_mode
+    if not (beside and plain and inputs.is_floating_point() and window[0] * window[1] <= MOST):
+        return None
+    return window[0], window[1]
+
+
+def _largest(inputs: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Return the largest element of each window, and which of the window's elements it is, channels last.
+
+    Channels last is how the compiler lays out what convolutions give and take.
+    """
+    images = inputs.movedim(-3, -1)
+    rows, columns = images.shape[-3] // height * height, images.shape[-2] // width * width
+    values = images[..., :rows:height, :columns:width, :]
+    # In the inputs' own type, for compilers mix bytes and floats badly, and narrow only what is kept.
+    offsets = torch.zeros_like(values)
+    for offset in range(1, height * width):
+        part = images[..., offset // width : rows : height, offset % width : columns : width, :]
+        larger = (part > values) | (part != part)
+        values = torch.where(larger, part, values)
+        offsets = torch.where(larger, float(offset), offsets)
+    return values.movedim(-1, -3), offsets.to(torch.int8).contiguous()
 
 
 @dataclass(frozen=True)
@@ -28,7 +126,7 @@ class CpuCompiler:
         from torch._inductor.decomposition import select_decomp_table
 
         patches = {"joint_custom_pre_pass": RecomputedMasks(), **self.settings}
-        table = {**select_decomp_table(), **window_pooling.decompositions()}
+        table = {**select_decomp_table(), **decompositions()}
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)  # type: ignore[return-value]
 
 
@@ -48,7 +146,7 @@ class RecomputedMasks(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what tells code that was compiled with this, and with these windows, from other code in caches."""
-        return get_hash_for_files((__file__, window_pooling.__file__))
+        return get_hash_for_files((__file__,))
 
 
 def _is_mask(node: torch.fx.Node) -> bool:

@@ -12,12 +12,12 @@ from treadle.data import Batch, RandomState, Stream, size_of
 from treadle.data.loaders import loader_arguments, require_loader
 from treadle.errors import DataError
 from treadle.events import EvaluationHistory, LossTracker
-from treadle.leaving import EvaluationLeft, LeavableEvaluation
 from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.loss_items import counted_in
-from treadle.losses import check_loss, describe_batch
+from treadle.ops.loss_items import counted_in
+from treadle.ops.losses import check_loss, describe_batch
 from treadle.parallel import in_step
 from treadle.progress import AFTER_STEP
+from treadle.runs.preemption import EvaluationLeft, LeavableEvaluation
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

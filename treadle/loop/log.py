@@ -8,10 +8,10 @@ import torch
 from treadle.errors import DataError, NonFiniteError
 from treadle.events import NonFinite
 from treadle.events.names import PEAK_MEMORY_MIB
-from treadle.falling_back import fell_back
-from treadle.gradients import norm_of
-from treadle.memory import peak_device_memory
-from treadle.nonfinite import REMEDY, RollBack, nonfinite_error
+from treadle.loop.nonfinite import REMEDY, RollBack, nonfinite_error
+from treadle.memory.device import peak_device_memory
+from treadle.optim.gradients import norm_of
+from treadle.precision.fallback import fell_back
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

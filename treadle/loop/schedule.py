@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
-from treadle.lr_scaling import scale_rates
-from treadle.placeholders import replace_placeholders, values_in
+from treadle.optim.lr_scaling import scale_rates
 from treadle.schedules.factory import require_scheduler
+from treadle.schedules.placeholders import replace_placeholders, values_in
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer

@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from treadle.errors import StopTrainingError
-from treadle.leaving import LeavingRequests, leave
 from treadle.parallel import Processes
+from treadle.runs.preemption import LeavingRequests, leave
 
 
 class Stop:

@@ -10,11 +10,16 @@ from torch.compiler import set_stance
 from torch.optim import Optimizer
 
 from treadle.data import Batch, size_of
-from treadle.direct_step import direct_step, refuse_closures
 from treadle.errors import ConfigError, StopTrainingError
-from treadle.execution.fused import prefer_fused, state_to_weights
-from treadle.execution.inputs import PlacedWindow
-from treadle.gradients import (
+from treadle.execution.cuda_graph.inputs import PlacedWindow
+from treadle.loop.evaluator import mean_loss, size_in
+from treadle.loop.nonfinite import PoisonedSteps, UpdateGate
+from treadle.loop.oom_retry import BeforeAttempt, MicroBatchSplits
+from treadle.memory.offload import OffloadedState
+from treadle.ops.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
+from treadle.ops.losses import check_loss, describe_batch, name_of
+from treadle.optim.fused import direct_step, prefer_fused, refuse_closures, state_to_weights
+from treadle.optim.gradients import (
     WindowScale,
     clip_by_norm,
     clip_by_value,
@@ -22,14 +27,8 @@ from treadle.gradients import (
     gradients_of,
     norm_of,
 )
-from treadle.loop.evaluator import mean_loss, size_in
-from treadle.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
-from treadle.losses import check_loss, describe_batch, name_of
-from treadle.micro_batches import BeforeAttempt, MicroBatchSplits
-from treadle.nonfinite import PoisonedSteps, UpdateGate
-from treadle.offload import OffloadedState
-from treadle.parallel.averaging import GradientAverager
-from treadle.parallel.stage_loss import StageLoss
+from treadle.parallel.grad_allreduce import GradientAverager
+from treadle.parallel.pipeline.loss import StageLoss
 from treadle.phase import LossVerb, Phase, held_by
 
 if TYPE_CHECKING:

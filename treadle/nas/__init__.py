@@ -21,29 +21,10 @@ What the parts tell each other:
 - `draw(architecture)` and `draw_weights(history)` are pictures, as SVG text.
 """
 
-from treadle.nas.attaching import attach
-from treadle.nas.built import Built
-from treadle.nas.cell import Cell
-from treadle.nas.choosing import Chooser, Fixed
-from treadle.nas.constraints import Constraint
+from treadle.nas.classic.proxies import gradient_norm, parameter_count, synflow
+from treadle.nas.classic.search import Search
 from treadle.nas.costs import Cost, Penalty, flops_of, latency_of, parameters_of
-from treadle.nas.decisions import Architecture, Decision, Subset
-from treadle.nas.drawing import draw, draw_weights
-from treadle.nas.expressions import (
-    Expression,
-    ValueChoice,
-    apply,
-    condition,
-    maximum,
-    minimum,
-    to_float,
-    to_int,
-    value_of,
-)
-from treadle.nas.freezing import freeze
-from treadle.nas.input_choice import InputChoice
-from treadle.nas.layer_choice import LayerChoice
-from treadle.nas.nasbench201_cell import NasBench201Cell
+from treadle.nas.fixed import attach, freeze, replace_input_choice, replace_layer_choice
 from treadle.nas.oneshot import (
     BaseOneShotTrainer,
     DartsTrainer,
@@ -55,12 +36,27 @@ from treadle.nas.oneshot import (
     WeightHistory,
     weights_over_time,
 )
-from treadle.nas.partial_channels import PartialChannels
-from treadle.nas.proxies import gradient_norm, parameter_count, synflow
-from treadle.nas.repeat import Repeat
-from treadle.nas.replacing import replace_input_choice, replace_layer_choice
-from treadle.nas.search import Search
-from treadle.nas.space import Space, enumerate, sample, size
+from treadle.nas.space.cell import Cell, NasBench201Cell
+from treadle.nas.space.choosers import Chooser, Fixed
+from treadle.nas.space.decisions import Architecture, Decision, Subset
+from treadle.nas.space.fixed_modules import PartialChannels
+from treadle.nas.space.input_choice import InputChoice
+from treadle.nas.space.layer_choice import LayerChoice
+from treadle.nas.space.model_space import Constraint, Space, enumerate, sample, size
+from treadle.nas.space.parametrized import Built
+from treadle.nas.space.repeat import Repeat
+from treadle.nas.space.value_choice import (
+    Expression,
+    ValueChoice,
+    apply,
+    condition,
+    maximum,
+    minimum,
+    to_float,
+    to_int,
+    value_of,
+)
+from treadle.nas.viz import draw, draw_weights
 from treadle.search import (
     Evolution,
     Grid,
@@ -76,9 +72,9 @@ from treadle.search import (
     uniform,
 )
 from treadle.search.assignment import key_of
-from treadle.search.base_trainer import BaseTrainer, register_trainer
-from treadle.search.records import dump_trainer, load_trainer, recorded
-from treadle.search.reports import (
+from treadle.search.recorded_calls import dump_trainer, load_trainer, recorded
+from treadle.search.trial.evaluators import BaseTrainer, register_trainer
+from treadle.search.trial.reports import (
     PrunedError,
     ReportError,
     current_trial,

@@ -3,10 +3,11 @@
 import atexit
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.parallel.flight_recorder import record_collectives
-from treadle.parallel.meeting import meet, store_outlives_processes
-from treadle.slurm import adopt_task
+from treadle.parallel.launch.slurm import adopt_task
+from treadle.parallel.rendezvous import meet, store_outlives_processes
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 TIMEOUT_SECONDS = 1800.0
@@ -260,3 +261,59 @@ def leave_group() -> None:
         _control_groups.clear()
         _joined_with.clear()
         meshes.clear()
+
+
+# Functions that only one process runs, or runs first: downloads, preparations, reports
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def local_process_zero_only(function: Callable[Arguments, Result]) -> Callable[Arguments, Result | None]:
+    """Decorate a function so that the first process of each machine runs it; the others wait and get None.
+
+    >>> @local_process_zero_only
+    ... def greeting(name):
+    ...     return f"hello {name}"
+    >>> greeting("world")
+    'hello world'
+    """
+    return _only(function, lambda processes: processes.is_local_main)
+
+
+def world_process_zero_only(function: Callable[Arguments, Result]) -> Callable[Arguments, Result | None]:
+    """Decorate a function so that the first process of all runs it; the others wait and get None."""
+    return _only(function, lambda processes: processes.is_main)
+
+
+def local_process_zero_first(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate a function so that every process runs it, the first of each machine before the others."""
+
+    @wraps(function)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        processes = Processes()
+        if not processes.is_local_main:
+            processes.barrier()
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            processes.barrier()
+
+    return run
+
+
+def _only(
+    function: Callable[Arguments, Result], chosen: Callable[[Processes], bool]
+) -> Callable[Arguments, Result | None]:
+    @wraps(function)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result | None:
+        # Asked at each call: when a module is decorated, the processes may not have been started yet.
+        processes = Processes()
+        try:
+            return function(*args, **kwargs) if chosen(processes) else None
+        finally:
+            processes.barrier()
+
+    return run

@@ -8,8 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.errors import DataError
-from treadle.optimizer_state import OptimizerState
-from treadle.parallel.averaging import GradientAverager
+from treadle.optim.state import OptimizerState
+from treadle.parallel.grad_allreduce import GradientAverager
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 

@@ -1,11 +1,10 @@
 """Number formats: what runs in half precision, how the loss is scaled for it, and how fp32 products are rounded."""
 
+from treadle.precision.custom_loop import OwnForward, ScaledPasses, ScaledSteps
 from treadle.precision.formats import KINDS, Precision, precision_for
 from treadle.precision.loss_scaling import LossScaler, LossScaling
-from treadle.precision.own_forward import OwnForward
-from treadle.precision.scaled_steps import ScaledPasses, ScaledSteps
-from treadle.precision.single import SinglePrecision
 from treadle.precision.sparse import SparseProducts
+from treadle.precision.tf32 import SinglePrecision
 
 __all__ = [
     "KINDS",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from treadle.data.batches import map_leaves
+from treadle.data.batch import map_leaves
 from treadle.errors import ConfigError, LossError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened

@@ -1,12 +1,13 @@
 """The recommender door: data, sampling, evaluation, models and their trainer, by RecBole's names."""
 
 from treadle.recsys import compat
-from treadle.recsys.config import Config
-from treadle.recsys.dataset import Dataset
-from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
-from treadle.recsys.dataset_sequential import SequentialDataset
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction, cat_interactions
+from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
+from treadle.recsys.data.preparation import create_dataset, data_preparation
+from treadle.recsys.data.sequential_dataset import SequentialDataset
 from treadle.recsys.enums import EvaluatorType, FeatureSource, FeatureType, InputType, KGDataLoaderState, ModelType
-from treadle.recsys.interaction import Interaction, cat_interactions
 from treadle.recsys.model_registry import (
     get_model,
     model_names,
@@ -15,11 +16,8 @@ from treadle.recsys.model_registry import (
     register_resolver,
     register_source,
 )
-from treadle.recsys.models.built_in import built_in_models
-from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.quick_start import init_seed, load_data_and_model, objective_function, run_recbole
-from treadle.recsys.recommendations import Recommendations
-from treadle.recsys.recommending import Recommender
+from treadle.recsys.serve.recommender import Recommendations, Recommender
 from treadle.recsys.trainers import (
     AbstractTrainer,
     DecisionTreeTrainer,
@@ -81,6 +79,30 @@ __all__ = [
     "register_trainer",
     "run_recbole",
 ]
+
+
+def built_in_models() -> dict[str, type]:
+    """Return the models by the names that settings and the command line may use."""
+    from treadle.recsys.models import (
+        context_aware_recommender,
+        exlib_recommender,
+        general_recommender,
+        knowledge_aware_recommender,
+        sequential_recommender,
+    )
+
+    found: dict[str, type] = {}
+    packages = (
+        general_recommender,
+        sequential_recommender,
+        context_aware_recommender,
+        knowledge_aware_recommender,
+        exlib_recommender,
+    )
+    for package in packages:
+        found |= {name: getattr(package, name) for name in package.__all__}
+    return found
+
 
 register_source(built_in_models)
 register_resolver(compat.resolve)

@@ -99,7 +99,7 @@ def locate_model(name: str) -> Any:
     if "." not in name:
         return get_model(name)
     # Reading Python files as configs needs omegaconf, which a name of a model does not.
-    from treadle.config.locating import locate
+    from treadle.config.targets import locate
 
     return locate(name)
 

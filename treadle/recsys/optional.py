@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle.optional import importing
+from treadle.errors import importing
 
 
 def pyarrow() -> Any:

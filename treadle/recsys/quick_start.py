@@ -15,15 +15,14 @@ import torch
 from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
-from treadle.recsys.config import Config
-from treadle.recsys.config_values import log_level, own_arguments, resumed_run
-from treadle.recsys.dataset import Dataset
-from treadle.recsys.loading import AbstractDataLoader
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.config.values import log_level, own_arguments, resumed_run
+from treadle.recsys.data.dataloader import AbstractDataLoader
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.preparation import create_dataset, data_preparation
 from treadle.recsys.model_registry import get_model, registered_model
-from treadle.recsys.preparation import create_dataset, data_preparation
 from treadle.recsys.trainers import get_trainer
-from treadle.recsys.trainers.model_file import check_tokens, read_model_file
-from treadle.recsys.trainers.other_parameters import OtherParameters
+from treadle.recsys.trainers.loop.model_file import OtherParameters, check_tokens, read_model_file
 from treadle.recsys.trainers.results import dict2str
 
 logger = logging.getLogger(__name__)

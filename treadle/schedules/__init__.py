@@ -5,7 +5,7 @@
 pytorch-accelerated.
 """
 
-from treadle.schedules.base import SchedulerBase, StatefulSchedulerBase
+from treadle.schedules.base import Schedule, SchedulerBase, StatefulSchedulerBase
 from treadle.schedules.cosine_lr import CosineLrScheduler
 from treadle.schedules.factory import require_factory
 from treadle.schedules.family import (
@@ -18,7 +18,6 @@ from treadle.schedules.family import (
     WSDSchedule,
 )
 from treadle.schedules.lr_multiplier import LRMultiplier
-from treadle.schedules.schedule import Schedule
 from treadle.schedules.wsd_lr import WSDLrScheduler, estimate_checkpoint_steps
 
 __all__ = [

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.schedules import checks, shapes
-from treadle.schedules.schedule import Schedule
+from treadle.schedules import base as checks
+from treadle.schedules import shapes
+from treadle.schedules.base import Schedule
 
 _METHODS = ("linear", "constant")
 

@@ -7,9 +7,10 @@ from typing import Any, Self, TypedDict
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
-from treadle.placeholders import PlaceholderExpression, TrainerPlaceholderValues
-from treadle.schedules import checks, shapes
-from treadle.schedules.schedule import Schedule
+from treadle.schedules import base as checks
+from treadle.schedules import shapes
+from treadle.schedules.base import Schedule
+from treadle.schedules.placeholders import PlaceholderExpression, TrainerPlaceholderValues
 
 
 class Period(TypedDict):

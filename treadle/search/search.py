@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
-from treadle.run_place import require_folder
-from treadle.search.evaluators import Evaluator, Lazy, evaluator_of
-from treadle.search.extension import TrialWeights
+from treadle.runs.place import require_folder
 from treadle.search.launchers import launcher_of, require_launcher
-from treadle.search.objectives import objectives_of
-from treadle.search.optional import optuna
-from treadle.search.panels import Panels
-from treadle.search.placing import has_domains, with_values
-from treadle.search.pruning import pruner_of
-from treadle.search.results import pareto_front, trial_data
-from treadle.search.retrying import Retrying
-from treadle.search.running import Rules, Running
-from treadle.search.search_results import SearchResults
-from treadle.search.searched import Searched
-from treadle.search.session import require_nonfinite
-from treadle.search.store import MEMORY, Store
+from treadle.search.plots.panels import Panels
+from treadle.search.results import SearchResults, pareto_front, trial_data
+from treadle.search.run import Retrying, Rules, Running
+from treadle.search.space.base import Searched
+from treadle.search.space.config_space import Both, ConfigSearched, has_domains, searched_of, with_values
+from treadle.search.space.extension import TrialWeights
+from treadle.search.store.store import MEMORY, Store, optuna
 from treadle.search.strategies import strategy_of
-from treadle.search.subjects import Both, ConfigSearched, searched_of
-from treadle.search.tasks import Task
+from treadle.search.trial.evaluators import Evaluator, Lazy, evaluator_of
+from treadle.search.trial.objectives import objectives_of
+from treadle.search.trial.pruning import pruner_of
+from treadle.search.trial.task import Task
+from treadle.search.trial.trial import require_nonfinite
 
 if TYPE_CHECKING:
     import os

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Self
 
-from treadle.writers.row_file import ITERATION, Row
-from treadle.writers.row_writer import RowWriter
+from treadle.writers.row_file import ITERATION, Row, RowWriter
 from treadle.writers.unwritten import numbers_in
 
 

@@ -4,9 +4,8 @@ import json
 import os
 from typing import Self
 
-from treadle.metrics_file import plain_number
-from treadle.writers.row_file import Row
-from treadle.writers.row_writer import RowWriter
+from treadle.runs.metrics_file import plain_number
+from treadle.writers.row_file import Row, RowWriter
 
 
 class JSONWriter(RowWriter):

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, require
 from treadle.events import get_event_storage
-from treadle.optional import require
 from treadle.writers.event_writer import EventWriter
 from treadle.writers.remembered_run import RememberedRun
 from treadle.writers.unwritten import Rows, Unwritten, numbers_in

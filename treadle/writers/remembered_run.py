@@ -5,9 +5,9 @@ import logging
 import os
 from pathlib import Path
 
-from treadle.checkpoint.durable import replace_text
 from treadle.errors import ConfigError
 from treadle.events.storage import Life
+from treadle.files.atomic_io import replace_text
 from treadle.writers.unwritten import Rows
 
 logger = logging.getLogger(__name__)

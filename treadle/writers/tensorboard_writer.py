@@ -3,10 +3,10 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from treadle.errors import require
 from treadle.events import get_event_storage
 from treadle.events.media import Histogram, Image
 from treadle.events.storage import EventStorage
-from treadle.optional import require
 from treadle.writers.event_writer import EventWriter
 from treadle.writers.unwritten import Unwritten, numbers_in
 

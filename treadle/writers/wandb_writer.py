@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, require
 from treadle.events import get_event_storage
 from treadle.events.storage import EventStorage
-from treadle.optional import require
 from treadle.writers.event_writer import EventWriter
 from treadle.writers.remembered_run import RememberedRun
 from treadle.writers.row_file import ITERATION

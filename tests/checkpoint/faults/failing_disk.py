@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from treadle.checkpoint import file, store
+from treadle.checkpoint import store
+from treadle.checkpoint.format import file
 
 
 class FailingDisk:

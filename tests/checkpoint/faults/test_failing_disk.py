@@ -13,10 +13,10 @@ import torch
 from tests.checkpoint.faults.damaged_runs import store_of, train, wide_trainer
 from tests.checkpoint.faults.failing_disk import FailingDisk, no_file_larger_than
 from tests.interrupting import assert_same_run, metric_lines, samples, updates_of
-from treadle import provenance
 from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
+from treadle.runs import provenance
 
 MakeDisk = Callable[[int], FailingDisk]
 

@@ -16,8 +16,8 @@ import torch
 
 from tests.interrupting import make_trainer
 from treadle.checkpoint import CheckpointStore, Policy, import_torch, read_file
-from treadle.checkpoint.foreign import read_foreign
-from treadle.checkpoint.pickled import read_torch_file
+from treadle.checkpoint.format.safe_unpickler import read_torch_file
+from treadle.checkpoint.importers.systems import read_foreign
 from treadle.errors import CheckpointError
 
 LARGE = 2**40

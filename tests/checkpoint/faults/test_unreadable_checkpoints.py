@@ -14,10 +14,11 @@ import pytest
 
 from tests.checkpoint.faults.damaged_runs import checkpoint, store_of, train
 from tests.interrupting import CutAt, CutError, assert_same_run, contents, updates_of
-from treadle.checkpoint import CheckpointStore, Policy, durable
-from treadle.checkpoint.tree import split
+from treadle.checkpoint import CheckpointStore, Policy
+from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, StorageError
-from treadle.run_folder import RunFolder
+from treadle.files import atomic_io as durable
+from treadle.runs.folder import RunFolder
 
 PASSING = [errno.EMFILE, errno.EIO, errno.ESTALE]
 

@@ -18,7 +18,7 @@ from tests.nas.classic.parts import Add, Colour, Loose, Migrated, PointTrainer, 
 from treadle import nas
 from treadle.config import LazyCall
 from treadle.errors import ConfigError
-from treadle.search.records import record_of
+from treadle.search.recorded_calls import record_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -348,8 +348,8 @@ METRIC = """
 import json, sys, torch
 from torch import nn
 from treadle import nas
-from treadle.search.tasks import seeded
-from treadle.search.reports import reporting_to
+from treadle.search.trial.task import seeded
+from treadle.search.trial.reports import reporting_to
 
 class Note:
     def intermediate(self, metrics, step): return False

@@ -19,7 +19,7 @@ from tests.parallel.programs.scenarios import Program, Report
 from treadle.config import LazyCall
 from treadle.engine import DefaultTrainer, EagerTrainer
 from treadle.errors import TreadleError
-from treadle.optimizers import get_default_optimizer_params
+from treadle.optim.param_groups import get_default_optimizer_params
 
 VOCABULARY, CONTEXT, GLOBAL_BATCH = 12, 6, 8
 

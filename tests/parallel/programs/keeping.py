@@ -17,7 +17,7 @@ from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import NonFiniteError
-from treadle.leaving import PreemptedExit
+from treadle.runs.preemption import PreemptedExit
 
 program = Program("keeping")
 

@@ -15,10 +15,10 @@ from tests.recsys.trainer.runs import graph, interactions, settings
 from treadle import recsys
 from treadle.errors import ConfigError, MissingDependencyError
 from treadle.recsys import Config, compat, create_dataset, data_preparation, get_model, get_trainer, init_seed
-from treadle.recsys.compat.datasets import ListedDataset
-from treadle.recsys.compat.names import MODEL_SIDE, SYSTEM
+from treadle.recsys.compat.data import ListedDataset
+from treadle.recsys.compat.name_table import MODEL_SIDE, SYSTEM
 from treadle.recsys.compat.package import VARIABLE
-from treadle.recsys.dataset_sequential import DIENDataset, SequentialDataset
+from treadle.recsys.data.sequential_dataset import DIENDataset, SequentialDataset
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.quick_start import load_data_and_model
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.recsys.trainer.runs import graph, interactions, settings
-from treadle.checkpoint.pickled import Record, read_torch_file
+from treadle.checkpoint.format.safe_unpickler import Record, read_torch_file
 from treadle.errors import CheckpointError
 from treadle.recsys import Config, compat, create_dataset, get_model
 

@@ -10,7 +10,7 @@ import torch
 from tests.recsys.trainer.runs import make
 from treadle.errors import ConfigError
 from treadle.recsys import Config, Trainer, compat
-from treadle.recsys.evaluation import registry
+from treadle.recsys.evaluation import metrics as registry
 
 with compat.recbole_names():
     import recbole.evaluator.metrics as recbole_metrics

@@ -13,7 +13,7 @@ from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import graph, interactions, make, settings
 from treadle.errors import ConfigError
 from treadle.recsys import Config, compat, data_preparation, get_model, get_trainer
-from treadle.recsys.compat.names import REFUSED
+from treadle.recsys.compat.name_table import REFUSED
 from treadle.recsys.compat.package import VARIABLE
 
 PUBLIC = {

@@ -7,7 +7,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from treadle.recsys import ModelType, compat, get_model
-from treadle.recsys.config_defaults import MERGED, default_settings, merge, read_settings_file
+from treadle.recsys.config.defaults import MERGED, default_settings, merge, read_settings_file
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs" / "migrating-from-recbole.md"

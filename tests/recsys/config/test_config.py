@@ -12,7 +12,7 @@ import torch
 from tests.recsys.data.small import Context, General, PointWise, Sequential
 from treadle.errors import ConfigError
 from treadle.recsys import Config, EvaluatorType, InputType, ModelType, register_model
-from treadle.recsys.config_defaults import default_settings, packaged, packaged_names, read_yaml
+from treadle.recsys.config.defaults import default_settings, packaged, packaged_names, read_yaml
 
 DEFAULTS = {
     "gpu_id": "0",
@@ -250,7 +250,7 @@ def test_a_model_made_from_another_one_has_its_settings(monkeypatch: pytest.Monk
     def with_a_model(name: str) -> Any:
         return read_yaml(texts[name], name) if name in texts else real(name)
 
-    monkeypatch.setattr("treadle.recsys.config_defaults.packaged", with_a_model)
+    monkeypatch.setattr("treadle.recsys.config.defaults.packaged", with_a_model)
 
     class Parent(General): ...
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import ConfigError
-from treadle.recsys.config_values import model_value, own_arguments, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config.values import model_value, own_arguments, parse_arguments, parse_literal, typed_value
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.recsys.data.small import INTER, toy_config, write_table
 from treadle.errors import ConfigError, DataError
 from treadle.recsys import Dataset, create_dataset
 
-TABLES = "treadle.recsys.tables"
+TABLES = "treadle.recsys.data.tables"
 
 
 def write(folder: Path, text: str | bytes, name: str = "toy.inter") -> None:

@@ -55,7 +55,7 @@ def no_preparing(monkeypatch: pytest.MonkeyPatch) -> Any:
         def refuse(*_: Any) -> None:
             raise AssertionError("the data set is prepared again")
 
-        monkeypatch.setattr("treadle.recsys.dataset.prepare", refuse)
+        monkeypatch.setattr("treadle.recsys.data.dataset.prepare", refuse)
 
     return forbid
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.recsys.trainer.runs import parts
-from treadle.recsys.loading import EpochBatches
-from treadle.recsys.trainers.batches import LoaderStream
+from treadle.recsys.data.dataloader import EpochBatches
+from treadle.recsys.trainers.loop.streams import LoaderStream
 
 CASES: dict[str, dict[str, Any]] = {
     "BPR": {},

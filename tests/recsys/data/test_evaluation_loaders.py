@@ -9,7 +9,7 @@ import torch
 from tests.recsys.data.small import Context, General, Sequential, toy_config, toy_dataset, write_table
 from treadle.errors import ConfigError, DataError
 from treadle.recsys import Config, create_dataset, data_preparation
-from treadle.recsys.loading import FullSortEvalDataLoader, NegSampleEvalDataLoader
+from treadle.recsys.data.dataloader import FullSortEvalDataLoader, NegSampleEvalDataLoader
 
 ROWS = [(f"u{user}", f"i{(user * 3 + step) % 12}", 1, step) for user in range(6) for step in range(8)]
 BY_TIME = {"split": {"RS": [6, 1, 1]}, "order": "TO"}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.recsys.data.small import General, toy_dataset, write_table
 from treadle.errors import ConfigError, DataError
 from treadle.recsys import Config, create_dataset
+from treadle.recsys.data.tables.columns import Column, runs
+from treadle.recsys.data.tables.id_map import first_appearances
+from treadle.recsys.data.tables.pipeline import embed_number, scale
 from treadle.recsys.enums import FeatureType
-from treadle.recsys.tables.columns import Column, runs
-from treadle.recsys.tables.features import embed_number, scale
-from treadle.recsys.tables.numbering import first_appearances
 
 ROWS = [("a", "x", 1, 10), ("b", "y", 5, 30), ("a", "z", 3, 20)]
 

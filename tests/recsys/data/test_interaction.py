@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from treadle.data import size_of
-from treadle.data.batches import mover
+from treadle.data.batch import mover
 from treadle.errors import DataError
 from treadle.recsys import Interaction, cat_interactions
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import ConfigError
-from treadle.recsys.tables.intervals import parse_intervals, within
+from treadle.recsys.data.tables.filters import parse_intervals, within
 
 numbers = st.integers(-5, 5)
 

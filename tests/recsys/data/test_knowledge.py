@@ -18,7 +18,7 @@ from treadle.recsys import (
     create_dataset,
     data_preparation,
 )
-from treadle.recsys.loading import KnowledgeBasedDataLoader
+from treadle.recsys.data.dataloader import KnowledgeBasedDataLoader
 
 ROWS = [("u", "i1", 1, 1), ("u", "i2", 1, 2), ("v", "i3", 0, 3), ("v", "i1", 1, 4), ("w", "i2", 1, 5)]
 TRIPLES = [

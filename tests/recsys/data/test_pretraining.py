@@ -12,7 +12,7 @@ from tests.recsys.data.small import Sequential
 from tests.recsys.data.test_transforms import LENGTHS, PLACES, batch
 from treadle.errors import ConfigError
 from treadle.recsys import Config, Interaction, create_dataset
-from treadle.recsys.pretraining import HideItemsAndSegments, pretraining_columns
+from treadle.recsys.data.transforms import HideItemsAndSegments, pretraining_columns
 
 HIDDEN = 10
 """The number of items, padding included."""

@@ -16,7 +16,7 @@ from treadle.recsys import (
     create_dataset,
     data_preparation,
 )
-from treadle.recsys.tables.layouts import read_interactions
+from treadle.recsys.data.tables.text_files import read_interactions
 
 RECBOLE_SPLIT = [(60_115_621_070, 1_617_862), (7_106_439_717, 706_345), (7_106_520_465, 593_925)]
 """Sum and exclusive or of user * 1683 + item over the parts that RecBole 1.2.1 makes with its default seed, 2020."""

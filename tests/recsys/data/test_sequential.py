@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.recsys.data.small import Sequential, tokens, toy_dataset
 from treadle.errors import ConfigError, DataError
 from treadle.recsys import Config, FeatureType, SequentialDataset, create_dataset
-from treadle.recsys.dataset_sequential import DIENDataset
+from treadle.recsys.data.sequential_dataset import DIENDataset
 
 rows_of = st.lists(
     st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.integers(1, 5), st.integers(0, 9)), min_size=1, max_size=30

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.recsys.data.small import INTER, General, tokens, toy_config, toy_dataset, write_table
 from treadle.errors import ConfigError, DataError
 from treadle.recsys import Config, Dataset, create_dataset
-from treadle.recsys.splitting import group_rows, leave_one_out, split_by_ratio, split_by_time
+from treadle.recsys.data.split import group_rows, leave_one_out, split_by_ratio, split_by_time
 
 Rows = list[int]
 users_of = st.lists(st.integers(0, 5), min_size=1, max_size=60)

@@ -21,10 +21,11 @@ from tests.recsys.data.small import (
 from treadle.data import Stream
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
-from treadle.fingerprint import fingerprint_data
 from treadle.recsys import Interaction, create_dataset, data_preparation
-from treadle.recsys.loading import SequenceTrainDataLoader, TrainDataLoader, UserDataLoader, slices
-from treadle.recsys.loading import training as training_module
+from treadle.recsys.data.dataloader import SequenceTrainDataLoader, TrainDataLoader, UserDataLoader
+from treadle.recsys.data.dataloader import train_dataloader as slices
+from treadle.recsys.data.dataloader import train_dataloader as training_module
+from treadle.runs.fingerprint import fingerprint_data
 
 LABELLED = [(f"u{n % 6}", f"i{n}", n % 5, n) for n in range(48)]
 ROWS = [(f"u{user}", f"i{(user * 3 + step) % 12}", 1, step) for user in range(6) for step in range(8)]

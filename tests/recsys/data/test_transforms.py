@@ -9,7 +9,7 @@ import torch
 from tests.recsys.data.small import Sequential
 from treadle.errors import ConfigError
 from treadle.recsys import Config, Interaction, create_dataset
-from treadle.recsys.transforms import make_transform
+from treadle.recsys.data.transforms import make_transform
 
 LENGTHS = [1, 3, 6, 6, 2, 5]
 PLACES = torch.arange(100, 106)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from treadle.recsys.sampling import UserItems
+from treadle.recsys.data.sampling import UserItems
 
 
 def pairs_of(path: Path) -> tuple[Tensor, Tensor]:

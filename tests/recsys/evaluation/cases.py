@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.recsys.evaluation.oracle import BY_USER, OF_CATALOGUE, Case
+from treadle.recsys.data.sampling import UserItems
 from treadle.recsys.evaluation import MetricPlan
-from treadle.recsys.sampling import UserItems
 
 EVERYTHING = [*BY_USER, *OF_CATALOGUE, "GAUC"]
 """Every metric of ranked lists."""

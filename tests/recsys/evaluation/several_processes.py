@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from treadle.parallel import Processes
+from treadle.recsys.data.sampling import UniformNegatives, UserItems, evaluation_negatives
 from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation import FullRanking, LabelledEvaluation, MetricPlan, SampledRanking, groups_by_count
 from treadle.recsys.evaluation.metric_classes import AbstractMetric, DataStruct, TopkMetric
-from treadle.recsys.sampling import UniformNegatives, UserItems, evaluation_negatives
 
 USERS, ITEMS = 37, 60
 RANKING = ["Recall", "NDCG", "MAP", "GAUC", "AveragePopularity", "TailPercentage"]

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.recsys.evaluation.anchors import gf_cf, item_pop, load
+from treadle.recsys.data.sampling import UserItems
 from treadle.recsys.evaluation import FullRanking, MetricPlan
-from treadle.recsys.sampling import UserItems
 
 
 def ranking(train: UserItems, test: UserItems) -> FullRanking:

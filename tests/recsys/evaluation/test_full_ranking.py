@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.guards.no_sync import DEVICES, no_sync
 from tests.recsys.evaluation.cases import EVERYTHING, items_of
 from treadle.errors import ConfigError, DataError, NonFiniteError
+from treadle.recsys.data.sampling import UserItems
 from treadle.recsys.evaluation import (
     FullRanking,
     MetricPlan,
@@ -17,7 +18,6 @@ from treadle.recsys.evaluation import (
     scores_from_pairs,
 )
 from treadle.recsys.evaluation.scoring import users_at_once
-from treadle.recsys.sampling import UserItems
 
 USERS, ITEMS = 40, 700
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.recsys.evaluation import oracle
 from tests.recsys.evaluation.cases import Situation, items_of, situations
 from treadle.errors import ConfigError, DataError
+from treadle.recsys.data.sampling import UniformNegatives, evaluation_negatives
 from treadle.recsys.evaluation import (
     FullRanking,
     Groups,
@@ -16,7 +17,6 @@ from treadle.recsys.evaluation import (
     groups_by_count,
     groups_by_quantile,
 )
-from treadle.recsys.sampling import UniformNegatives, evaluation_negatives
 
 RATING = ["Hit", "MRR", "Recall", "Precision", "MAP", "NDCG"]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.recsys.evaluation import oracle
 from tests.recsys.evaluation.cases import Situation, situations
+from treadle.recsys.data.sampling import UniformNegatives, evaluation_negatives
 from treadle.recsys.evaluation import FullRanking, LabelledEvaluation, MetricPlan, SampledRanking
-from treadle.recsys.sampling import UniformNegatives, evaluation_negatives
 
 
 def assert_equal(found: dict[str, float], expected: dict[str, float]) -> None:

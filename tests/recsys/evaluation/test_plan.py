@@ -16,8 +16,8 @@ from treadle.recsys.evaluation import (
     find_metric,
     metric_names,
     register_metric,
-    registry,
 )
+from treadle.recsys.evaluation import metrics as registry
 
 SIXTEEN = [
     *("Hit", "MRR", "Recall", "Precision", "MAP", "NDCG", "GAUC", "AveragePopularity", "TailPercentage"),

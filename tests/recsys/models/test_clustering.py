@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
-from treadle.recsys.models import clustering
-from treadle.recsys.models.clustering import k_means
+from treadle.recsys.models.general_recommender import ncl as clustering
+from treadle.recsys.models.general_recommender.ncl import k_means
 
 
 def some_points(number: int = 60, size: int = 5) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from treadle.errors import ConfigError
-from treadle.recsys.models.eigenvectors import leading_eigenvectors
+from treadle.recsys.models.general_recommender.gfcf import leading_eigenvectors
 
 SIZES = [(200, 10, 8), (200, 60, 64), (30, 30, 64), (50, 20, 64), (500, 40, 16), (1, 1, 4), (7, 3, 2), (300, 5, 3)]
 

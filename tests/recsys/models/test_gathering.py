@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from treadle.recsys.models.gathering import rows_of_table
+from treadle.recsys.models.layers.functional import rows_of_table
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -21,7 +21,7 @@ from tests.recsys.models.tiny_ratings import (
     fitted,
 )
 from treadle.recsys import InputType, Interaction, ModelType, get_model, model_names
-from treadle.recsys.config_defaults import packaged
+from treadle.recsys.config.defaults import packaged
 
 every_trained = pytest.mark.parametrize("variant", TRAINED)
 every_fitted = pytest.mark.parametrize("variant", FITTED)

@@ -8,8 +8,8 @@ from tests.guards.no_sync import no_sync
 from tests.recsys.models.tiny_ratings import build
 from treadle.recsys import Interaction
 from treadle.recsys.models import AutoEncoderMixin, GeneralRecommender
+from treadle.recsys.models.bases.fitted import common_users, similarity_scores
 from treadle.recsys.models.histories import Histories, unique_pairs
-from treadle.recsys.models.item_similarity import common_users, similarity_scores
 
 PAIRS = (torch.tensor([1, 1, 2, 4, 4, 4]), torch.tensor([1, 3, 2, 1, 2, 4]))
 EXPECTED = {1: [0, 1, 0, 1, 0], 2: [0, 0, 1, 0, 0], 3: [0, 0, 0, 0, 0], 4: [0, 1, 1, 0, 1]}

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from tests.recsys.models.tiny_shop import INTEREST, LENGTH, Built, build, fill
 from treadle.errors import ConfigError
-from treadle.recsys.dataset_sequential import DIENDataset
+from treadle.recsys.data.sequential_dataset import DIENDataset
 from treadle.recsys.models.layers.interest import GRU_TYPES, AttentionGRU, InterestEvolvingLayer
 
 WIDTH = 24

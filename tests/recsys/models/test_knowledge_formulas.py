@@ -14,9 +14,9 @@ from tests.recsys.models.tiny_graph import Built, build
 from tests.recsys.models.tiny_ratings import all_scores
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
-from treadle.recsys.models.edges import Edges, softmax_by_head
+from treadle.recsys.models.graph import Edges, softmax_by_head
 from treadle.recsys.models.knowledge_aware_recommender.kgin import distance_correlation, mutual_information
-from treadle.recsys.models.relations import BLOCK, projected
+from treadle.recsys.models.layers.functional import BLOCK, projected
 
 Array = np.ndarray[Any, Any]
 

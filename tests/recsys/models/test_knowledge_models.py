@@ -11,8 +11,8 @@ from tests.recsys.models.building import assert_close_in_bf16, train_steps
 from tests.recsys.models.tiny_graph import PLAIN, TRAINED, Built, build
 from tests.recsys.models.tiny_ratings import all_scores, every_pair
 from treadle.recsys import InputType, Interaction, KGDataLoaderState, ModelType, Recommender, get_model, model_names
-from treadle.recsys.config_defaults import packaged
-from treadle.recsys.model_scores import ModelScores
+from treadle.recsys.config.defaults import packaged
+from treadle.recsys.models.item_scores import ModelScores
 
 every = pytest.mark.parametrize("variant", TRAINED)
 plain = pytest.mark.parametrize("variant", PLAIN)

@@ -12,7 +12,7 @@ from tests.recsys.models.test_graph_models import normalised, own_embeddings, pr
 from tests.recsys.models.tiny_ratings import Built, all_scores, build
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
-from treadle.recsys.models.clustering import k_means
+from treadle.recsys.models.general_recommender.ncl import k_means
 
 WEIGHTS: dict[str, Any] = {"ssl_reg": 0.01, "proto_reg": 0.02, "reg_weight": 0.3, "alpha": 0.7, "ssl_temp": 0.4}
 

@@ -165,7 +165,7 @@ def test_the_short_cut_to_the_last_position_gives_what_all_positions_have_there(
     whole = model.position_outputs(items)[torch.arange(3), lengths - 1]
     # All rows together, and two rows and one.
     for numbers in (2**20, 2 * LENGTH * 20):
-        monkeypatch.setattr("treadle.recsys.models.transformer.CPU_NUMBERS", numbers)
+        monkeypatch.setattr("treadle.recsys.models.bases.sequential.CPU_NUMBERS", numbers)
         torch.testing.assert_close(model(items, lengths), whole)
     middle = lengths // 2
     both = model.encoded(items, bidirectional=True)[torch.arange(3), middle]

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from tests.recsys.models.tiny_ratings import build
 from treadle.recsys import Interaction
 from treadle.recsys.models.general_recommender.bpr import BPR
-from treadle.recsys.models.row_margins import row_margins
-from treadle.recsys.models.scoring import margins
+from treadle.recsys.models.layers.functional import margins, row_margins
 
 USERS, POSITIVES, NEGATIVES = torch.tensor([0, 3, 3, 1]), torch.tensor([2, 2, 0, 4]), torch.tensor([1, 0, 2, 2])
 

@@ -12,7 +12,7 @@ from tests.recsys.models import tiny_shop
 from tests.recsys.models.tiny_shop import ITEMS, LENGTH, Built, fill
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
-from treadle.recsys.pretraining import HideItemsAndSegments, pretraining_columns
+from treadle.recsys.data.transforms import HideItemsAndSegments, pretraining_columns
 
 SMALL: dict[str, Any] = {
     "hidden_size": 12,

@@ -11,7 +11,7 @@ from tests.guards.no_sync import no_sync
 from tests.recsys.models.building import assert_one_row_is_enough, train_steps
 from tests.recsys.models.tiny_shop import CONTEXT, EVERY, INTEREST, RANKING, VARIANTS, Built, build
 from treadle.recsys import InputType, ModelType, get_model
-from treadle.recsys.config_defaults import packaged
+from treadle.recsys.config.defaults import packaged
 
 PENALTIES = {"DCN": {"reg_weight": 0.01}, "DCNv2": {"reg_weight": 0.01}}
 """RecBole's penalty of 2 is most of the loss of a small model, and would hide whether the labels are learnt."""

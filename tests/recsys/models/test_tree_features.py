@@ -8,7 +8,7 @@ import torch
 
 from treadle.errors import DataError
 from treadle.recsys import Config, Dataset, create_dataset
-from treadle.recsys.boosting import TreeFeatures
+from treadle.recsys.models.boosting import TreeFeatures
 
 TABLE: dict[str, Any] = {
     "age:float": [1.5, None, 3.5],

@@ -10,7 +10,7 @@ from tests.recsys.data.small import write_table
 from tests.recsys.models import building
 from tests.recsys.models.building import BuiltModel
 from treadle.recsys import Config, Interaction, ModelType, create_dataset, data_preparation, get_model
-from treadle.recsys.models.next_item import NextItemRecommender
+from treadle.recsys.models.bases.sequential import NextItemRecommender
 
 USERS, ITEMS, LENGTH = 24, 20, 8
 """How many users and items there are, and how long a history is at most."""

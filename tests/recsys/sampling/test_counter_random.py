@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.guards.no_sync import DEVICES
-from treadle.recsys.sampling import random_below, random_bits, random_unit, row_counters
+from treadle.recsys.data.sampling import random_below, random_bits, random_unit, row_counters
 
 MASK = 2**64 - 1
 

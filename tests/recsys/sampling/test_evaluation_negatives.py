@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.recsys.sampling.test_negatives import COUNTS, SEEN, items_of, make
 from treadle.errors import ConfigError
-from treadle.recsys.sampling import EvaluationMode, UserItems, evaluation_negatives
+from treadle.recsys.data.sampling import EvaluationMode, UserItems, evaluation_negatives
 
 kinds = pytest.mark.parametrize("kind", ["uniform", "popularity"])
 POSITIVES = items_of([4], [1, 2], [], [3])

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from tests.guards.no_sync import DEVICES, no_sync
 from treadle.errors import ConfigError, DataError
-from treadle.recsys.sampling import (
+from treadle.recsys.data.sampling import (
     HardNegatives,
     NegativeSampler,
     PopularityNegatives,
     UniformNegatives,
     UserItems,
-    uniform_negatives,
 )
+from treadle.recsys.data.sampling import negative_samplers as uniform_negatives
 
 CHI_SQUARE_99 = {2: 9.21, 3: 11.34, 4: 13.28, 5: 15.09}
 """What chi-square stays below in 99 of 100 cases, by degrees of freedom."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from treadle.recsys.sampling.neighbours import Neighbours, drawn_places
+from treadle.recsys.data.sampling.neighbours import Neighbours, drawn_places
 
 
 def hub() -> Neighbours:

@@ -1,6 +1,6 @@
 import torch
 
-from treadle.recsys.sampling.rows_of_users import RowsOfUsers
+from treadle.recsys.data.dataloader.train_dataloader import RowsOfUsers
 
 USERS = torch.tensor([3, 1, 3, 3, 7, 3, 1, 3])
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.errors import DataError
-from treadle.recsys.sampling import UserItems, seen_by_phase
+from treadle.recsys.data.sampling import UserItems, seen_by_phase
 
 USERS, ITEMS = 4, 6
 pairs = st.lists(st.tuples(st.integers(0, USERS - 1), st.integers(1, ITEMS - 1)), max_size=30)

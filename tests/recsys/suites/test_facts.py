@@ -13,7 +13,7 @@ import torch
 from tests.recsys.suites.every_model import make, shop
 from tests.recsys.trainer import runs
 from treadle.recsys import Config, Interaction, create_dataset, data_preparation, get_model, get_trainer, model_names
-from treadle.recsys.config_defaults import packaged
+from treadle.recsys.config.defaults import packaged
 from treadle.recsys.models.general_recommender import BPR
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.interrupting import Updates, assert_same_bits, train_through
 from treadle.recsys import Config, ModelType, create_dataset, data_preparation, get_model, get_trainer, init_seed
-from treadle.recsys.trainers._core import optimizers_of
+from treadle.recsys.trainers.loop.core import optimizers_of
 
 USERS, ITEMS, EACH = 24, 30, 12
 

@@ -23,8 +23,8 @@ from treadle.callbacks import (
 )
 from treadle.errors import CallbackError, ConfigError, NonFiniteError, UnknownMetricError
 from treadle.recsys import Trainer
-from treadle.recsys.trainers.named_callbacks import REFUSED
-from treadle.report import ReportCallback
+from treadle.recsys.trainers.loop.callbacks import REFUSED
+from treadle.tools.report import ReportCallback
 
 SCORES = (0.5, 0.6, 0.4, 0.4, 0.4)
 

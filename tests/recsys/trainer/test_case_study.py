@@ -10,7 +10,7 @@ import torch
 from tests.recsys.suites.every_model import make as make_any
 from tests.recsys.trainer.runs import Run, make
 from treadle.errors import ConfigError, DataError
-from treadle.recsys.case_study import full_sort_scores, full_sort_topk
+from treadle.recsys.serve.case_study import full_sort_scores, full_sort_topk
 
 
 @pytest.fixture

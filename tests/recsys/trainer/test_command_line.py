@@ -18,7 +18,7 @@ from tests.recsys.trainer.trees import table as clicks
 from treadle.cli import app
 from treadle.recsys import Config, load_data_and_model
 from treadle.recsys.bench import benchmark
-from treadle.recsys.bench.entry import train_entry
+from treadle.recsys.bench.worker import train_entry
 from treadle.recsys.model_registry import locate_model
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.guards.no_sync import DEVICES, no_sync
 from treadle.parallel import Processes
-from treadle.recsys.trainers.epoch_losses import EpochLosses
+from treadle.recsys.trainers.loop.updater import EpochLosses
 
 
 @pytest.mark.parametrize("device", DEVICES)

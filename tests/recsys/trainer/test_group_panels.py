@@ -10,7 +10,7 @@ import torch
 from tests.recsys.trainer.runs import settings
 from tests.recsys.trainer.trees import make as make_trees
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer
-from treadle.recsys.group_panels import write_group_panels
+from treadle.recsys.evaluation.group_panels import write_group_panels
 
 ITEMS = 12
 

@@ -13,7 +13,7 @@ from tests.recsys.trainer.runs import make
 from treadle.errors import ConfigError, LossError, NonFiniteError
 from treadle.recsys import AbstractTrainer, Interaction, Trainer
 from treadle.recsys.models.general_recommender import BPR
-from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.abstract_trainer import Pass
 from treadle.recsys.trainers.trainer import NanLossError
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.recsys.suites.every_model import make as make_any
 from tests.recsys.trainer.runs import Run, assert_same_training, make
-from treadle.micro_batches import split_batch
+from treadle.loop.oom_retry import split_batch
 from treadle.recsys import Interaction, Trainer, get_model
 
 

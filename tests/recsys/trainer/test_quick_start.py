@@ -16,7 +16,6 @@ from tests.recsys.trainer.runs import interactions, make, settings
 from treadle.checkpoint import read_file, write_file
 from treadle.cli.application import app
 from treadle.errors import CheckpointError, ConfigError, DataError, TreadleError
-from treadle.leaving import PreemptedExit
 from treadle.recsys import (
     Config,
     Recommender,
@@ -31,6 +30,7 @@ from treadle.recsys import (
 )
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import init_logger, run
+from treadle.runs.preemption import PreemptedExit
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 from tests.execution.recording import TapeRecorder, noted_steps
 from tests.interrupting import assert_same_bits
 from tests.recsys.trainer.runs import assert_same_training, fit_through, interactions, make
-from treadle.execution.inputs import CopiedInputs, GatheredInputs
-from treadle.recsys.trainers._core import RecsysCore
+from treadle.execution.cuda_graph.inputs import CopiedInputs, GatheredInputs
+from treadle.recsys.trainers.loop.core import RecsysCore
 
 SHUFFLED: dict[str, dict[str, Any]] = {
     "BPR": {},

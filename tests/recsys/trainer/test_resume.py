@@ -18,12 +18,13 @@ from treadle.callback import TrainerCallback
 from treadle.checkpoint import CheckpointStore, FsspecStorage, read_file
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.errors import CheckpointError, DataError
-from treadle.leaving import PreemptedExit, after_evaluated_batch
 from treadle.recsys import Trainer
 from treadle.recsys.evaluation import full_ranking, sampled_ranking
-from treadle.recsys.trainers import evaluating, model_file
-from treadle.recsys.trainers._run_keeping import RecommenderCheckpointer
-from treadle.run_status import read_status
+from treadle.recsys.trainers.loop import evaluation as evaluating
+from treadle.recsys.trainers.loop import model_file
+from treadle.recsys.trainers.loop.model_file import RecommenderCheckpointer
+from treadle.runs.preemption import PreemptedExit, after_evaluated_batch
+from treadle.runs.status import read_status
 
 EVERY_STEP = {"save_every": "1 step"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -340,7 +341,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path, run_dir=str(folder), epochs=1)
 
     def again(epoch: int, score: float) -> None:
-        from treadle.run_status import is_occupied
+        from treadle.runs.status import is_occupied
 
         assert is_occupied(folder)
 

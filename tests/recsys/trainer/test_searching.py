@@ -10,10 +10,10 @@ from tests.recsys.trainer.runs import interactions, settings
 from treadle.errors import ConfigError, TreadleError
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import build
-from treadle.recsys.search_space import parse_space, read_space, space_of
-from treadle.recsys.searching import Search
 from treadle.recsys.trainers import Trainer
-from treadle.run_reading import is_search
+from treadle.recsys.tune.search import Search
+from treadle.recsys.tune.space import parse_space, read_space, space_of
+from treadle.runs.reader import is_search
 from treadle.search import SearchError
 
 SPACE = {"learning_rate": ("log", 1e-3, 1e-1), "embedding_size": [4, 8]}
@@ -72,7 +72,7 @@ def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: Any) -> N
 
     monkeypatch.setattr(Trainer, "_evaluation_of", noting)
     loaders: list[Any] = []
-    monkeypatch.setattr("treadle.recsys.searching.build", lambda *args: loaders.append(build(*args)) or loaders[-1])
+    monkeypatch.setattr("treadle.recsys.tune.search.build", lambda *args: loaders.append(build(*args)) or loaders[-1])
     make(tmp_path).run(2)
     assert set(evaluated) == {made[3] for made in loaders}
 
@@ -213,7 +213,7 @@ def test_what_a_folder_was_begun_with_is_gone_on_with(tmp_path: Path) -> None:
 def test_trials_that_are_worse_than_others_are_given_up(tmp_path: Path, monkeypatch: Any) -> None:
     # The first five trials score high; those after them low from the start.
     trials: list[int] = []
-    monkeypatch.setattr("treadle.recsys.searching.build", lambda *args: trials.append(1) or build(*args))
+    monkeypatch.setattr("treadle.recsys.tune.search.build", lambda *args: trials.append(1) or build(*args))
 
     def scripted(self: Any, *args: Any, **kwargs: Any) -> tuple[float, dict[str, float]]:
         score = 0.9 if len(trials) <= 5 else 0.1

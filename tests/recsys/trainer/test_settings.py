@@ -13,7 +13,7 @@ from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
 from treadle.recsys import Interaction, ModelType, Trainer, get_trainer, register_trainer
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.trainers import RecVAETrainer, TraditionalTrainer
-from treadle.recsys.trainers.learners import LEARNERS
+from treadle.recsys.trainers.loop.optimizers import LEARNERS
 
 # Optimizers ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import numpy as np
 from tests.interrupting import CutAt, CutError
 from tests.recsys.trainer.runs import Run
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer
-from treadle.recsys.boosting.rounds import as_tensor
+from treadle.recsys.models.boosting.base import as_tensor
 
 ROWS = 400
 LIBRARIES = ("LightGBM", "XGBoost")

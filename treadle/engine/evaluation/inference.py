@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 
 from treadle.data import Stream, make_loader
 from treadle.engine.batch_arguments import call_arguments, with_placement
-from treadle.engine.evaluation.dataset_evaluator import DatasetEvaluator
-from treadle.engine.graph import Graph
-from treadle.leaving import after_evaluated_batch
+from treadle.engine.evaluation.evaluators import DatasetEvaluator
+from treadle.engine.trainers.graph import Graph
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
+from treadle.runs.preemption import after_evaluated_batch
 
 logger = logging.getLogger(__name__)
 

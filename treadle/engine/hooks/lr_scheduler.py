@@ -5,10 +5,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from treadle.engine.hook_base import HookBase
+from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError
 from treadle.schedules import LRMultiplier
-from treadle.schedules.extending import StretchedSchedule, settings_of
+from treadle.schedules.extend import StretchedSchedule, settings_of
 
 
 class LRScheduler(HookBase):

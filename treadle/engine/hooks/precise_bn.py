@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from treadle.data.batches import mover
-from treadle.engine.hook_base import HookBase
+from treadle.data.batch import mover
+from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError
 from treadle.events import EventStorage
 

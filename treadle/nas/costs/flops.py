@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from treadle.nas.costs.cost import Cost
-from treadle.nas.costs.walking import Walk, walking
+from treadle.nas.costs.trace import Walk, walking
 
 
 def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from treadle.nas.choosing import Chooser
-from treadle.nas.costs.cost import Cost
-from treadle.nas.costs.scopes import ALWAYS, Scope
-from treadle.nas.costs.walking import Call, Walk, walking
+from treadle.nas.costs.cost import ALWAYS, Cost, Scope
+from treadle.nas.costs.trace import Call, Walk, walking
+from treadle.nas.space.choosers import Chooser
 
 if TYPE_CHECKING:
-    from treadle.nas.built import Built
-    from treadle.nas.cell import Cell
-    from treadle.nas.layer_choice import LayerChoice
-    from treadle.nas.repeat import Repeat
+    from treadle.nas.space.cell import Cell
+    from treadle.nas.space.layer_choice import LayerChoice
+    from treadle.nas.space.parametrized import Built
+    from treadle.nas.space.repeat import Repeat
 
 
 def latency_of(model: nn.Module, *inputs: Any, repeats: int = 10, warm_up: int = 3, **named_inputs: Any) -> Cost:

@@ -2,11 +2,10 @@
 
 from torch import nn
 
-from treadle.nas.built import Built
-from treadle.nas.choice import Choice
-from treadle.nas.costs.cost import Cost
-from treadle.nas.costs.scopes import ALWAYS, Scope, scopes_in, scopes_of_values
-from treadle.nas.space import Space
+from treadle.nas.costs.cost import ALWAYS, Cost, Scope, scopes_in, scopes_of_values
+from treadle.nas.space.choice import Choice
+from treadle.nas.space.model_space import Space
+from treadle.nas.space.parametrized import Built
 
 
 def parameters_of(model: nn.Module) -> Cost:

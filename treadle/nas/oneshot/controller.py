@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from treadle.nas.decisions import Architecture, Decision, Subset
-from treadle.nas.space import Space
+from treadle.nas.space.decisions import Architecture, Decision, Subset
+from treadle.nas.space.model_space import Space
 
 TANH_CONSTANT = 1.5
 SKIP_TARGET = 0.4

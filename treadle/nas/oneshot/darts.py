@@ -5,9 +5,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
-from treadle.nas.oneshot._core import SearchCore
-from treadle.nas.oneshot._weighing import WeighingCore
-from treadle.nas.oneshot._weighing_face import WeighingTrainer
+from treadle.nas.oneshot.core import SearchCore
+from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
 from treadle.nas.oneshot.supernet import Supernet
 
 

@@ -9,19 +9,16 @@ from torch.optim import Adam, Optimizer
 
 from treadle.data import Batch, fold_seed, size_of
 from treadle.errors import ConfigError
-from treadle.losses import model_inputs, targets_of
-from treadle.nas.choosing import Fixed
 from treadle.nas.costs.penalty import Penalty
-from treadle.nas.decisions import Architecture
-from treadle.nas.oneshot._core import ARCHITECTURE, WEIGHTS, SearchCore
-from treadle.nas.oneshot._face import OneShotTrainer
-from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
 from treadle.nas.oneshot.controller import Controller
-from treadle.nas.oneshot.exporting import Found
-from treadle.nas.oneshot.numbers import number_of
-from treadle.nas.oneshot.streams import begin_again
+from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, SearchCore, begin_again
+from treadle.nas.oneshot.single_path import compiled_parts, number_of, refuse_recording
 from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.space import Space
+from treadle.nas.oneshot.trainer import Found, OneShotTrainer
+from treadle.nas.space.choosers import Fixed
+from treadle.nas.space.decisions import Architecture
+from treadle.nas.space.model_space import Space
+from treadle.ops.losses import model_inputs, targets_of
 from treadle.phase import Phase
 from treadle.search.assignment import key_of
 

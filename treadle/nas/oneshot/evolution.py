@@ -6,8 +6,8 @@ from typing import Any
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.decisions import Architecture
-from treadle.nas.space import Space
+from treadle.nas.space.decisions import Architecture
+from treadle.nas.space.model_space import Space
 from treadle.search.assignment import key_of
 
 ATTEMPTS = 100

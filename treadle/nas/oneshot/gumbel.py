@@ -8,13 +8,11 @@ from torch.optim import Optimizer
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot._core import SearchCore
-from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
-from treadle.nas.oneshot._weighing import WeighingCore
-from treadle.nas.oneshot._weighing_face import WeighingTrainer
-from treadle.nas.oneshot.mixed import Mixed
-from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.oneshot.weights import CandidateWeights
+from treadle.nas.oneshot.core import SearchCore
+from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
+from treadle.nas.oneshot.mixed_op import Mixed
+from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
+from treadle.nas.oneshot.supernet import CandidateWeights, Supernet
 from treadle.phase import Phase
 
 TEMPERATURES = (1.0, 0.33)

@@ -1,18 +1,183 @@
 """ProxylessNAS: one candidate at a time for the weights, two for the architecture."""
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from treadle.data import fold_seed
-from treadle.nas.oneshot._core import ARCHITECTURE, SearchCore
-from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
-from treadle.nas.oneshot._weighing import WeighingCore
-from treadle.nas.oneshot._weighing_face import WeighingTrainer
-from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.oneshot.two_paths import PathWeights, TwoPaths, rows_of_paths
-from treadle.nas.space import Space
+from treadle.errors import ConfigError
+from treadle.nas.oneshot.core import ARCHITECTURE, SearchCore
+from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
+from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
+from treadle.nas.oneshot.supernet import CandidateWeights, Rows, Supernet
+from treadle.nas.space.choosers import Chooser
+from treadle.nas.space.input_choice import InputChoice
+from treadle.nas.space.layer_choice import LayerChoice
+from treadle.nas.space.model_space import Space
+from treadle.nas.space.repeat import Repeat
+from treadle.nas.space.weighted_sum import weighted_sum
 from treadle.phase import Phase
+
+if TYPE_CHECKING:
+    from treadle.nas.space.value_choice import Leaf
+
+# Two candidates at a time: one that is used, and one that is compared with it
+
+
+def rows_of_paths(space: Space, trainer: str) -> Rows:
+    """Return the candidates of each decision of a space in which every choice takes one.
+
+    Raises:
+        ConfigError: The space has something else in it, which is named.
+    """
+    for place, choice in space.choices.items():
+        simple = isinstance(choice, LayerChoice) or (isinstance(choice, InputChoice) and choice.n_chosen == 1)
+        simple = simple or (isinstance(choice, Repeat) and len(choice.depth.leaves()) < 2)
+        if not simple:
+            raise ConfigError(
+                f"{trainer} compares two candidates at a time, which the {type(choice).__name__} at {place} does not "
+                "have; use layer choices, input choices of one tensor and repeated blocks, or another trainer"
+            )
+    for leaf, user in space.values:
+        if user is None:
+            raise ConfigError(f"{trainer} cannot compare the values of {leaf.key!r}, which is read in a forward")
+    found = {label: decision.candidates for label, decision in space.decisions.items()}
+    if not found:
+        raise ConfigError(f"{trainer}: the model has no choices; put a LayerChoice or an InputChoice into it")
+    return found
+
+
+class PathWeights(CandidateWeights):
+    """Weights of candidates, of which two at a time are learnt.
+
+    Args:
+        rows: The candidates of each row.
+        seed: What the first weights are drawn with.
+    """
+
+    pair: Tensor
+
+    def __init__(self, rows: Rows, seed: int | None = None) -> None:
+        super().__init__(rows, seed)
+        self.register_buffer("pair", torch.zeros(len(rows), 2, dtype=torch.long), persistent=False)
+
+    @torch.no_grad()
+    def draw(self, seed: int) -> list[int]:
+        """Return a candidate for each row, drawn by their weights; this waits for the device."""
+        places: list[int] = (self._logits() + self._noise(seed)).argmax(-1).tolist()
+        return places
+
+    @torch.no_grad()
+    def draw_pairs(self, seed: int) -> list[tuple[int, int]]:
+        """Draw two candidates for each row by their weights, the one to be used first; this waits for the device.
+
+        A row with a single candidate has it twice.
+        """
+        noisy = self._logits() + self._noise(seed)
+        two = noisy.topk(min(2, noisy.shape[1]), dim=-1).indices
+        alone = self.known.sum(-1, keepdim=True) < 2
+        two = two[:, [0, -1]].where(~alone, two[:, [0, 0]])
+        shares = self._logits().gather(1, two).softmax(-1)
+        chance = torch.rand(len(two), generator=_generator(seed, 1)).to(shares.device)
+        swapped = (chance >= shares[:, 0]).unsqueeze(1)
+        self.pair.copy_(torch.where(swapped, two.flip(1), two))
+        return [(first, second) for first, second in self.pair.tolist()]
+
+    def _noise(self, seed: int) -> Tensor:
+        uniform = torch.rand(self.alpha.shape, generator=_generator(seed, 0), dtype=torch.float64)
+        return -(-uniform.clamp_min(1e-12).log()).log().to(self.alpha)
+
+    def gates(self) -> Tensor:
+        """Return the gates of the two candidates of each row: one and zero, with the gradients of their weights."""
+        shares = self.alpha.gather(1, self.pair).softmax(-1)
+        open_first = torch.zeros_like(shares)
+        open_first[:, 0] = 1.0
+        return open_first + shares - shares.detach()
+
+    @torch.no_grad()
+    def rescale(self, before: Tensor) -> None:
+        """Let an update move weight between the two candidates of each row only: all others weigh what they did."""
+        involved = torch.zeros_like(self.known).scatter_(1, self.pair, True)
+        new, old = self.alpha.gather(1, self.pair), before.gather(1, self.pair)
+        offset = new.logsumexp(-1, keepdim=True) - old.logsumexp(-1, keepdim=True)
+        self.alpha.copy_(torch.where(involved, self.alpha - offset, before))
+
+
+def _generator(*parts: int) -> torch.Generator:
+    seed = 0
+    for part in parts:
+        seed = seed * 1_000_003 + part
+    return torch.Generator().manual_seed(seed)
+
+
+class TwoPaths(Chooser):
+    """Goes one way, and where two are compared looks at what the other would have given.
+
+    Args:
+        rows: The candidates of each row.
+
+    Attributes:
+        active: For each row the place of the candidate that is used.
+        other: For each row the place of the one it is compared with; None if nothing is compared.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._places = {label: place for place, label in enumerate(rows)}
+        self.active = [0] * len(rows)
+        self.other: list[int] | None = None
+        self.gates: Tensor = torch.empty(0)
+
+    def prepare(self, architecture: Any) -> None:
+        """Take the gates of this pass."""
+        if self.other is not None:
+            self.gates = architecture.gates()
+
+    def pick(self, label: str, default: Any) -> Any:
+        """Return the candidate that is used."""
+        return self._rows[label][self.active[self._places[label]]]
+
+    def _compared(self, label: str, run: Callable[[int], Any]) -> Any:
+        """Return what the one candidate gives, with the other behind a closed gate."""
+        place = self._places[label]
+        active = self.active[place]
+        if self.other is None or self.other[place] == active:
+            return run(active)
+        outputs = [run(active)]
+        with torch.no_grad():
+            outputs.append(run(self.other[place]))
+        return weighted_sum(self.gates[place], outputs, where=label)
+
+    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the candidate gives."""
+        candidates = list(choice)
+        return self._compared(choice.label_now, lambda place: candidates[place](*args, **kwargs))
+
+    def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
+        """Return the tensor."""
+        result = self._compared(choice.label_now, lambda place: tensors[place])
+        return [result] if choice.reduction == "none" else result
+
+    def repeat(self, choice: "Repeat", state: Any) -> Any:
+        """Return the state at the depth."""
+        leaves = choice.depth.leaves()
+        if not leaves:
+            return super().repeat(choice, state)
+        blocks = list(choice.blocks())
+
+        def run(place: int) -> Any:
+            reached = state
+            for block in blocks[: choice.depth.compute(lambda one: self._candidate(one, place))]:
+                reached = block(reached)
+            return reached
+
+        return self._compared(leaves[0].label_now, run)
+
+    def _candidate(self, leaf: "Leaf", place: int) -> Any:
+        return leaf.as_given(self._rows[leaf.label_now][place])
 
 
 class ProxylessCore(WeighingCore):

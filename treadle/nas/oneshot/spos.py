@@ -2,27 +2,67 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from treadle.data import Batch, Stream, fold_seed, size_of
 from treadle.errors import ConfigError
-from treadle.losses import model_inputs, targets_of
-from treadle.nas.choosing import Fixed
-from treadle.nas.decisions import Architecture
-from treadle.nas.oneshot._core import SearchCore, is_ready
-from treadle.nas.oneshot._face import OneShotTrainer
-from treadle.nas.oneshot._paths import compiled_parts, refuse_recording
+from treadle.nas.oneshot.core import SearchCore, is_ready
 from treadle.nas.oneshot.evolution import Evolution
-from treadle.nas.oneshot.exporting import Found
-from treadle.nas.oneshot.numbers import number_of
-from treadle.nas.oneshot.recalibration import recalibrated
+from treadle.nas.oneshot.single_path import compiled_parts, number_of, refuse_recording
 from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.space import Space
+from treadle.nas.oneshot.trainer import Found, OneShotTrainer
+from treadle.nas.space.choosers import Fixed
+from treadle.nas.space.decisions import Architecture
+from treadle.nas.space.model_space import Space
+from treadle.ops.losses import model_inputs, targets_of
 from treadle.phase import Phase
+
+# Batch norms that are given the statistics of one network of a space
+
+
+@contextmanager
+def recalibrated(model: nn.Module, passes: Iterable[Any]) -> Iterator[None]:
+    """Let the batch norms of a model have the statistics of some passes inside of the block, and their own after it.
+
+    The model is in evaluation mode inside of the block.
+
+    Args:
+        model: The model.
+        passes: Each item makes a pass through the model when it is asked for.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    buffers = [buffer for norm in norms for buffer in norm.buffers()]
+    before = [buffer.clone() for buffer in buffers]
+    model.eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            # Without a momentum, statistics are the mean over all passes.
+            norm.momentum = None
+            norm.train()
+        with torch.no_grad():
+            for _ in passes:
+                pass
+        model.eval()
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, own in zip(buffers, before, strict=True):
+                buffer.copy_(own)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for module, mode in modes:
+            module.training = mode
+
 
 EVOLUTION = "evolution"
 ATTEMPTS = 1000

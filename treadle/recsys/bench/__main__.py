@@ -2,7 +2,7 @@
 
 import sys
 
-from treadle.recsys.bench.entry import main
+from treadle.recsys.bench.worker import main
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -5,18 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from treadle.checkpoint.durable import replace_text
 from treadle.errors import ConfigError
-from treadle.recsys.bench.entry import train_entry
-from treadle.recsys.bench.isolating import run_alone
-from treadle.recsys.bench.leaderboard import Leaderboard, settings_file
+from treadle.files.atomic_io import replace_text
+from treadle.recsys.bench.leaderboard import DONE, FAILED, Leaderboard, Record, settings_file
 from treadle.recsys.bench.protocol import Protocol
-from treadle.recsys.bench.records import DONE, FAILED, Record
-from treadle.recsys.trainers.model_file import storable
-from treadle.run_folder import to_yaml
-from treadle.run_lock import RunLock
-from treadle.run_reading import read_json
-from treadle.run_status import FINISHED, STOPPED
+from treadle.recsys.bench.worker import run_alone, train_entry
+from treadle.recsys.trainers.loop.model_file import storable
+from treadle.runs.folder import to_yaml
+from treadle.runs.lock import RunLock
+from treadle.runs.reader import read_json
+from treadle.runs.status import FINISHED, STOPPED
 
 PROTOCOL_FILE = "protocol.json"
 OWN = ("run_dir", "show_progress", "seed", "state")

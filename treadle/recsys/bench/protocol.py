@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.recsys.compat.names import ROOT
-from treadle.recsys.config import Config
-from treadle.recsys.config_evaluation import JUDGED, MEASURED, decided_by
+from treadle.recsys.compat.name_table import ROOT
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.config.evaluation import JUDGED, MEASURED, decided_by
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.model_registry import locate_model
 

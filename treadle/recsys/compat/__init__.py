@@ -1,7 +1,7 @@
 """The bridge from RecBole: its models, and files written for it, run here with their source unchanged."""
 
 from treadle.recsys.compat.checkpoint import ImportedCheckpoint, import_checkpoint
-from treadle.recsys.compat.loading import (
+from treadle.recsys.compat.models import (
     get_model,
     install_names,
     load_model,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
-from treadle.recsys.dataset import Dataset
+from treadle.recsys.data.dataset import Dataset
 
 Ids = np.ndarray[Any, Any]
 DISTRIBUTIONS = ("uniform", "popularity")

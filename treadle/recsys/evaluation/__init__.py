@@ -5,19 +5,17 @@
 a metric of one's own.
 """
 
-from treadle.recsys.evaluation.full_ranking import FullRanking
-from treadle.recsys.evaluation.groups import Groups, groups_by_count, groups_by_quantile
+from treadle.recsys.evaluation.breakdown import Groups, groups_by_count, groups_by_quantile
+from treadle.recsys.evaluation.full_ranking import FullRanking, recommend_items
 from treadle.recsys.evaluation.inputs import NO_ITEM, Catalogue, LabelledRows, OrderedPairs, Ranking
 from treadle.recsys.evaluation.labelled import LabelledEvaluation
+from treadle.recsys.evaluation.metrics import Metric, find_metric, metric_names, register_metric
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
-from treadle.recsys.evaluation.recommending import recommend_items
-from treadle.recsys.evaluation.registry import Metric, find_metric, metric_names, register_metric
+from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult, PerUser
 from treadle.recsys.evaluation.sampled_ranking import SampledRanking
-from treadle.recsys.evaluation.scoring import Scorer, scores_from_pairs
+from treadle.recsys.evaluation.scoring import Scorer, scores_from_pairs, top_items
 from treadle.recsys.evaluation.significance import Comparison, compare_runs
-from treadle.recsys.evaluation.state import RankingState
-from treadle.recsys.evaluation.top_items import top_items
 
 __all__ = [
     "NO_ITEM",

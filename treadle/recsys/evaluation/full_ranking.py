@@ -5,20 +5,81 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from treadle.errors import ConfigError
-from treadle.leaving import after_evaluated_batch
+from treadle.errors import ConfigError, DataError
 from treadle.parallel import Processes
-from treadle.recsys.evaluation.breakdown import RankedBlock
-from treadle.recsys.evaluation.groups import Groups
+from treadle.recsys.data.sampling.user_items import UserItems, is_member
+from treadle.recsys.evaluation.breakdown import Groups, RankedBlock
 from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
-from treadle.recsys.evaluation.pairs import pairs_in_order
 from treadle.recsys.evaluation.plan import MetricPlan
+from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult
-from treadle.recsys.evaluation.row_items import RowItems, check_groups, users_to_rank
-from treadle.recsys.evaluation.scoring import Scorer, own_scores, true_fp32, users_at_once
-from treadle.recsys.evaluation.state import RankingState
-from treadle.recsys.evaluation.top_items import top_items
-from treadle.recsys.sampling.user_items import UserItems, is_member
+from treadle.recsys.evaluation.scoring import Scorer, own_scores, pairs_in_order, top_items, true_fp32, users_at_once
+from treadle.runs.preemption import after_evaluated_batch
+
+# The items of a list of users, laid out so that any stretch of the list is a slice
+
+
+class RowItems:
+    """The items of `users`, one user after the other; where each begins is known on the host.
+
+    Attributes:
+        rows: The place in `users` of each item's user.
+        items: The items, rising for each user.
+        counts: How many items each user has.
+    """
+
+    def __init__(self, table: UserItems, users: Tensor) -> None:
+        self.rows, self.items = table.select(users)
+        self.counts = table.counts[users]
+        self._num_items = table.num_items
+        self.bounds: list[int] = [0, *self.counts.cumsum(0).tolist()]
+        self._places = self.rows * table.num_items + self.items
+
+    def stretch(self, start: int, stop: int) -> slice:
+        """Return where the items of the users from `start` to `stop` are."""
+        return slice(self.bounds[start], self.bounds[stop])
+
+    def places(self, start: int, stop: int) -> Tensor:
+        """Return where these items are in a flat matrix of the users' scores, `[stop - start, num_items]`; sorted."""
+        return self._places[self.stretch(start, stop)] - start * self._num_items
+
+    def by_group(self, groups: Groups) -> Tensor:
+        """Return how many items of each group each user has, `[users, groups]`."""
+        number = len(groups.labels)
+        of = groups.of.to(self.items.device)[self.items]
+        counts = torch.zeros(len(self.counts) * number, dtype=torch.int64, device=self.items.device)
+        counts.index_add_(0, self.rows * number + of.clamp(min=0), (of >= 0).long())
+        return counts.view(-1, number)
+
+
+def users_to_rank(positives: UserItems, users: Tensor | None, processes: Processes | None) -> Tensor:
+    """Return the users with a positive, of these the ones that this process takes: each user is one process's.
+
+    Raises:
+        DataError: No user has a positive.
+    """
+    there = positives.counts > 0
+    chosen = there.nonzero().flatten() if users is None else torch.unique(users.to(positives.device))
+    chosen = chosen[there[chosen]]
+    if not len(chosen):
+        raise DataError("no user has a positive to rank; the split is empty, or none of the chosen users is in it")
+    return chosen if processes is None else chosen[processes.rank :: processes.size]
+
+
+def check_groups(user_groups: Sequence[Groups], item_groups: Sequence[Groups], positives: UserItems) -> None:
+    """Raise if a division does not have a group for each id, or if two have one name."""
+    for groups, number, what in [
+        *((one, positives.num_users, "user") for one in user_groups),
+        *((one, positives.num_items, "item") for one in item_groups),
+    ]:
+        if groups.of.shape != (number,):
+            raise DataError(
+                f"groups {groups.name!r} have the shape {tuple(groups.of.shape)}; give the group of each of {number} "
+                f"{what} ids"
+            )
+    names = [groups.name for groups in (*user_groups, *item_groups)]
+    if len(set(names)) < len(names):
+        raise DataError(f"groups are told apart by name, and these are called {names}; give each its own")
 
 
 class FullRanking:
@@ -150,3 +211,43 @@ def first_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return torch.empty(len(scores), 0, dtype=torch.int64, device=scores.device), scores.isnan().any(dim=1).sum()
     items, values, nan_rows = top_items(scores, k)
     return items.masked_fill_(values == -torch.inf, NO_ITEM), nan_rows
+
+
+# The best unseen items of some users, as a table
+
+
+@torch.no_grad()
+def recommend_items(
+    scorer: Scorer, users: Tensor, k: int, *, seen: UserItems, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the k best items of each user, best first, and their scores, both `[users, k]`.
+
+    Where a user has fewer than k unseen items the rest is -1, with the score -inf. Of equal scores the lower item id
+    comes first.
+
+    Args:
+        scorer: Takes users and returns scores `[users, num_items]`, which are written to.
+        users: Whom to recommend to, in any order.
+        k: How many items each gets.
+        seen: What is not recommended to whom; give an empty one to recommend anything.
+        chunk: How many users to score at a time; by default as many as fit the memory.
+
+    Raises:
+        ConfigError: There are no k items.
+    """
+    if not 0 < k <= seen.catalogue_size:
+        raise ConfigError(f"k={k}: recommend at least one item, and at most the {seen.catalogue_size} there are")
+    hidden = RowItems(seen, users)
+    step = chunk or users_at_once(seen.num_items, seen.device)
+    found = []
+    with true_fp32(seen.device):
+        for start in range(0, len(users), step):
+            some = users[start : start + step]
+            scores = own_scores(scorer(some), some, seen.num_items)
+            hide(scores, hidden.places(start, start + len(some)), seen.first_item)
+            items, values, _ = top_items(scores, k)
+            found.append((items.masked_fill_(values == -torch.inf, NO_ITEM), values))
+    if not found:
+        return torch.empty(0, k, dtype=torch.int64, device=seen.device), torch.empty(0, k, device=seen.device)
+    items, values = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return items, values

@@ -6,8 +6,8 @@ from torch import Tensor
 from treadle.errors import ConfigError, DataError, NonFiniteError
 from treadle.parallel import Processes
 from treadle.recsys.evaluation.inputs import LabelledRows, OrderedPairs
-from treadle.recsys.evaluation.labelled_metrics import ordered_pairs
 from treadle.recsys.evaluation.metric_classes import ClassMetric
+from treadle.recsys.evaluation.metrics import ordered_pairs
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
 from treadle.recsys.evaluation.result import EvaluationResult
 

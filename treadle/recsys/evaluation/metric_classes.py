@@ -10,7 +10,7 @@ from torch import Tensor
 from treadle.errors import ConfigError
 from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation.inputs import LabelledRows
-from treadle.recsys.evaluation.registry import Metric, add_metric
+from treadle.recsys.evaluation.metrics import Metric, add_metric
 
 LISTS = ("rec.topk", "rec.items")
 RANKED = (*LISTS, "rec.meanrank", "data.num_items", "data.num_users", "data.count_items", "data.count_users")

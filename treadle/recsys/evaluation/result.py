@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from treadle.errors import UnknownMetricError, did_you_mean
-from treadle.html_table import html_table
+from treadle.runs.html_table import html_table
 
 
 @dataclass(frozen=True)

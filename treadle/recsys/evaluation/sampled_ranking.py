@@ -7,21 +7,18 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
-from treadle.leaving import after_evaluated_batch
 from treadle.parallel import Processes
-from treadle.recsys.evaluation.breakdown import RankedBlock
-from treadle.recsys.evaluation.full_ranking import check_plan, first_items
-from treadle.recsys.evaluation.groups import Groups
+from treadle.recsys.data.sampling.negative_samplers import PairScorer
+from treadle.recsys.data.sampling.user_items import UserItems
+from treadle.recsys.evaluation.breakdown import Groups, RankedBlock
+from treadle.recsys.evaluation.full_ranking import RowItems, check_groups, check_plan, first_items, users_to_rank
 from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
 from treadle.recsys.evaluation.labelled import LabelledEvaluation
-from treadle.recsys.evaluation.pairs import pairs_in_order
 from treadle.recsys.evaluation.plan import MetricPlan
+from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult
-from treadle.recsys.evaluation.row_items import RowItems, check_groups, users_to_rank
-from treadle.recsys.evaluation.scoring import Scorer, own_scores, true_fp32, users_at_once
-from treadle.recsys.evaluation.state import RankingState
-from treadle.recsys.sampling.hard_negatives import PairScorer
-from treadle.recsys.sampling.user_items import UserItems
+from treadle.recsys.evaluation.scoring import Scorer, own_scores, pairs_in_order, true_fp32, users_at_once
+from treadle.runs.preemption import after_evaluated_batch
 
 PAIRS_AT_ONCE = 2**20
 """How many pairs of a user and a candidate are scored at a time."""

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.loop.verbs import refuse_misspelt
 from treadle.recsys.enums import FeatureSource, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FMFirstOrderLinear
-from treadle.verbs import refuse_misspelt
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 Value = TypeVar("Value")
 USERS_AT_ONCE = 1024

@@ -1,15 +1,29 @@
 """What each user has used, in a form that a device can read rows of without asking the host."""
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from treadle.recsys.models.constants import Constants
-from treadle.recsys.models.sparse import csr_matrix
 
 if TYPE_CHECKING:
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.data.dataset import Dataset
+
+# Sparse matrices of torch
+
+
+def csr_matrix(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return a matrix in CSR form, whose parts are known to be right and are not checked.
+
+    >>> csr_matrix(torch.tensor([0, 1]), torch.tensor([1]), torch.tensor([5.0]), (1, 2)).to_dense().tolist()
+    [[0.0, 5.0]]
+    """
+    with warnings.catch_warnings():
+        # torch says once in each process that the form is new; what is used of it here is tested.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
 def unique_pairs(dataset: "Dataset", value_field: str | None = None) -> tuple[Tensor, Tensor, Tensor]:

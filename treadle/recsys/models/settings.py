@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
+    from treadle.recsys.config.configurator import Config
 
 
 def choice(config: "Config", name: str, choices: Sequence[str]) -> str:

@@ -1,15 +1,88 @@
 """What every trainer of recommenders is."""
 
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
+from treadle.loop.verbs import refuse_misspelt
 from treadle.parallel import GradientAverager, Processes
 from treadle.phase import held_by
-from treadle.verbs import refuse_misspelt
+
+# Calls of methods that users override with fewer arguments than the ones they replace
+
+
+def accepted(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return those of `arguments` that the signature of `method` takes.
+
+    >>> accepted(lambda train_data, epoch_idx: None, show_progress=True)
+    {}
+    >>> accepted(lambda train_data, **more: None, show_progress=True)
+    {'show_progress': True}
+    """
+    parameters = inspect.signature(method).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return arguments
+    names = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def required(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Return those of `arguments` that `method` cannot be called without.
+
+    >>> required(lambda learner, params=None: None, learner="adam", params=[])
+    {'learner': 'adam'}
+    """
+    parameters = inspect.signature(method).parameters.values()
+    named = {one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD}
+    return {name: value for name, value in arguments.items() if name in named}
+
+
+def is_overridden(owner: object, name: str, base: type) -> bool:
+    """Whether the class of `owner`, or `owner` itself, has another method `name` than `base`."""
+    return name in vars(owner) or getattr(type(owner), name) is not getattr(base, name)
+
+
+# Passes over the training data: which loss and which optimizer an epoch has, and what follows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """A part of an epoch that goes through the training data.
+
+    Args:
+        name: What it is called in messages and metrics.
+        loss: Takes an interaction and returns its loss: a tensor, or a tuple of tensors to be added up.
+        optimizer: What updates the weights.
+        parameters: What it trains; None for all that the optimizer holds.
+        times: How often it goes through the data.
+        before: Called with the number of the epoch when it begins.
+        after: Called when it is done.
+        is_due: Tells of an epoch whether the pass is made in it; None for always.
+        data: Takes the training data and returns what of it the pass goes through; None for all of it.
+        counts: Whether its loss is part of what the epoch reports as its own.
+    """
+
+    name: str
+    loss: Callable[[Any], Any]
+    optimizer: Optimizer
+    parameters: Sequence[nn.Parameter] | None = None
+    times: int = 1
+    before: Callable[[int], None] | None = None
+    after: Callable[[], None] | None = None
+    is_due: Callable[[int], bool] | None = None
+    data: Callable[[Any], Any] | None = None
+    counts: bool = True
+
+    def is_made(self, epoch: int) -> bool:
+        """Whether the pass is made in an epoch."""
+        return self.is_due is None or self.is_due(epoch)
+
 
 VERBS = (
     *("_train_epoch", "_valid_epoch", "_build_optimizer", "_check_nan", "_generate_train_loss_output"),

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from treadle.errors import ConfigError
+from treadle.recsys.data.dataloader import KnowledgeBasedDataLoader
 from treadle.recsys.enums import KGDataLoaderState
-from treadle.recsys.loading import KnowledgeBasedDataLoader
-from treadle.recsys.models.settings import whole_or_none
-from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.models.settings import whole, whole_or_none
+from treadle.recsys.trainers.abstract_trainer import Pass
 from treadle.recsys.trainers.trainer import Trainer
 
 
@@ -81,3 +82,64 @@ def part_of(data: Any, state: KGDataLoaderState) -> Any:
             "data_preparation makes for a model with a knowledge graph"
         )
     return data
+
+
+# The trainer of KGAT
+
+
+class KGATTrainer(Trainer):
+    """Trains on interactions, then on triples, and then lets the model look at its graph anew: every epoch.
+
+    The interactions go through `calculate_loss`, the triples through `calculate_kg_loss`; after them
+    `model.update_attentive_A()` is called, without gradients. What it leaves belongs to the model's state: a buffer, so
+    that a run which is resumed goes on with the attention that it had.
+    """
+
+    def _passes(self) -> Iterable[Pass]:
+        model = self.model
+        return [
+            rec_pass(self, model.calculate_loss),
+            kg_pass(self, model.calculate_kg_loss, after=self._refresh_attention),
+        ]
+
+    @torch.no_grad()
+    def _refresh_attention(self) -> None:
+        self.model.eval()
+        self.model.update_attentive_A()
+        self.model.train()
+
+
+# The trainer of MKR
+
+
+class MKRTrainer(Trainer):
+    """Trains on interactions every epoch, and every `kge_interval` epochs on triples as well.
+
+    The interactions go through `calculate_rs_loss`, the triples through `calculate_kg_loss`. With `kge_learning_rate`
+    the triples have an optimizer of their own, as the authors' program has.
+
+    Attributes:
+        kge_interval: How many epochs lie between two passes through the triples; the first epoch has one.
+        optimizer_kge: The optimizer of the triples.
+
+    Raises:
+        ConfigError: `kge_interval` is no whole number from 1.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.kge_interval = whole(config, "kge_interval")
+        rate = config["kge_learning_rate"]
+        self.optimizer_kge = self.optimizer if rate is None else self._build_optimizer(learning_rate=rate)
+
+    def _passes(self) -> Iterable[Pass]:
+        model = self.model
+        return [
+            rec_pass(self, model.calculate_rs_loss),
+            kg_pass(
+                self,
+                model.calculate_kg_loss,
+                optimizer=self.optimizer_kge,
+                is_due=lambda epoch: epoch % self.kge_interval == 0,
+            ),
+        ]

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from treadle.errors import CheckpointError
-from treadle.recsys.models.settings import whole
+from treadle.checkpoint.model_state import load_plain_state_dict
+from treadle.errors import CheckpointError, ConfigError
+from treadle.recsys.data.dataloader import AbstractDataLoader, SequenceTrainDataLoader
+from treadle.recsys.data.transforms import HideItemsAndSegments
+from treadle.recsys.models.settings import choice, whole, whole_or_none
+from treadle.recsys.trainers.abstract_trainer import Pass
 from treadle.recsys.trainers.kg_trainer import trained
-from treadle.recsys.trainers.model_file import SUFFIX
-from treadle.recsys.trainers.passes import Pass
+from treadle.recsys.trainers.loop.model_file import SUFFIX, read_model_file
 from treadle.recsys.trainers.trainer import Trainer
 
 BOTH, PRETRAIN, FINETUNE = "both", "pretrain", "finetune"
@@ -142,3 +145,89 @@ class Stage:
                 f"the run was saved with {told[0]}, and is to go on with {told[1]}; set them as they were, or begin "
                 "another run"
             )
+
+
+# The trainer of RaCT
+
+
+ACTOR_CRITIC_STAGES = ("actor_pretrain", "critic_pretrain", FINETUNE)
+
+
+class RaCTTrainer(PretrainTrainer):
+    """Trains RaCT in three runs: an actor, a critic that foretells how well it ranks, and the actor by its critic.
+
+    `train_stage` says which. The first two are trained for `pretrain_epochs` epochs that nobody evaluates, and keep the
+    model in a file; the next run begins from it, which the model itself does by `pre_model_path`.
+
+    Raises:
+        ConfigError: There is no such stage.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self._stage = choice(config, "train_stage", ACTOR_CRITIC_STAGES)
+        self.train_stage = FINETUNE if self._stage == FINETUNE else PRETRAIN
+
+    def _pretrain_identity(self) -> dict[str, Any]:
+        # Two of the stages pretrain.
+        return {"stage": self._stage}
+
+
+# The trainer of S3Rec
+
+
+class S3RecTrainer(PretrainTrainer):
+    """Trains S3Rec: first on what sequences hide, then on what comes next.
+
+    With `train_stage: both` one `fit` makes both stages. With "pretrain" it makes the first, and with "finetune" the
+    second, which begins from the file `pre_model_path`, one that the first kept.
+
+    Raises:
+        ConfigError: There is no such stage, "finetune" has nothing to begin from, or another stage has something.
+        CheckpointError: The file to begin from is damaged, or of another model.
+    """
+
+    def __init__(self, config: Any, model: Any) -> None:
+        super().__init__(config, model)
+        self.train_stage = choice(config, "train_stage", STAGES)
+        self._batch_size = whole_or_none(config, "pretrain_batch_size")
+        self._prefixes = bool(config["pretrain_prefixes"])
+        path = config["pre_model_path"]
+        if self.train_stage == FINETUNE:
+            self._begin_from(path)
+        elif path:
+            raise ConfigError(
+                f"pre_model_path={str(path)!r} is where train_stage='finetune' begins, and train_stage is "
+                f"{self.train_stage!r}; set that, or leave pre_model_path out"
+            )
+
+    def _begin_from(self, path: Any) -> None:
+        if not path:
+            raise ConfigError(
+                "train_stage='finetune' begins from what train_stage='pretrain' has kept: set pre_model_path to such a "
+                "file, or train_stage to 'both'"
+            )
+        state = read_model_file(str(path))
+        if state["model"] != self.config.model:
+            raise CheckpointError(
+                f"pre_model_path={str(path)!r} is of the model {state['model']}, and this one is {self.config.model}"
+            )
+        load_plain_state_dict(self.model, state["state_dict"], where=str(path))
+
+    def _pretrain_identity(self) -> dict[str, Any]:
+        return {"pretrain_prefixes": self._prefixes}
+
+    def _pretrain_data(self, data: Any) -> Any:
+        if not hasattr(self.model, "calculate_pretrain_loss"):
+            return data  # a model that hides what it wants to find
+        if not isinstance(data, AbstractDataLoader):
+            raise ConfigError(
+                f"the training data is a {type(data).__name__}, whose sequences cannot be hidden from the model; use "
+                "the loader that data_preparation makes"
+            )
+        if self._prefixes and isinstance(data, SequenceTrainDataLoader):
+            data = data.prefixes()
+        made = data.transformed(HideItemsAndSegments(self.config, data.dataset))
+        if self._batch_size is not None:
+            made.set_batch_size(self._batch_size)
+        return made

@@ -3,21 +3,15 @@
 from typing import Any, TypeVar
 
 from treadle.errors import ConfigError
-from treadle.recsys.config import Config
+from treadle.recsys.config.configurator import Config
 from treadle.recsys.enums import ModelType
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer
-from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer
-from treadle.recsys.trainers.kg_trainer import KGTrainer
-from treadle.recsys.trainers.kgat_trainer import KGATTrainer
-from treadle.recsys.trainers.lightgbm_trainer import LightGBMTrainer
-from treadle.recsys.trainers.mkr_trainer import MKRTrainer
-from treadle.recsys.trainers.ncl_trainer import NCLTrainer
-from treadle.recsys.trainers.ract_trainer import RaCTTrainer
-from treadle.recsys.trainers.recvae_trainer import RecVAETrainer
-from treadle.recsys.trainers.s3rec_trainer import S3RecTrainer
+from treadle.recsys.trainers.alternating_trainers import NCLTrainer, RecVAETrainer
+from treadle.recsys.trainers.decision_tree_trainer import DecisionTreeTrainer, LightGBMTrainer, XGBoostTrainer
+from treadle.recsys.trainers.kg_trainer import KGATTrainer, KGTrainer, MKRTrainer
+from treadle.recsys.trainers.pretrain_trainer import RaCTTrainer, S3RecTrainer
 from treadle.recsys.trainers.traditional_trainer import TraditionalTrainer
 from treadle.recsys.trainers.trainer import Trainer
-from treadle.recsys.trainers.xgboost_trainer import XGBoostTrainer
 
 Kind = TypeVar("Kind", bound=type)
 SUFFIX = "Trainer"

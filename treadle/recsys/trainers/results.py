@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
-from treadle.html_table import html_table
+from treadle.runs.html_table import html_table
 
 
 class Metrics(OrderedDict[str, float]):

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from treadle.recsys.option_names import NO_BATCHES, OF_UPDATES
-from treadle.recsys.trainers._core import Losses
+from treadle.recsys.config.core_options import NO_BATCHES, OF_UPDATES
+from treadle.recsys.trainers.loop.core import Losses
 from treadle.recsys.trainers.trainer import Trainer
 
 

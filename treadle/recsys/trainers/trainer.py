@@ -13,21 +13,19 @@ from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
-from treadle.recsys.dataset import Dataset
-from treadle.recsys.loading import AbstractDataLoader
-from treadle.recsys.option_names import refused_in_own_loop
-from treadle.recsys.recommendations import Recommendations
-from treadle.recsys.recommending import Recommender
-from treadle.recsys.trainers._core import CoreOptions, Losses, RecsysCore, make_core
-from treadle.recsys.trainers._keeping import Keeping
-from treadle.recsys.trainers.fitting import Fitting
-from treadle.recsys.trainers.learners import build_optimizer, warn_of_double_penalty
-from treadle.recsys.trainers.model_file import storable
-from treadle.recsys.trainers.named_callbacks import callbacks_named, refuse_idle
-from treadle.recsys.trainers.own_logs import WandbLogger, tensorboard_of
-from treadle.recsys.trainers.passes import Pass
-from treadle.recsys.trainers.signatures import is_overridden, required
-from treadle.run_lock import occupied
+from treadle.recsys.config.core_options import refused_in_own_loop
+from treadle.recsys.data.dataloader import AbstractDataLoader
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.serve.recommender import Recommendations, Recommender
+from treadle.recsys.trainers.abstract_trainer import Pass, is_overridden, required
+from treadle.recsys.trainers.loggers import WandbLogger, tensorboard_of
+from treadle.recsys.trainers.loop.callbacks import callbacks_named, refuse_idle
+from treadle.recsys.trainers.loop.checkpointing import Keeping
+from treadle.recsys.trainers.loop.core import CoreOptions, Losses, RecsysCore, make_core
+from treadle.recsys.trainers.loop.epoch_end import Fitting
+from treadle.recsys.trainers.loop.model_file import storable
+from treadle.recsys.trainers.loop.optimizers import build_optimizer, warn_of_double_penalty
+from treadle.runs.lock import occupied
 from treadle.writers import EventWriter, TensorboardWriter, WandbWriter, WritersCallback
 
 _CURVES = "write curves in a callback: trainer.callbacks.append(...)"

@@ -25,7 +25,7 @@ def launcher_of(
         options: Further arguments of the launcher: `processes` of torchrun, `resources` of Ray.
     """
     if name == "inline":
-        from treadle.search.launchers.inline import Inline
+        from treadle.search.launchers.base import Inline
 
         return Inline(workers, ended)
     if name == "processes":

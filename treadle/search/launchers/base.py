@@ -8,9 +8,9 @@ from typing import Any
 
 from treadle.errors import NonFiniteError
 from treadle.search.errors import StopSearchError
-from treadle.search.reports import PrunedError, ReportError
-from treadle.search.session import Session
-from treadle.search.tasks import Task
+from treadle.search.trial.reports import PrunedError, ReportError
+from treadle.search.trial.task import Task
+from treadle.search.trial.trial import Session
 
 COMPLETE, PRUNED, FAILED, STOPPED = "complete", "pruned", "failed", "stopped"
 
@@ -101,3 +101,25 @@ def answer(session: Session, message: Mapping[str, Any]) -> dict[str, Any]:
         return {"stop": session.intermediate(message["intermediate"], message["step"])}
     except (ReportError, NonFiniteError, PrunedError) as error:
         return {"refused": type(error).__name__, "message": str(error)}
+
+
+# Trials in the process itself, one after the other: nothing to serialise, and a debugger stops in them
+
+
+class Inline(Launcher):
+    """Runs each trial to its end when it is started."""
+
+    @property
+    def running(self) -> int:
+        """How many trials are running: none, once `start` has returned."""
+        return 0
+
+    def start(self, task: Task, session: Session) -> None:
+        """Run a trial."""
+        self.ended(session, perform(task, session))
+
+    def wait(self, seconds: float) -> None:
+        """Return at once: nothing is running."""
+
+    def close(self) -> None:
+        """Return at once: nothing is open."""

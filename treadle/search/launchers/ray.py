@@ -9,13 +9,11 @@ import os
 import sys
 from typing import Any
 
-from treadle.optional import importing
+from treadle.errors import importing
 from treadle.search.launchers.base import Ended
-from treadle.search.launchers.exchange import Exchange
-from treadle.search.launchers.processes import Processes
-from treadle.search.launchers.spawning import Spawned
-from treadle.search.launchers.wire import ADDRESS
-from treadle.search.worker import PATH, main
+from treadle.search.launchers.processes import Processes, Spawned
+from treadle.search.launchers.wire import ADDRESS, Exchange
+from treadle.search.launchers.worker import PATH, main
 
 
 class Ray(Processes):

@@ -7,11 +7,10 @@ from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer
-from treadle.search.launchers.exchange import GONE, Exchange, Said
-from treadle.search.launchers.spawning import WORKER, Process, worker_environment
-from treadle.search.launchers.wire import Line, WireError
-from treadle.search.session import Session
-from treadle.search.tasks import Task
+from treadle.search.launchers.processes import WORKER, Process, worker_environment
+from treadle.search.launchers.wire import GONE, Exchange, Line, Said, WireError
+from treadle.search.trial.task import Task
+from treadle.search.trial.trial import Session
 
 
 @dataclass

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from treadle.search.plots.canvas import FAINT, FRONT, Canvas, shortened
-from treadle.search.plots.frame import axis_name, legend, objective_name, told
-from treadle.search.plots.scales import ABSENT, Names, Scale, key_text
+from treadle.search.plots.axes import ABSENT, Names, Scale, axis_name, key_text, legend, objective_name, told
+from treadle.search.plots.svg import FAINT, FRONT, Canvas, shortened
 
 DISTANCE, LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 132.0, 110.0, 120.0, 104.0, 460.0, 40.0
 WORST, BEST = (214, 222, 230), (11, 79, 158)

@@ -3,10 +3,9 @@
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.history import dominates
-from treadle.search.plots.canvas import COMPLETE, FRONT
-from treadle.search.plots.frame import Frame, axis_name, legend, objective_name, told
-from treadle.search.plots.scales import Scale
+from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, told
+from treadle.search.plots.svg import COMPLETE, FRONT
+from treadle.search.store.history import dominates
 
 
 def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | None = None) -> str:

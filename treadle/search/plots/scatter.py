@@ -3,9 +3,8 @@
 import math
 from typing import Any
 
-from treadle.search.plots.canvas import COMPLETE, FAILED, INK, PRUNED
-from treadle.search.plots.frame import Frame, axis_name, legend, objective_name, told
-from treadle.search.plots.scales import Scale
+from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, told
+from treadle.search.plots.svg import COMPLETE, FAILED, INK, PRUNED
 
 
 def trial_scatter(results: dict[str, Any], objective: str | None = None) -> str:

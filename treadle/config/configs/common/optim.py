@@ -4,7 +4,7 @@ from treadle.config import LazyCall
 
 # `params.model` is given when the optimizer is built, from the model that is.
 optim = LazyCall("torch.optim.AdamW")(
-    params=LazyCall("treadle.optimizers.get_default_optimizer_params")(
+    params=LazyCall("treadle.optim.param_groups.get_default_optimizer_params")(
         clip_grad_max_norm=1.0,
         clip_grad_norm_type=2.0,
         weight_decay_norm=0.0,

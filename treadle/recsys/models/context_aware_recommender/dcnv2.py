@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from treadle.recsys.models.click import ClickRecommender
+from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import RegLoss
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class DCNv2(ClickRecommender):

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from treadle.recsys.models.click import ClickRecommender
+from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class LR(ClickRecommender):

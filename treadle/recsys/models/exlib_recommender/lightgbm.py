@@ -1,7 +1,7 @@
 """LightGBM as a recommender."""
 
-from treadle.recsys.boosting.lightgbm_boosting import SavedLightGBM
-from treadle.recsys.models.tree_recommender import DecisionTreeRecommender
+from treadle.recsys.models.bases.tree import DecisionTreeRecommender
+from treadle.recsys.models.boosting.lightgbm_boosting import SavedLightGBM
 
 
 class LightGBM(DecisionTreeRecommender):

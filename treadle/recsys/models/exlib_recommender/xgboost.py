@@ -1,7 +1,7 @@
 """XGBoost as a recommender."""
 
-from treadle.recsys.boosting.xgboost_boosting import SavedXGBoost
-from treadle.recsys.models.tree_recommender import DecisionTreeRecommender
+from treadle.recsys.models.bases.tree import DecisionTreeRecommender
+from treadle.recsys.models.boosting.xgboost_boosting import SavedXGBoost
 
 
 class XGBoost(DecisionTreeRecommender):

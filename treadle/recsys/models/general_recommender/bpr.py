@@ -6,17 +6,15 @@ from torch import Tensor, nn
 
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
-from treadle.recsys.models.gathering import rows_of_table
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.functional import all_dots, dot, margins, row_margins, rows_of_table
 from treadle.recsys.models.loss import BPRLoss
-from treadle.recsys.models.row_margins import row_margins
-from treadle.recsys.models.scoring import all_dots, dot, margins
 from treadle.recsys.models.settings import whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class BPR(GeneralRecommender):

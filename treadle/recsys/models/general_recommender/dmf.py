@@ -12,15 +12,15 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.histories import unique_pairs
+from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import choice, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 LEAST = 1e-6
 """The least probability, by the paper."""

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from treadle.recsys.models.fitted_recommender import FittedRecommender
-from treadle.recsys.models.item_similarity import common_users, similarity_scores
+from treadle.recsys.models.bases.fitted import FittedRecommender, common_users, similarity_scores
 from treadle.recsys.models.settings import number
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 DOUBLE = 20_000
 """Up to so many items the inverse is calculated in float64, which takes three times 3 GB."""

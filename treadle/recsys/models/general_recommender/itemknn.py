@@ -7,16 +7,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from treadle.errors import ConfigError
-from treadle.recsys.evaluation.top_items import top_items
-from treadle.recsys.models.fitted_recommender import FittedRecommender
-from treadle.recsys.models.histories import Histories, rows_of_csr
-from treadle.recsys.models.item_similarity import common_items, common_users, similarity_scores
+from treadle.recsys.evaluation.scoring import top_items
+from treadle.recsys.models.bases.fitted import FittedRecommender, common_items, common_users, similarity_scores
+from treadle.recsys.models.histories import Histories, csr_matrix, rows_of_csr
 from treadle.recsys.models.settings import choice, number, whole
-from treadle.recsys.models.sparse import csr_matrix
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 CELLS = 1 << 24
 """How many similarities are looked through together."""

@@ -7,17 +7,17 @@ from torch import Tensor, nn
 
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.bases.graph import PropagatedScores, rows_of
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_uniform_initialization
+from treadle.recsys.models.layers.functional import margins
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
-from treadle.recsys.models.propagated import PropagatedScores
-from treadle.recsys.models.scoring import margins
 from treadle.recsys.models.settings import choice, number, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class LightGCN(PropagatedScores, GeneralRecommender):
@@ -70,19 +70,3 @@ class LightGCN(PropagatedScores, GeneralRecommender):
         parts = (own.index_select(0, nodes),) if self.require_pow else rows_of(own, nodes, negative)
         penalty: Tensor = self.reg_loss(*parts, require_pow=self.require_pow, rows=len(negative))
         return penalty
-
-
-def rows_of(embeddings: Tensor, nodes: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the embeddings of the users, positives and negatives of a batch.
-
-    Args:
-        embeddings: Those of all nodes.
-        nodes: The nodes of the batch, as `Graph.nodes` returns them.
-        negative: The negatives, `[rows]` or `[rows, n]`.
-    """
-    # One gather for all three, and not by indexing, whose gradient a GPU sorts: that takes three times as long.
-    found = embeddings.index_select(0, nodes)
-    rows = negative.shape[0]
-    # Going back, parts of a split are put together; slices would each be filled up with zeros, and added.
-    users, positives, negatives = found.split_with_sizes([rows, rows, negative.numel()])
-    return users, positives, negatives.view(*negative.shape, -1)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from treadle.checkpoint.file import read_file
-from treadle.checkpoint.importing import import_torch, weights_in
+from treadle.checkpoint.format.file import read_file
+from treadle.checkpoint.importers.weights import import_torch, weights_in
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
@@ -15,9 +15,9 @@ from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 PAIRS = 1 << 16
 """How many pairs go through the network together where all items are scored."""

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.models.bases.graph import LayeredGraphRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_normal_initialization
-from treadle.recsys.models.layered_graph import LayeredGraphRecommender
 from treadle.recsys.models.layers.interactions import BiGNNLayer
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
 from treadle.recsys.models.settings import number, share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class NGCF(LayeredGraphRecommender):

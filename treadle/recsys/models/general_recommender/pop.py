@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from treadle.recsys.models.fitted_recommender import FittedRecommender
+from treadle.recsys.models.bases.fitted import FittedRecommender
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class Pop(FittedRecommender):

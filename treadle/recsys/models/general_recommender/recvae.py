@@ -13,14 +13,14 @@ from treadle.errors import ConfigError
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
-from treadle.recsys.models.latent import draw_gaussian
+from treadle.recsys.models.layers.functional import draw_gaussian
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 EPSILON = 0.1
 """What the normalisations of the encoder add to a variance, as in the authors' program."""

@@ -7,17 +7,18 @@ from torch import Tensor
 from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
+from treadle.recsys.data.sampling.counter_random import random_bits
+from treadle.recsys.models.bases.graph import rows_of
 from treadle.recsys.models.constants import Constants
-from treadle.recsys.models.general_recommender.lightgcn import LightGCN, rows_of
+from treadle.recsys.models.general_recommender.lightgcn import LightGCN
+from treadle.recsys.models.layers.functional import margins
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.scoring import margins
 from treadle.recsys.models.settings import choice, number, share
-from treadle.recsys.sampling.counter_random import random_bits
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 VIEWS = 2
 

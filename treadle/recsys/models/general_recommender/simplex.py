@@ -11,14 +11,14 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.fields import pooled
+from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.loss import EmbLoss, at_least_float32
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import choice, number, share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class SimpleX(GeneralRecommender):

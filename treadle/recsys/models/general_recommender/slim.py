@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
-from treadle.recsys.models.fitted_recommender import FittedRecommender
-from treadle.recsys.models.item_similarity import common_users, similarity_scores
+from treadle.recsys.models.bases.fitted import FittedRecommender, common_users, similarity_scores
 from treadle.recsys.models.settings import number, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 BLOCK = 64
 """How many items are solved for between two products of whole matrices."""

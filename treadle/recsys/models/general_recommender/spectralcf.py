@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.models.bases.graph import LayeredGraphRecommender
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_uniform_initialization
-from treadle.recsys.models.layered_graph import LayeredGraphRecommender
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
 from treadle.recsys.models.settings import number, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class SpectralCF(LayeredGraphRecommender):

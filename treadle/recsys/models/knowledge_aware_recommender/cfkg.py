@@ -9,14 +9,14 @@ from torch.nn import functional
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_uniform_initialization
+from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import choice, number, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 EPSILON = 1e-6
 """Added to differences before their norm, as torch's margin loss does, lest the gradient of 0 be undefined."""

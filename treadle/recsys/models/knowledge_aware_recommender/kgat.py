@@ -8,19 +8,18 @@ from torch.nn import functional
 
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
+from treadle.recsys.models.bases.graph import PropagatedScores
 from treadle.recsys.models.constants import Constants
-from treadle.recsys.models.edges import Edges, softmax_by_head
+from treadle.recsys.models.graph import Edges, softmax_by_head
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.functional import dot, projected
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
-from treadle.recsys.models.propagated import PropagatedScores
-from treadle.recsys.models.relations import projected
-from treadle.recsys.models.scoring import dot
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.interaction import Interaction
+    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 
 class KGAT(PropagatedScores, KnowledgeRecommender):

@@ -10,16 +10,16 @@ from torch.nn import functional
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.constants import Constants
-from treadle.recsys.models.edges import Edges
+from treadle.recsys.models.graph import Edges
 from treadle.recsys.models.init import xavier_uniform_initialization
+from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import choice, number, share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.interaction import Interaction
+    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 SMALLEST = 1e-8
 """What is under a root at least, lest its gradient be infinite."""

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import EmbLoss, at_least_float32
-from treadle.recsys.models.scoring import all_dots, dot
 from treadle.recsys.models.settings import number, share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class MKR(KnowledgeRecommender):

@@ -6,20 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.data.sampling.neighbours import Neighbours
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.init import xavier_normal_initialization
+from treadle.recsys.models.layers.functional import dot, projected
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.relations import projected
-from treadle.recsys.models.scoring import dot
 from treadle.recsys.models.settings import choice, number, whole
-from treadle.recsys.sampling.neighbours import Neighbours
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset_knowledge import KnowledgeBasedDataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.interaction import Interaction
+    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 NUMBERS = 1 << 22
 """How many numbers are held at a time where all items are scored."""

@@ -8,11 +8,10 @@ from treadle.recsys.models.layers.attention import (
     TransformerLayer,
     VanillaAttention,
 )
-from treadle.recsys.models.layers.convolution import CNNLayers
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FLEmbedding, FMEmbedding, FMFirstOrderLinear
 from treadle.recsys.models.layers.interactions import AttLayer, BaseFactorizationMachine, BiGNNLayer, SparseDropout
 from treadle.recsys.models.layers.interest import InterestEvolvingLayer, InterestExtractorNetwork
-from treadle.recsys.models.layers.mlp import Dice, MLPLayers, activation_layer
+from treadle.recsys.models.layers.mlp import CNNLayers, Dice, MLPLayers, activation_layer
 from treadle.recsys.models.layers.sequence_fields import (
     ContextSeqEmbAbstractLayer,
     ContextSeqEmbLayer,

@@ -10,9 +10,9 @@ from treadle.errors import ConfigError
 from treadle.recsys.enums import FeatureSource, FeatureType
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 SOURCES = (
     FeatureSource.INTERACTION,

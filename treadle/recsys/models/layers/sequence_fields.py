@@ -11,8 +11,8 @@ from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.layers.fields import FieldEmbeddings
 
 if TYPE_CHECKING:
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 Embedded = dict[str, Tensor | None]
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from treadle.recsys.models.transformer import TransformerRecommender
+from treadle.recsys.models.bases.sequential import TransformerRecommender
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class BERT4Rec(TransformerRecommender):

@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.loss import RegLoss
-from treadle.recsys.models.next_item import NextItemRecommender
 from treadle.recsys.models.settings import number, share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 HEIGHTS_AT_ONCE = 8
 """How many heights of kernels are one convolution: with more there are fewer, and more zeros are multiplied."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from treadle.recsys.dataset_sequential import DIENDataset
+from treadle.recsys.data.sequential_dataset import DIENDataset
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import SequentialRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
@@ -16,9 +16,9 @@ from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class DIEN(SequentialRecommender):

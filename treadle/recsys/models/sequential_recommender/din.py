@@ -15,9 +15,9 @@ from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import share, sizes, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class DIN(SequentialRecommender):

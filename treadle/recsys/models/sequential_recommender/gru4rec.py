@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from treadle.recsys.models.next_item import NextItemRecommender
+from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.settings import share, whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class GRU4Rec(NextItemRecommender):

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
-from treadle.recsys.models.next_item import NextItemRecommender
 from treadle.recsys.models.settings import whole
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class NARM(NextItemRecommender):

@@ -7,18 +7,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.recsys.data.transforms import pretraining_columns
 from treadle.recsys.enums import FeatureSource
 from treadle.recsys.models.constants import Constants
+from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import at_least_float32
-from treadle.recsys.models.scoring import dot
 from treadle.recsys.models.sequential_recommender.sasrec import SASRec
 from treadle.recsys.models.settings import number
-from treadle.recsys.pretraining import pretraining_columns
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
-    from treadle.recsys.interaction import Interaction
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
+    from treadle.recsys.data.interaction import Interaction
 
 
 class S3Rec(SASRec):

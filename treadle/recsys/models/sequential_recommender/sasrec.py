@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from treadle.recsys.models.bases.sequential import TransformerRecommender
 from treadle.recsys.models.layers.attention import TransformerEncoder
-from treadle.recsys.models.transformer import TransformerRecommender
 
 if TYPE_CHECKING:
-    from treadle.recsys.config import Config
-    from treadle.recsys.dataset import Dataset
+    from treadle.recsys.config.configurator import Config
+    from treadle.recsys.data.dataset import Dataset
 
 
 class SASRec(TransformerRecommender):

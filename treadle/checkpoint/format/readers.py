@@ -1,0 +1,143 @@
+"""Reading the files of one checkpoint, from a folder of this machine or from elsewhere."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from treadle.checkpoint.format.manifest import ADVICE, MANIFEST, file_names, read_manifest
+from treadle.checkpoint.format.shards import PartFile
+from treadle.errors import CheckpointError
+from treadle.files.atomic_io import checksum, read_patiently, telling_absence
+from treadle.files.scratch import scratch
+from treadle.files.storage import Storage
+
+
+class Reader(Protocol):
+    """Reads the files of one checkpoint; as text, it is what people call that.
+
+    A `FileNotFoundError` says that a file is not there, a `StorageError` that it cannot be read now.
+    """
+
+    def manifest(self) -> str:
+        """Return the text of the manifest."""
+
+    def files(self) -> "Reader":
+        """Return what reads the files beside the manifest, or in the room that it names.
+
+        Raises:
+            CheckpointError: The manifest is needed to find the room, and cannot be understood.
+        """
+
+    def size(self, name: str) -> int:
+        """Return the size of a file."""
+
+    def checksum(self, name: str) -> str:
+        """Return the checksum of a file."""
+
+    def opened(self, rank: int) -> tuple[Any, PartFile]:
+        """Return what a rank wrote: the structure of its state, and its tensors, to be read when they are asked for."""
+
+
+class FolderReader(Reader):
+    """Reads a checkpoint in a folder.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def manifest(self) -> str:
+        """Return the text of the manifest."""
+        path = self._folder / MANIFEST
+        with telling_absence(path, ADVICE):
+            return read_patiently(lambda: path.read_text(encoding="utf-8"))
+
+    def files(self) -> Reader:
+        """Return itself, or what reads the room of a checkpoint that was copied from a bucket."""
+        is_plain = (self._folder / file_names(0)[1]).exists() or not (self._folder / MANIFEST).exists()
+        room = None if is_plain else _room_of(self)
+        return self if room is None or not (self._folder / room).is_dir() else FolderReader(self._folder / room)
+
+    def size(self, name: str) -> int:
+        """Return the size of a file."""
+        path = self._folder / name
+        with telling_absence(path, ADVICE):
+            return read_patiently(lambda: path.stat().st_size)
+
+    def checksum(self, name: str) -> str:
+        """Return the checksum of a file."""
+        path = self._folder / name
+        with telling_absence(path, ADVICE):
+            return read_patiently(lambda: checksum(path))
+
+    def opened(self, rank: int) -> tuple[Any, PartFile]:
+        """Return what a rank wrote."""
+        tensor_file, structure_file = (self._folder / name for name in file_names(rank))
+        return json.loads(structure_file.read_text(encoding="utf-8")), PartFile(tensor_file)
+
+
+class ObjectReader(Reader):
+    """Reads a checkpoint in a storage; large files are copied to this machine for as long as it takes to open them.
+
+    Args:
+        storage: The storage.
+        folder: What the names of its files begin with.
+    """
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage, self._folder = storage, folder
+
+    def __str__(self) -> str:
+        return self._storage.address(self._folder)
+
+    def _name(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def manifest(self) -> str:
+        """Return the text of the manifest."""
+        return self._storage.read(self._name(MANIFEST)).decode()
+
+    def files(self) -> Reader:
+        """Return what reads the room."""
+        return ObjectReader(self._storage, self._name(_room_of(self) or ""))
+
+    def size(self, name: str) -> int:
+        """Return the size of a file."""
+        files = self._storage.files(self._folder)
+        if self._name(name) not in files:
+            raise FileNotFoundError(f"there is no {self._storage.address(self._name(name))}")
+        return files[self._name(name)]
+
+    def checksum(self, name: str) -> str:
+        """Return the checksum of a file."""
+        with scratch() as room:
+            self._storage.download(self._name(name), room / "file")
+            return checksum(room / "file")
+
+    def opened(self, rank: int) -> tuple[Any, PartFile]:
+        """Return what a rank wrote."""
+        tensor_file, structure_file = file_names(rank)
+        structure = json.loads(self._storage.read(self._name(structure_file)))
+        with scratch() as room:
+            self._storage.download(self._name(tensor_file), room / tensor_file)
+            tensors = PartFile(room / tensor_file)
+            # What is mapped into memory stays there when its name is gone.
+            tensors.open()
+        return structure, tensors
+
+
+def _room_of(reader: Reader) -> str | None:
+    """Return the room that a manifest names; None if the files lie beside it.
+
+    Raises:
+        CheckpointError: It names something else.
+    """
+    room = read_manifest(reader).get("folder")
+    if room is not None and (not isinstance(room, str) or not room.strip(".") or "/" in room or "\\" in room):
+        raise CheckpointError(f"{reader} has a manifest that no run wrote: folder is {room!r}; restore it")
+    return room

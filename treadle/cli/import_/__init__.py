@@ -1,0 +1,1 @@
+"""`treadle import`: files of other systems, as checkpoints and architectures for Treadle."""

@@ -1,0 +1,178 @@
+"""Where modules were before: paths that programs import, and that the configs and searches of earlier runs name."""
+
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+FORMER: dict[str, str] = {
+    "checkpoint.foreign": "checkpoint.importers.systems",
+    "checkpoint.storage": "files.storage",
+    "data.slicing": "data.loaders",
+    "demos": "tools.demo",
+    "demos.digits": "tools.demo.digits",
+    "demos.language_model": "tools.demo.language_model",
+    "demos.recommender": "tools.demo.recommender",
+    "demos.search": "tools.demo.search",
+    "doctor": "tools.doctor",
+    "engine.default_writers": "engine.log",
+    "engine.peaks": "engine.hooks.throughput",
+    "freezing": "optim.freezing",
+    "fused_loss": "ops.linear_cross_entropy",
+    "loss_items": "ops.loss_items",
+    "lr_finder": "optim.lr_finder",
+    "lr_scaling": "optim.lr_scaling",
+    "migration": "tools.migrate",
+    "nas.attaching": "nas.fixed",
+    "nas.built": "nas.space.parametrized",
+    "nas.cell": "nas.space.cell",
+    "nas.choice": "nas.space.choice",
+    "nas.choosing": "nas.space.choosers",
+    "nas.conditions": "nas.space.decisions",
+    "nas.constraints": "nas.space.model_space",
+    "nas.costs.scopes": "nas.costs.cost",
+    "nas.costs.walking": "nas.costs.trace",
+    "nas.counting": "nas.space.model_space",
+    "nas.decisions": "nas.space.decisions",
+    "nas.drawing": "nas.viz",
+    "nas.drawing.architecture": "nas.viz.architecture",
+    "nas.drawing.cells": "nas.viz.architecture",
+    "nas.drawing.graphs": "nas.viz.architecture",
+    "nas.drawing.svg": "nas.viz.svg",
+    "nas.drawing.weights": "nas.viz.weight_history",
+    "nas.expressions": "nas.space.value_choice",
+    "nas.freezing": "nas.fixed",
+    "nas.frozen": "nas.space.fixed_modules",
+    "nas.inheritance": "nas.classic.network_space",
+    "nas.input_choice": "nas.space.input_choice",
+    "nas.joining": "nas.space.fixed_modules",
+    "nas.labelled": "nas.space.decisions",
+    "nas.layer_choice": "nas.space.layer_choice",
+    "nas.mixing": "nas.space.weighted_sum",
+    "nas.nasbench201_cell": "nas.space.cell",
+    "nas.network_space": "nas.classic.network_space",
+    "nas.oneshot._core": "nas.oneshot.core",
+    "nas.oneshot._face": "nas.oneshot.trainer",
+    "nas.oneshot._paths": "nas.oneshot.single_path",
+    "nas.oneshot._weighing": "nas.oneshot.differentiable",
+    "nas.oneshot._weighing_face": "nas.oneshot.differentiable",
+    "nas.oneshot.base": "nas.oneshot.trainer",
+    "nas.oneshot.exporting": "nas.oneshot.trainer",
+    "nas.oneshot.mixed": "nas.oneshot.mixed_op",
+    "nas.oneshot.numbers": "nas.oneshot.single_path",
+    "nas.oneshot.option_names": "nas.oneshot.trainer",
+    "nas.oneshot.recalibration": "nas.oneshot.spos",
+    "nas.oneshot.streams": "nas.oneshot.core",
+    "nas.oneshot.two_paths": "nas.oneshot.proxyless",
+    "nas.oneshot.unrolled": "nas.oneshot.differentiable",
+    "nas.oneshot.weights": "nas.oneshot.supernet",
+    "nas.partial_channels": "nas.space.fixed_modules",
+    "nas.proxies": "nas.classic.proxies",
+    "nas.ranking": "nas.space.choice",
+    "nas.repeat": "nas.space.repeat",
+    "nas.replacing": "nas.fixed",
+    "nas.search": "nas.classic.search",
+    "nas.sharing": "nas.space.weight_sharing",
+    "nas.spaces": "nas.zoo",
+    "nas.spaces.darts": "nas.zoo.darts",
+    "nas.spaces.nasbench201": "nas.zoo.nasbench201",
+    "nas.spaces.operations": "nas.zoo.operations",
+    "nas.spaces.proxyless": "nas.zoo.proxyless",
+    "nas.undecided": "nas.space.decisions",
+    "nas.weight_history": "nas.viz.weight_history",
+    "optimizers": "optim.param_groups",
+    "placeholders": "schedules.placeholders",
+    "recsys.case_study": "recsys.serve.case_study",
+    "recsys.compat.datasets": "recsys.compat.data",
+    "recsys.compat.plain": "recsys.compat.functions",
+    "recsys.compat.transforms": "recsys.compat.data",
+    "recsys.compat.tuning": "recsys.compat.hyper_tuning",
+    "recsys.dataset_sequential": "recsys.data.sequential_dataset",
+    "recsys.evaluation.collector": "recsys.evaluation.evaluator",
+    "recsys.group_panels": "recsys.evaluation.group_panels",
+    "recsys.loading": "recsys.data.dataloader",
+    "recsys.sampling": "recsys.data.sampling",
+    "recsys.sampling.evaluation_negatives": "recsys.data.sampling.evaluation_negatives",
+    "recsys.sampling.neighbours": "recsys.data.sampling.neighbours",
+    "recsys.search_space": "recsys.tune.space",
+    "recsys.searching": "recsys.tune.search",
+    "recsys.trainers.own_logs": "recsys.trainers.loggers",
+    "recsys.trainers.passes": "recsys.trainers.abstract_trainer",
+    "report": "tools.report",
+    "run_config": "loop.run_config",
+    "run_panels": "runs.panels",
+    "run_place": "runs.place",
+    "search.base_trainer": "search.trial.evaluators",
+    "search.dimensions": "search.space.dimensions",
+    "search.domains": "search.space.domains",
+    "search.evaluators": "search.trial.evaluators",
+    "search.evolution": "search.strategies.evolution",
+    "search.extension": "search.space.extension",
+    "search.grammar": "search.space.domains",
+    "search.grid": "search.strategies.grid",
+    "search.history": "search.store.history",
+    "search.journal": "search.store.journal",
+    "search.launchers.exchange": "search.launchers.wire",
+    "search.launchers.inline": "search.launchers.base",
+    "search.launchers.remote_reporter": "search.launchers.worker",
+    "search.launchers.spawning": "search.launchers.processes",
+    "search.mutex": "search.store.store",
+    "search.objectives": "search.trial.objectives",
+    "search.optional": "search.store.store",
+    "search.optuna_strategies": "search.strategies.optuna",
+    "search.panels": "search.plots.panels",
+    "search.placing": "search.space.config_space",
+    "search.plots.canvas": "search.plots.svg",
+    "search.plots.frame": "search.plots.axes",
+    "search.plots.scales": "search.plots.axes",
+    "search.presence": "search.store.heartbeat",
+    "search.proposing": "search.ask",
+    "search.pruning": "search.trial.pruning",
+    "search.recorded_names": "search.encoding",
+    "search.recorded_values": "search.encoding",
+    "search.records": "search.recorded_calls",
+    "search.report_trial": "search.trial.reports",
+    "search.reports": "search.trial.reports",
+    "search.retrying": "search.run",
+    "search.running": "search.run",
+    "search.search_results": "search.results",
+    "search.searched": "search.space.base",
+    "search.session": "search.trial.trial",
+    "search.strategy": "search.strategies.base",
+    "search.subjects": "search.space.config_space",
+    "search.tasks": "search.trial.task",
+    "search.view": "search.trial.view",
+    "search.worker": "search.launchers.worker",
+    "steps": "lightning",
+    "timm_schedule": "schedules.timm",
+    "verification": "tools.reproduce",
+}
+"""The former name of a module, and the one that it has, both below the package."""
+
+
+class _Loader:
+    """Gives the module as it is called now, so that its classes are the same by both names."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module itself."""
+        module = import_module(spec.loader_state)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is: it has been run, and keeps the spec of its own name."""
+        module.__spec__ = self._spec
+
+
+def find_former(name: str) -> ModuleSpec | None:
+    """Return how a module that has another name now is loaded, or one below it; None if there was none of this name.
+
+    >>> find_former("treadle.report.page").loader_state
+    'treadle.tools.report.page'
+    """
+    former, below = name.removeprefix("treadle."), ""
+    while former not in FORMER:
+        former, _, last = former.rpartition(".")
+        if not former:
+            return None
+        below = f".{last}{below}"
+    return ModuleSpec(name, _Loader(), loader_state=f"treadle.{FORMER[former]}{below}")  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""What a config of this door may say, and the parts that are built from it."""

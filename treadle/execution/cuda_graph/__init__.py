@@ -1,0 +1,1 @@
+"""Steps recorded as CUDA graphs and replayed."""

@@ -1,0 +1,1 @@
+"""Files that survive a crash, and files of others that are read with a bound."""

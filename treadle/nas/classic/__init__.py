@@ -1,0 +1,1 @@
+"""Search over trials of networks, each trained on its own by a classic trainer."""

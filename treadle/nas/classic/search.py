@@ -1,0 +1,93 @@
+"""Search over trials of networks: `treadle.search`, which takes spaces of networks here."""
+
+from collections.abc import Callable
+from typing import Any
+
+from treadle.nas.classic.network_space import NetworkWeights, begin_with, searched_of
+from treadle.nas.classic.proxies import gradient_norm, parameter_count, proxy_of, synflow
+from treadle.search import (
+    Evolution,
+    ExhaustedError,
+    Grid,
+    Nsga2,
+    Random,
+    Sampled,
+    SearchError,
+    Strategy,
+    Tpe,
+    integer,
+    log_uniform,
+    one_of,
+    parallel_coordinates,
+    pareto_plot,
+    trial_scatter,
+    uniform,
+)
+from treadle.search import Search as TrialSearch
+from treadle.search.space import domains
+from treadle.search.space.base import Searched
+from treadle.search.trial.task import seeded
+
+__all__ = [
+    "Evolution",
+    "ExhaustedError",
+    "Grid",
+    "Nsga2",
+    "Random",
+    "Sampled",
+    "Search",
+    "SearchError",
+    "Strategy",
+    "Tpe",
+    "domains",
+    "gradient_norm",
+    "integer",
+    "log_uniform",
+    "one_of",
+    "parallel_coordinates",
+    "parameter_count",
+    "pareto_plot",
+    "synflow",
+    "trial_scatter",
+    "uniform",
+]
+
+
+class Search(TrialSearch):
+    """A search over trials, each of which trains one network, or one setting, from scratch.
+
+    It is `treadle.search.Search`, with its arguments, and takes as its space a model with choices in it too, or a
+    class, function or lazy call that makes one. `proxy`, `inherit` and `keep_weights` are for such spaces.
+
+    >>> from treadle import nas
+    >>> search = nas.Search({"x": nas.one_of(1, 2, 3)}, lambda at: at["x"] ** 2, strategy="grid", store="memory")
+    >>> search.run()["best"]["parameters"]
+    {'x': 3}
+    """
+
+    def create_searched(self, space: Any) -> Searched:
+        """Return what there is to decide in a space of networks, or in a config."""
+        return searched_of(space)
+
+    def create_proxy(self, given: Any) -> Callable[[Any], float]:
+        """Return a guess of how good a network is before it is trained: a function, or one by its name."""
+        return super().create_proxy(proxy_of(given))
+
+    def best_network(self) -> Any:
+        """Return the network of the best trial, with the weights that it was trained to.
+
+        Raises:
+            SearchError: There is none yet, or weights were not kept.
+        """
+        best = self.results()["best"]
+        if best is None:
+            raise SearchError("no trial is complete yet; run the search first")
+        weights = self.rules.weights
+        if not isinstance(weights, NetworkWeights):
+            raise SearchError("weights were not kept; make the search with keep_weights=True")
+        number = best.get("replayed_from", best["number"])
+        task = self.task(number, best["parameters"], None)
+        with seeded(task.seed):
+            network = task.subject.build()
+        begin_with(network, weights.file(number))
+        return network

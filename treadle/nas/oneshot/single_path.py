@@ -1,0 +1,77 @@
+"""What trainers that go one way at a time have in common."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from treadle.errors import ConfigError
+from treadle.execution import Compile
+from treadle.nas.space.choice import Choice
+from treadle.nas.space.model_space import Space
+
+# What a user's function says of a batch, as a number on the device
+
+
+def number_of(value: Any, device: torch.device, name: str | None = None) -> Tensor:
+    """Return a number, or the one of several called `name`, by default the first, as a tensor.
+
+    Raises:
+        ConfigError: There is none of that name, or it is no number.
+    """
+    if isinstance(value, Mapping):
+        if name is not None and name not in value:
+            raise ConfigError(f"there is no metric {name!r}; the function returned {list(value)}")
+        value = value[name] if name is not None else next(iter(value.values()))
+    if isinstance(value, Tensor):
+        return value.detach().float().mean()
+    if isinstance(value, (int, float)):
+        return torch.tensor(float(value), device=device)
+    raise ConfigError(f"a metric returned a {type(value).__name__}; return a number, a tensor or a dict of them")
+
+
+def refuse_recording(trainer: str, options: dict[str, Any]) -> None:
+    """Refuse to record steps that go another way each time; "auto" goes step by step.
+
+    Raises:
+        ConfigError: Recording was asked for.
+    """
+    if options.get("execution") == "graph":
+        raise ConfigError(
+            f"{trainer} goes another way in every step, and a recorded step goes the same for ever; use "
+            "execution='eager' or 'compile', or DartsTrainer, whose steps are all alike"
+        )
+    if options.get("execution") == "auto":
+        options["execution"] = "eager"
+
+
+def compiled_parts(space: Space, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of the core trainer in which the candidates are compiled one by one.
+
+    A whole pass would be compiled anew for every way through the space.
+
+    Raises:
+        ConfigError: There is nothing to compile.
+    """
+    wanted = options.get("compile") or options.get("execution") == "compile"
+    how = Compile.of(options.get("compile", False)) or Compile()
+    if not wanted or how.modules is not None:
+        return options
+    names = [name for choice in space.choices for name in _plain_parts(space, choice)]
+    if not names:
+        raise ConfigError("there is no candidate to compile that has no choice in it; use execution='eager'")
+    return {**options, "compile": replace(how, modules=names)}
+
+
+def _plain_parts(space: Space, place: str) -> list[str]:
+    """Return the names of the modules directly inside of a choice that leave nothing open themselves."""
+    choice = space.choices[place]
+    inner = [(name, module) for name, module in choice.named_modules() if name in choice.branches()]
+    plain = [name for name, module in inner if not _is_open(module) and any(True for _ in module.parameters())]
+    return [f"{place}.{name}" for name in plain]
+
+
+def _is_open(module: nn.Module) -> bool:
+    return any(isinstance(part, Choice) for part in module.modules())

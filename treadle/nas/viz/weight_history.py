@@ -1,0 +1,183 @@
+"""How the weights of candidates went in the course of a search."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import ConfigError, did_you_mean
+from treadle.nas.viz.svg import COLOURS, FAINT, INK, Picture, colour_of
+from treadle.runs.place import require_folder
+
+SEARCH_FILE, METRICS_FILE = "search.json", "metrics.jsonl"
+WEIGHT = "architecture"
+"""What the names of the weights of candidates begin with, among the metrics of a run."""
+
+
+def name_of(row: str, candidate: Any) -> str:
+    """Return the name of a candidate's weight among the metrics of a run."""
+    return f"{WEIGHT}/{row}/{candidate}"
+
+
+@dataclass(frozen=True)
+class WeightHistory:
+    """What every candidate weighed after each epoch.
+
+    Attributes:
+        trainer: The name of the trainer.
+        steps: How many updates had been made.
+        rows: By row and candidate, what it weighed at each of these.
+    """
+
+    trainer: str
+    steps: list[int]
+    rows: dict[str, dict[str, list[float]]]
+
+
+def weights_over_time(run_dir: str | Path) -> WeightHistory:
+    """Return how the weights of candidates went in a search, from the folder of its run.
+
+    Args:
+        run_dir: The folder; the search need not have ended.
+
+    Raises:
+        ConfigError: The folder holds no search, or one without such weights.
+    """
+    require_folder(run_dir, "a search is read from its folder")
+    folder = Path(run_dir)
+    try:
+        search = json.loads((folder / SEARCH_FILE).read_text(encoding="utf-8"))
+        lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{folder} is not the folder of a one-shot search: it has no {Path(error.filename).name}; pass the run_dir "
+            "of a trainer that was fitted"
+        ) from error
+    # The last line may be half written.
+    records = [(record["step"], record) for record in map(_parsed, lines) if record is not None]
+    return collected(search["trainer"], search["rows"], records)
+
+
+def collected(
+    trainer: str, rows: Mapping[str, Sequence[Any]], records: Sequence[tuple[int, Mapping[str, Any]]]
+) -> WeightHistory:
+    """Return the history in the metrics of a run.
+
+    Args:
+        trainer: The name of the trainer.
+        rows: The candidates of each row.
+        records: Steps, each with its metrics by name.
+
+    Raises:
+        ConfigError: There is no weight in them.
+    """
+    if not rows:
+        raise ConfigError(f"{trainer} learns no weights of candidates; there is nothing to follow")
+    first = next(_names(rows))
+    own = [(step, record) for step, record in records if first in record]
+    if not own:
+        raise ConfigError(f"{trainer} has not come to the end of an epoch, after which the weights are recorded")
+    found = {
+        row: {str(one): [record[name_of(row, one)] for _, record in own] for one in candidates}
+        for row, candidates in rows.items()
+    }
+    return WeightHistory(trainer, [step for step, _ in own], found)
+
+
+def _names(rows: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    return (name_of(row, candidate) for row, candidates in rows.items() for candidate in candidates)
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return record
+
+
+# Drawing how the weights of candidates went: a panel for each row, a line for each candidate
+
+
+MARGIN, TOP = 16.0, 64.0
+WIDTH, HEIGHT = 230.0, 110.0
+LEFT, GAP = 34.0, 26.0
+LINE = 14.0
+GRID = "#e4e7eb"
+
+
+def draw_weights(
+    history: WeightHistory | str | Path, *, rows: list[str] | None = None, columns: int = 4, title: str | None = None
+) -> str:
+    """Return a picture of how the weights of candidates went: the text of an SVG file that needs nothing else.
+
+    Each panel is a row, such as a layer choice or an edge of a cell. Below it stand its candidates, the heaviest at
+    the end first, with what they weigh.
+
+    Args:
+        history: What `trainer.weights_over_time()` gives, or the folder of the run of a search.
+        rows: Which rows to draw; None is all.
+        columns: How many panels stand side by side.
+        title: What it is called; None names the trainer.
+
+    Raises:
+        ConfigError: There are no such rows, or no weights to draw.
+    """
+    if not isinstance(history, WeightHistory):
+        history = weights_over_time(history)
+    unknown = [row for row in rows or () if row not in history.rows]
+    if unknown:
+        raise ConfigError(f"draw_weights: there is no row {unknown[0]!r}{did_you_mean(unknown[0], history.rows)}")
+    if columns < 1:
+        raise ConfigError(f"draw_weights: columns={columns} must be at least 1")
+    drawn = {row: history.rows[row] for row in (history.rows if rows is None else rows)}
+    picture = Picture()
+    title = title or f"Weights of candidates, {history.trainer}"
+    picture.text(MARGIN, 30, title, size=18.0, bold=True)
+    picture.text(MARGIN, 48, f"{len(drawn)} rows, {history.steps[-1]} updates", colour=FAINT)
+    most = max(len(candidates) for candidates in drawn.values())
+    stride = (LEFT + WIDTH + GAP, HEIGHT + 44 + most * LINE + GAP)
+    for number, (row, candidates) in enumerate(drawn.items()):
+        left = MARGIN + number % columns * stride[0] + LEFT
+        _draw_row(picture, row, candidates, history.steps, left, TOP + number // columns * stride[1])
+    return picture.finished(title)
+
+
+def _draw_row(
+    picture: Picture, row: str, candidates: Mapping[str, list[float]], steps: list[int], left: float, top: float
+) -> None:
+    picture.text(left, top + 12, row, bold=True, within=WIDTH, kind="row")
+    top += 20
+    for share in (0.0, 0.5, 1.0):
+        level = top + HEIGHT * (1 - share)
+        picture.line([(left, level), (left + WIDTH, level)], colour=GRID, width=1.0)
+        picture.text(left - 6, level + 4, f"{100 * share:.0f}%", size=10.0, colour=FAINT, anchor="end")
+    picture.text(left, top + HEIGHT + 13, str(steps[0]), size=10.0, colour=FAINT)
+    picture.text(left + WIDTH, top + HEIGHT + 13, f"{steps[-1]} updates", size=10.0, colour=FAINT, anchor="end")
+    for place, (name, values) in enumerate(candidates.items()):
+        across = [left + WIDTH * _share(step, steps) for step in steps]
+        points = [(x, top + HEIGHT * (1 - value)) for x, value in zip(across, values, strict=True)]
+        dashed = place >= len(COLOURS)
+        title = f"{name}: {100 * values[-1]:.1f}%"
+        if len(points) > 1:
+            picture.line(points, colour=colour_of(place), kind="weight", title=title, dashed=dashed)
+        picture.dot(*points[-1], 2.4, fill=colour_of(place), kind="end")
+    _draw_names(picture, candidates, left, top + HEIGHT + 30)
+
+
+def _draw_names(picture: Picture, candidates: Mapping[str, list[float]], left: float, top: float) -> None:
+    places = {name: place for place, name in enumerate(candidates)}
+    order = sorted(candidates, key=lambda name: -candidates[name][-1])
+    for number, name in enumerate(order):
+        base = top + number * LINE
+        picture.dot(left + 4, base - 4, 4.0, fill=colour_of(places[name]))
+        bold = number == 0
+        picture.text(left + 14, base, name, size=11.0, within=WIDTH - 64, bold=bold, kind="candidate")
+        share = f"{100 * candidates[name][-1]:.1f}%"
+        picture.text(left + WIDTH, base, share, size=11.0, anchor="end", bold=bold, colour=INK)
+
+
+def _share(step: int, steps: list[int]) -> float:
+    """Return how far along a step is; a single one is at the end."""
+    return 1.0 if steps[-1] == steps[0] else (step - steps[0]) / (steps[-1] - steps[0])

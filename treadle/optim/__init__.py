@@ -1,0 +1,1 @@
+"""Optimizers: parameter groups, state, learning rates, and which weights are trained."""

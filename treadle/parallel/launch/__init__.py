@@ -1,0 +1,1 @@
+"""Starting the processes of a run: from a notebook, by torchrun's agent, under SLURM, on Ray."""

@@ -1,0 +1,1 @@
+"""Layers as stages on different ranks."""

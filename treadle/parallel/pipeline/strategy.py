@@ -1,0 +1,316 @@
+"""Layers as stages on different ranks, which pass micro-batches on to each other (1F1B)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+from treadle.data import Batch, size_of
+from treadle.errors import ConfigError, DataError, LossError
+from treadle.ops.losses import check_loss, model_inputs, targets_of
+from treadle.parallel.local_shards import Place
+from treadle.parallel.pipeline.loss import Entry, StageLoss, in_parts, joined
+from treadle.parallel.pipeline.split import Cut, Stage, named_arguments, prefixed
+from treadle.parallel.pipeline.stages import hollow, parts_of, stages_of
+from treadle.parallel.plan import Degrees, Plan
+from treadle.parallel.processes import Processes
+from treadle.parallel.sharded import SpreadStrategy
+
+
+class PipelineStrategy(SpreadStrategy):
+    """Each rank has some of the layers; copies of the whole pipeline share the data.
+
+    Attributes:
+        stage: The stage of this rank.
+        is_last: Whether it is the one that has the loss.
+    """
+
+    in_stages = True
+
+    def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
+        super().__init__(processes, plan, degrees)
+        self.loss_copies = 1
+        self.stage = self.mesh.place("pipeline")
+        self.is_last = self.stage == degrees.pipeline - 1
+        self._group = self.mesh.group("pipeline")
+        self._stages: list[int] = []
+        self._weights: list[nn.Parameter] = []
+        self._tied: list[Any] = []
+        self._cuts: WeakKeyDictionary[nn.Module, Cut] = WeakKeyDictionary()
+        self._schedules: dict[Any, Schedule1F1B] = {}
+        self._loss: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._reported: list[str] | None = None
+
+    @property
+    def keeps_losses(self) -> bool:
+        """Whether this rank goes on with the sums of losses of a run that other ranks began."""
+        return self.data_rank == 0 and self.is_last
+
+    # Spreading ------------------------------------------------------------------------------------------------
+
+    def _apply(self, model: nn.Module) -> None:
+        parts = parts_of(model, self.plan)
+        self._stages = stages_of(parts, self.plan)
+        self._require_all(model, parts)
+        named = list(model.named_parameters(remove_duplicate=False))
+        holders = self._holders(parts)
+        own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
+        kept = {id(weight) for part in own for weight in part.parameters()}
+        hollow(model, own)
+        model.to(self.processes.device)
+        for name, weight in named:
+            if id(weight) in kept:
+                shape, stages = tuple(weight.shape), holders[id(weight)]
+                first = self.stage == min(stages) and self.mesh.place("data") == 0
+                here = self.degrees.data * len(stages)
+                self._spread[name] = Place(shape, (0,) * len(shape), shape, holders=here, first=first)
+        self._weights = list(model.parameters())
+        self._tied = self._tied_weights(named, holders, dict(model.named_parameters()))
+
+    def _holders(self, parts: Sequence[nn.Module]) -> dict[int, set[int]]:
+        """Return the stages that have each weight: tied ones may be in several."""
+        found: dict[int, set[int]] = {}
+        for part, stage in zip(parts, self._stages, strict=True):
+            for weight in part.parameters():
+                found.setdefault(id(weight), set()).add(stage)
+        return found
+
+    @staticmethod
+    def _tied_weights(
+        named: list[tuple[str, nn.Parameter]], holders: dict[int, set[int]], here: dict[str, nn.Parameter]
+    ) -> list[Any]:
+        """Return the weights that several stages have, in an order that all know; None for one that is not here."""
+        several: dict[int, list[Any]] = {id(weight): [] for _, weight in named if len(holders[id(weight)]) > 1}
+        for name, weight in named:
+            if id(weight) in several:
+                several[id(weight)].append((name, tuple(weight.shape), weight.dtype))
+        return [
+            (next((here[name] for name, _, _ in names if name in here), None), *names[0][1:])
+            for names in several.values()
+        ]
+
+    @staticmethod
+    def _require_all(model: nn.Module, parts: Sequence[nn.Module]) -> None:
+        inside = {id(weight) for part in parts for weight in part.parameters()}
+        outside = [name for name, weight in model.named_parameters() if id(weight) not in inside]
+        if outside:
+            raise ConfigError(f"Plan: pipeline: {outside} are in none of the modules that data goes through")
+
+    def copy_of(self, model: nn.Module) -> nn.Module:
+        """Return a copy of the stage that is here."""
+        return deepcopy(model)
+
+    def _cut(self, model: nn.Module) -> Cut:
+        """Return `model` in modules; the last stage is without the last of them, which the loss calls."""
+        if model not in self._cuts:
+            parts = parts_of(model, self.plan)
+            own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
+            self._cuts[model] = Cut(model, parts, Stage(own[:-1] if self.is_last else own, first=self.stage == 0))
+        cut = self._cuts[model]
+        cut.follow(model)
+        return cut
+
+    # One window -----------------------------------------------------------------------------------------------
+
+    def run_window(
+        self, model: nn.Module, window: Sequence[Batch], loss: StageLoss, share: Callable[[Any], Any]
+    ) -> list[tuple[dict[str, Any], int]]:
+        """Send the micro-batches of a window through the stages, forward and backward.
+
+        Args:
+            model: The model.
+            window: The micro-batches.
+            loss: How they go in, and what comes of them at the end.
+            share: Returns, for what a loss is a mean over, the factor of that loss.
+
+        Returns:
+            On the last stage each loss, with what else `loss` says of it, and its number of samples; elsewhere nothing.
+        """
+        if not window:
+            return []
+        entry = joined([loss.enter(batch) for batch in window])
+        size = size_of(entry.ending or entry.kwargs or entry.args)
+        count = self._micro_batches(size, len(window))
+        each = size // count
+        cut = self._cut(model)
+        endings = in_parts(entry.ending, count) if self.is_last else []
+        own: list[dict[str, Any]] = []
+
+        def weighed(hidden: Tensor, place: Tensor) -> Tensor:
+            found = loss.looked_at(cut.last, hidden, endings[int(place)])
+            check_loss(found, verb="the last stage")
+            own.append({**found, "loss": found["loss"].detach()})
+            part: Tensor = found["loss"] * share(found.get("num_items_in_batch", each))
+            return part
+
+        self._loss = weighed
+        schedule = self._schedule(model, count, entry)
+        args = entry.args if self.stage == 0 else ()
+        # On the host: which micro-batch it is may be asked without waiting for the device.
+        ending: dict[str, Any] = {"target": torch.arange(count, device="cpu"), "losses": []} if self.is_last else {}
+        schedule.step(*args, **prefixed(cut.own_arguments(entry.kwargs)), **ending)
+        # What torch calls the loss with to find out shapes comes before the micro-batches.
+        return [(found, each) for found in own[-count:]]
+
+    def _micro_batches(self, size: int, asked: int) -> int:
+        """Return into how many equal parts a window is cut: at least as many as asked for, and as stages."""
+        stages = self.degrees.pipeline
+        if size < stages:
+            raise DataError(
+                f"a window of {size} samples is too small for pipeline={stages}; have its loader leave out a short "
+                "last batch (drop_last), or take larger batches"
+            )
+        return next(count for count in range(max(asked, stages), size + 1) if size % count == 0)
+
+    def _schedule(self, model: nn.Module, count: int, entry: Entry) -> Schedule1F1B:
+        key = (count, _shapes(entry), torch.is_autocast_enabled(self.processes.device.type))
+        if key not in self._schedules:
+            cut, stages = self._cut(model), self.degrees.pipeline
+            cut.require_taken(entry)
+            stage = PipelineStage(cut.own, self.stage, stages, self.processes.device, group=self._group)
+            # Stages without the loss get it too: by it torch knows that there is a backward pass.
+            self._schedules[key] = Schedule1F1B(stage, count, loss_fn=self._call_loss, scale_grads=False)
+        return self._schedules[key]
+
+    def _call_loss(self, hidden: Tensor, place: Tensor) -> Tensor:
+        assert self._loss is not None
+        return self._loss(hidden, place)
+
+    @torch.no_grad()
+    def finish_gradients(self, rider: Tensor) -> None:
+        """Add up the gradients of weights that several stages have, and average over the copies of the pipeline."""
+        for weight, shape, dtype in self._tied:
+            gradient = None if weight is None else weight.grad
+            total = torch.zeros(shape, dtype=dtype, device=self.processes.device) if gradient is None else gradient
+            dist.all_reduce(total, group=self._group)
+            if weight is not None:
+                weight.grad = total
+        self._average_flat(self._weights)
+        super().finish_gradients(rider)
+
+    def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Give every stage the numbers that the last one has, without waiting for the device.
+
+        Args:
+            numbers: On the last stage numbers by name, the same names each time; elsewhere nothing.
+
+        Raises:
+            LossError: The last stage has others than the first time.
+        """
+        if self._reported is None:
+            names: list[Any] = [sorted(numbers)]
+            dist.broadcast_object_list(names, group=self._group, group_src=self.degrees.pipeline - 1)
+            self._reported = names[0]
+        if self.is_last and sorted(numbers) != self._reported:
+            raise LossError(
+                f"the last stage reported {self._reported} first and {sorted(numbers)} now; under a pipeline every "
+                "step must report the same numbers"
+            )
+        row = torch.zeros(len(self._reported), device=self.processes.device)
+        for place, name in enumerate(self._reported if self.is_last else ()):
+            row[place] = numbers[name]
+        dist.broadcast(row, group=self._group, group_src=self.degrees.pipeline - 1)
+        return dict(zip(self._reported, row.unbind(), strict=True))
+
+    # Passes without gradients ---------------------------------------------------------------------------------
+
+    def route(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+        """Return what the arguments of a call of `model` are to its modules: each goes to those that name it."""
+        return self._cut(model).route(named_arguments(model, args, kwargs))
+
+    def call(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return what `model(*args, **kwargs)` would, on every rank, if it were whole: what its last module returns."""
+        entry = self.route(model, args, kwargs)
+        self._cut(model).require_taken(entry)
+        return self._send(model, entry, lambda last, hidden: last(hidden, **entry.ending))
+
+    def evaluate(self, model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, Any]:
+        """Return loss, outputs and size of a batch, on every stage."""
+        if loss_func is not None:
+            outputs = self.forward(model, *model_inputs(batch))
+            return {
+                "loss": loss_func(outputs, targets_of(batch)),
+                "model_outputs": outputs,
+                "batch_size": size_of(batch),
+            }
+        loss = StageLoss(None)
+        entry = loss.enter(batch)
+        found = self._send(model, entry, lambda last, hidden: loss.finish(last, hidden, entry.ending))
+        return {"loss": found["loss"], "model_outputs": found, "batch_size": size_of(batch)}
+
+    def forward(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+        """Send a batch through the stages; every rank gets the outputs."""
+        outputs: Tensor = self._send(model, Entry(tuple(args), dict(kwargs), {}), lambda last, hidden: last(hidden))
+        return outputs
+
+    @torch.no_grad()
+    def _send(self, model: nn.Module, entry: Entry, finish: Callable[[nn.Module, Tensor], Any]) -> Any:
+        """Send a batch through the stages one after the other; every rank gets what comes of it."""
+        cut, value = self._cut(model), None
+        for stage in range(self.degrees.pipeline):
+            if stage == self.stage:
+                args = entry.args if stage == 0 else (value,)
+                value = cut.own(*args, **prefixed(cut.own_arguments(entry.kwargs)))
+                value = finish(cut.last, value) if self.is_last else value
+            value = self._passed_on(value, stage)
+        return value
+
+    def _passed_on(self, value: Any, stage: int) -> Any:
+        """Give every stage what one of them computed: a tensor, or a dict of them and of plain values."""
+        here = stage == self.stage
+        facts: list[Any] = [_facts_of(value) if here else None]
+        dist.broadcast_object_list(facts, group=self._group, group_src=stage)
+        if isinstance(facts[0], Missing):
+            return self._shared(value if here else None, facts[0], stage)
+        return {
+            name: self._shared(value[name] if here else None, fact, stage) if isinstance(fact, Missing) else fact
+            for name, fact in facts[0].items()
+        }
+
+    def _shared(self, value: Any, fact: "Missing", stage: int) -> Tensor:
+        """Give every stage a tensor that one of them has."""
+        tensor: Tensor = torch.empty(fact.shape, dtype=fact.dtype, device=self.processes.device)
+        tensor = tensor if value is None else value.contiguous()
+        dist.broadcast(tensor, group=self._group, group_src=stage)
+        return tensor
+
+    def full_model_state(self, model: nn.Module) -> dict[str, Any]:
+        """Return all weights and buffers, of all stages."""
+        own = {name: value.cpu() for name, value in model.state_dict().items()} if self.data_rank == 0 else {}
+        found = {name: value for part in self.processes.gather_objects(own) for name, value in part.items()}
+        return {name: found[name] for name in self.names}
+
+
+class Missing(NamedTuple):
+    """A tensor that another rank has."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _facts_of(value: Any) -> Any:
+    """Return what other ranks must know of what a stage computed, to receive it."""
+    if isinstance(value, Tensor):
+        return Missing(tuple(value.shape), value.dtype)
+    if isinstance(value, Mapping):
+        return {
+            name: Missing(tuple(item.shape), item.dtype) if isinstance(item, Tensor) else item
+            for name, item in value.items()
+        }
+    raise DataError(
+        f"Plan: pipeline: a stage returned a {type(value).__name__}; modules return a tensor, the last one may return "
+        "a dict of them"
+    )
+
+
+def _shapes(data: Any) -> Any:
+    if isinstance(data, Tensor):
+        return tuple(data.shape), data.dtype
+    if isinstance(data, Mapping):
+        return tuple((name, _shapes(value)) for name, value in data.items())
+    return tuple(map(_shapes, data))

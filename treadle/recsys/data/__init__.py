@@ -1,0 +1,1 @@
+"""From files to batches: tables, data sets, splits, negative sampling and data loaders."""

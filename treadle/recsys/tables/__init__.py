@@ -1,5 +1,0 @@
-"""Tables on their way to a data set: reading, filtering, numbering and filling, column by column."""
-
-from treadle.recsys.tables.columns import Column, Table
-
-__all__ = ["Column", "Table"]

@@ -1,0 +1,1 @@
+"""The core trainer's parts behind the trainers of this door."""

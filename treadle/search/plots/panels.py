@@ -1,0 +1,99 @@
+"""What a search shows of itself on its page: drawings of its trials, and a table of the best."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from treadle.files.atomic_io import replace_text
+from treadle.runs.panels import write_picture, write_table
+from treadle.runs.reader import TRIALS, UNFINISHED
+from treadle.runs.status import FINISHED
+from treadle.search.plots import parallel_coordinates, pareto_plot, trial_scatter
+
+BEST = 20
+"""Rows of the table of the best trials."""
+PAUSE = 10.0
+"""Seconds between two drawings while trials run: whoever follows them sees enough, and trials wait for none."""
+
+
+def write_panels(results: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Draw a search into the folder `panels` of its own; return the paths of the drawings.
+
+    `trials.svg`, `parallel_coordinates.svg`, `best_trials.json` and, with several objectives, `pareto_front.svg`.
+
+    Args:
+        results: What `Search.results()` returns.
+        folder: The folder of the search.
+    """
+    given = dict(results)
+    drawn = {"trials": trial_scatter(given), "parallel_coordinates": parallel_coordinates(given)}
+    if len(results["objectives"]) > 1:
+        drawn["pareto_front"] = pareto_plot(given)
+    write_table(folder, "best_trials", *_best_trials(results))
+    return [write_picture(folder, name, svg) for name, svg in drawn.items()]
+
+
+def _best_trials(results: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Return the best trials, the best first, as columns and rows: with several objectives those of the front."""
+    names = list(results["objectives"])
+    complete = [trial for trial in results["trials"] if trial["values"] is not None and "replayed_from" not in trial]
+    sign = -1 if results["objectives"][names[0]].startswith("max") else 1
+    best = sorted(complete, key=lambda trial: (sign * trial["values"][names[0]], trial["number"]))
+    if len(names) > 1:
+        best = [trial for trial in best if trial["number"] in results["pareto"]]
+    decided = list(dict.fromkeys(label for trial in best[:BEST] for label in trial["parameters"]))
+    rows = [
+        [
+            trial["number"],
+            *(_brief(trial["values"][name]) for name in names),
+            *(_brief(trial["parameters"].get(label, "")) for label in decided),
+        ]
+        for trial in best[:BEST]
+    ]
+    return ["trial", *names, *decided], rows
+
+
+def _brief(value: Any) -> Any:
+    """Return a number in few digits, and a whole one without a point.
+
+    >>> _brief(0.123456789), _brief(4810.0), _brief("relu")
+    (0.12346, 4810, 'relu')
+    """
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.5g}")
+
+
+class Panels:
+    """Keeps the page of a search up to date while its trials run.
+
+    Args:
+        folder: The folder of the search.
+        picture: Returns a drawing of what was decided in a trial, under a title; None if there is nothing to draw.
+    """
+
+    def __init__(self, folder: Path, picture: Callable[[dict[str, Any], str], str | None]) -> None:
+        self._folder, self._picture = folder, picture
+        self._last = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last drawings are old enough to be made again while trials run."""
+        return time.monotonic() - self._last > PAUSE
+
+    def write(self, results: Mapping[str, Any], *, ended: bool = False) -> None:
+        """Draw what is known, and note whether the search has come to its end."""
+        write_panels(results, self._folder)
+        best = results["best"]
+        title = "" if best is None else f"The best architecture, of trial {best['number']}"
+        drawn = None if best is None else self._picture(best["parameters"], title)
+        if drawn is not None:
+            write_picture(self._folder, "best_architecture", drawn)
+        about = {name: results[name] for name in ("name", "strategy", "seed", "objectives", "space")}
+        state = FINISHED if ended else UNFINISHED
+        tried = [trial for trial in results["trials"] if "replayed_from" not in trial]
+        described = {"state": state, "trials": len(tried), "about": about}
+        replace_text(self._folder / TRIALS, json.dumps(described, indent=1))
+        self._last = time.monotonic()

@@ -1,0 +1,340 @@
+"""One run of a search: which trial comes next, and what becomes of one that has ended."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import ConfigError
+from treadle.search.ask import Candidate, Proposing
+from treadle.search.errors import SearchError, StopSearchError
+from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
+from treadle.search.space.base import identity
+from treadle.search.space.extension import TrialWeights
+from treadle.search.store.history import (
+    ERROR,
+    FINAL,
+    INHERITED,
+    LAST,
+    PARENT,
+    REPLAYED,
+    RETRIED,
+    SECONDS,
+    Outcome,
+)
+from treadle.search.store.store import Store
+from treadle.search.strategies.base import ExhaustedError, Strategy
+from treadle.search.trial.reports import objective_values
+from treadle.search.trial.trial import Session
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from treadle.search.search import Search
+
+# Which failed trials are run again
+
+
+class Retrying:
+    """The rule by which failed trials are run again, with the same values under a new number.
+
+    Args:
+        times: How often each may be.
+        kinds: The kinds of errors that are worth it, as classes or their names; None is all.
+
+    Raises:
+        ConfigError: The number is negative, or a kind is neither a class of errors nor a name.
+    """
+
+    def __init__(self, times: int = 0, kinds: Sequence[type[BaseException] | str] | None = None) -> None:
+        if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+            raise ConfigError(f"retries={times!r} must be a whole number from 0 up")
+        self.times = times
+        self.kinds = None if kinds is None else {_name(kind) for kind in kinds}
+
+    def due(self, trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
+        """Return the first trial that is to be run again: it failed, and so did every attempt after it."""
+        if not self.times:
+            return None
+        attempts: dict[int, list[FrozenTrial]] = {}
+        for trial in trials:
+            attempts.setdefault(first_number(trial), []).append(trial)
+        for made in attempts.values():
+            last = made[-1]
+            if last.state.name == "FAIL" and len(made) <= self.times and self._is_worth_it(last.user_attrs):
+                return last
+        return None
+
+    def _is_worth_it(self, attributes: Mapping[str, Any]) -> bool:
+        return self.kinds is None or attributes.get(ERROR, {}).get("kind") in self.kinds
+
+
+def first_number(trial: "FrozenTrial") -> int:
+    """Return the number that a trial had when it was first tried."""
+    return int(trial.user_attrs.get(RETRIED, trial.number))
+
+
+def _name(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return kind.__name__
+    raise ConfigError(f"retry_on has {kind!r}; give classes of errors, or their names")
+
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 500
+"""How many replays in a row end a search: the strategy has nothing new to propose."""
+TICK = 1.0
+"""Seconds after which a search looks up, whether something has happened or not."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a search does, as its arguments say it."""
+
+    strategy: Strategy
+    pruner: Any
+    retrying: Retrying
+    max_failures: int | None
+    replays: bool
+    nonfinite: str
+    proxy: Callable[[Any], float] | None
+    proxy_pool: int
+    weights: TrialWeights
+
+
+class Running:
+    """One run of a search.
+
+    Everything that decides what comes next is read from the store, so that whoever is killed loses nothing.
+
+    Args:
+        search: The search.
+        store: Its trials.
+    """
+
+    def __init__(self, search: "Search", store: Store) -> None:
+        self.search, self.store, self.rules = search, store, search.rules
+        self._proposing = Proposing(
+            store,
+            search.searched,
+            search.rules.strategy,
+            search.seed,
+            proxy=search.rules.proxy,
+            pool=search.rules.proxy_pool,
+        )
+        self._signs = tuple(one.sign for one in search.objectives)
+        self._again: deque[FrozenTrial] = deque()
+        self._memory: dict[int, tuple[dict[str, Any], str]] = {}  # what a trial tries does not change
+        self._size = search.searched.size()
+        self._failures = 0
+        self._exhausted = False
+
+    def run(self, launcher: Launcher, trials: int, deadline: float | None) -> None:
+        """Run trials until there are enough."""
+        self._await_others()
+        while True:
+            while launcher.has_room and not self.search.is_stopping and not _is_past(deadline):
+                trial = self._next(trials)
+                if trial is None:
+                    break
+                self._begin(launcher, trial)
+            if not launcher.running:
+                return
+            launcher.wait(TICK)
+            self._take_over()
+
+    # Trials of searches that ended ------------------------------------------------------------------------
+
+    def _await_others(self) -> None:
+        """Take over what earlier runs left; where it is not known whether one still runs, wait until it is."""
+        told = False
+        while self._take_over():
+            if not told:
+                logger.info("waiting to see whether a search on another machine is still running")
+                told = True
+            time.sleep(TICK)
+
+    def _take_over(self) -> bool:
+        """Take over running trials of others that have ended; return whether there may be more."""
+        found, unknown = self.store.orphans()
+        for trial in found:
+            if FINAL in trial.user_attrs and self.rules.weights.is_left(trial.number):
+                self._complete_from_report(trial)
+            else:
+                self._again.append(trial)
+        return unknown
+
+    def _complete_from_report(self, trial: "FrozenTrial") -> None:
+        """End a trial whose search was killed between its last word and its end."""
+        names = [one.name for one in self.search.objectives]
+        self._finish(trial, COMPLETE, objective_values(trial.user_attrs[FINAL], names, "the final result"))
+
+    # What comes next --------------------------------------------------------------------------------------
+
+    def _next(self, budget: int) -> "FrozenTrial | None":
+        """Return the next trial, stored as running; None if there is none."""
+        if self._again:
+            return self._again.popleft()
+        # Searches that share a store take turns: no two choose the same, and together they run no trial too many.
+        with self.store.exclusive():
+            return self._chosen(budget)
+
+    def _chosen(self, budget: int) -> "FrozenTrial | None":
+        while True:
+            trials = self.store.trials()
+            failed = self.rules.retrying.due(trials)
+            if failed is not None:
+                return self._retried(failed)
+            if self._exhausted or sum(map(_counts, trials)) >= budget:
+                return None
+            trial = self._proposed(trials)
+            if trial is None or not trial.state.is_finished():
+                return trial
+
+    def _retried(self, failed: "FrozenTrial") -> "FrozenTrial":
+        notes = {RETRIED: first_number(failed)}
+        if INHERITED in failed.user_attrs:
+            notes[INHERITED] = failed.user_attrs[INHERITED]
+        return self.store.create(failed.params, failed.distributions, notes)
+
+    def _proposed(self, trials: "list[FrozenTrial]") -> "FrozenTrial | None":
+        """Return a new trial, or one that is complete because its result was known; None if there is nothing new."""
+        outcomes, known = self._read(trials)
+        try:
+            self._require_untried(known)
+            candidate = self._proposing.next(len(trials), outcomes, known)
+        except ExhaustedError:
+            logger.info("every combination has been tried")
+            self._exhausted = True
+            return None
+        twin = known.get(identity(candidate.taken))
+        if twin is not None and twin.state.is_finished() and self.rules.replays:
+            return self._replayed(candidate, twin, trials)
+        return self._stored(candidate, outcomes)
+
+    def _require_untried(self, known: "dict[str, FrozenTrial]") -> None:
+        """Give up where replays are all that could come."""
+        if self.rules.replays and len(known) == self._size and all(one.state.is_finished() for one in known.values()):
+            raise ExhaustedError
+
+    def _read(self, trials: "list[FrozenTrial]") -> "tuple[list[Outcome], dict[str, FrozenTrial]]":
+        """Return the results so far, and the trials of what need not be tried again by its identity."""
+        for trial in trials:
+            if trial.number not in self._memory and _is_known(trial):
+                taken = self.search.searched.restored(trial.params)
+                self._memory[trial.number] = (taken, identity(taken))
+        outcomes = [
+            Outcome(trial.number, self._memory[trial.number][0], self._wanted_small(trial))
+            for trial in trials
+            if trial.state.name == "COMPLETE"
+        ]
+        return outcomes, {self._memory[trial.number][1]: trial for trial in trials if _is_known(trial)}
+
+    def _wanted_small(self, trial: "FrozenTrial") -> tuple[float, ...]:
+        return tuple(sign * value for sign, value in zip(self._signs, trial.values, strict=True))
+
+    def _replayed(self, candidate: Candidate, twin: "FrozenTrial", trials: "list[FrozenTrial]") -> "FrozenTrial | None":
+        if len(trials) >= PATIENCE and all(REPLAYED in trial.user_attrs for trial in trials[-PATIENCE:]):
+            logger.info("the last %d proposals had been tried before; the search ends here", PATIENCE)
+            self._exhausted = True
+            return None
+        notes = {**candidate.notes, REPLAYED: twin.user_attrs.get(REPLAYED, twin.number)}
+        trial = self._stored_as(candidate, notes, values=twin.values)
+        self.search.tell(trial)
+        return trial
+
+    def _stored(self, candidate: Candidate, outcomes: list[Outcome]) -> "FrozenTrial":
+        notes = dict(candidate.notes)
+        inherited = self.rules.weights.nearest(candidate.taken, notes.get(PARENT), outcomes)
+        if inherited is not None:
+            notes[INHERITED] = inherited
+        return self._stored_as(candidate, notes)
+
+    def _stored_as(self, candidate: Candidate, notes: dict[str, Any], values: Any = None) -> "FrozenTrial":
+        dimensions = self.search.searched.dimensions
+        distributions = {label: dimensions[label].distribution() for label in candidate.taken}
+        parameters = self.search.searched.stored(candidate.taken)
+        return self.store.create(parameters, distributions, notes, system=candidate.system, values=values)
+
+    # What becomes of it -----------------------------------------------------------------------------------
+
+    def _begin(self, launcher: Launcher, trial: "FrozenTrial") -> None:
+        session = Session(self.store, trial, self.search.objectives, self.rules.pruner, self.rules.nonfinite)
+        taken = self.search.searched.restored(trial.params)
+        launcher.start(self.search.task(trial.number, taken, trial.user_attrs.get(INHERITED)), session)
+
+    def on_end(self, session: Session, ending: Ending) -> None:
+        """Store how a trial ended.
+
+        Raises:
+            SearchError: Too many have failed in a row, or the objective is one that no trial has reported.
+            StopSearchError: The trial ended the search; it stays as it is, to be run again.
+        """
+        trial = session.trial
+        if ending.state == STOPPED:
+            raise StopSearchError(dict(ending.error or {}).get("message", ""))
+        self.store.note(trial, SECONDS, round(time.monotonic() - session.began, 3))
+        if any(step > session.last_step for step in trial.intermediate_values):
+            self.store.note(trial, LAST, session.last_step)  # an attempt before a kill came further than this one
+        if ending.state == FAILED:
+            self.store.note(trial, ERROR, dict(ending.error or {}))
+            self._finish(trial, FAILED, None)
+            self._require_objectives(session)
+            self._count_failure(trial.number, dict(ending.error or {}))
+            return
+        self._failures = 0
+        if ending.state == PRUNED or session.stopped:
+            last = session.last_value if len(self.search.objectives) == 1 else None
+            self._finish(trial, PRUNED, None if last is None else [last])
+        else:
+            self._finish(trial, COMPLETE, session.values)
+
+    def _finish(self, trial: "FrozenTrial", state: str, values: list[float] | None) -> None:
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}
+        # Another search may have taken this one for dead, and been quicker: what is stored first counts.
+        with suppress(UpdateFinishedTrialError):
+            self.store.finish(trial, states[state], values)
+        self.search.tell(self.store.storage.get_trial(trial._trial_id))
+
+    def _require_objectives(self, session: Session) -> None:
+        """End a search for something that trials do not report: the next one would fail as this one did."""
+        if session.lacking is None or self.rules.max_failures is None:
+            return
+        if not any(trial.state.name == "COMPLETE" for trial in self.store.trials()):
+            raise SearchError(
+                f"{session.lacking}: no trial has reported it; search for what is reported, by objectives= or "
+                "-m NAME, in another folder (max_failures=None lets this search go on in any case)"
+            )
+
+    def _count_failure(self, number: int, error: dict[str, str]) -> None:
+        self._failures += 1
+        logger.warning("trial %d failed: %s: %s", number, error.get("kind"), error.get("message"))
+        if self.rules.max_failures is not None and self._failures >= self.rules.max_failures:
+            raise SearchError(
+                f"the last {self._failures} trials failed, trial {number} with {error.get('kind')}: "
+                f"{error.get('message')}\n{error.get('traceback', '').rstrip()}\nMend it and start the search again: "
+                "it goes on (max_failures=None lets it go on in any case)"
+            )
+
+
+def _is_past(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _counts(trial: "FrozenTrial") -> bool:
+    """Whether a trial is one of those that were asked for: no replay, and no retry."""
+    return REPLAYED not in trial.user_attrs and RETRIED not in trial.user_attrs
+
+
+def _is_known(trial: "FrozenTrial") -> bool:
+    """Whether what a trial tries need not be tried again: it is complete, or somebody is just trying it."""
+    return trial.state.name in ("COMPLETE", "RUNNING")

@@ -1,0 +1,1 @@
+"""What a search may try: domains, dimensions, and configs with domains in them."""

@@ -1,0 +1,133 @@
+"""What is searched: what there is to decide, and what a trial is given once it is decided."""
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.search.assignment import Assignment, key_of
+from treadle.search.space.dimensions import Dimension
+from treadle.search.space.extension import Subject, TrialWeights
+
+ATTEMPTS = 1000
+"""How often something is drawn again that a constraint refuses."""
+MOST_COUNTED = 10_000
+"""Up to how many combinations a search knows when it has tried them all."""
+NETWORKS_ONLY = "inherit, keep_weights and proxy are for spaces of networks; this one is a config"
+
+
+class Searched(ABC):
+    """What there is to decide, by label; what others depend on comes first."""
+
+    dimensions: dict[str, Dimension]
+
+    def exists(self, label: str, taken: Mapping[str, Any]) -> bool:
+        """Whether a decision is to be made, given those before it."""
+        return True
+
+    def allows(self, taken: Assignment) -> bool:
+        """Whether all constraints are satisfied."""
+        return True
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether some combinations of values are not to be had."""
+        return False
+
+    @abstractmethod
+    def task(self, taken: Assignment) -> Subject:
+        """Return what a trial needs to build what was decided."""
+
+    def picture(self, taken: Assignment, title: str) -> str | None:
+        """Return a drawing of what was decided, as SVG; None if there is nothing to draw."""
+        return None
+
+    def weights(self, folder: Path, *, inherit: bool) -> TrialWeights:
+        """Return what trials leave behind in a folder, and with `inherit` begin with.
+
+        Raises:
+            ConfigError: There are no weights in what is searched.
+        """
+        raise ConfigError(NETWORKS_ONLY)
+
+    def require_guess(self) -> None:
+        """Refuse what nothing can be guessed of before a trial.
+
+        Raises:
+            ConfigError: There is nothing to guess by.
+        """
+        raise ConfigError(NETWORKS_ONLY)
+
+    def decide(self, pick: Callable[[Dimension], Any]) -> Assignment:
+        """Return what comes of asking `pick` for every decision that exists, in order, whatever constraints say."""
+        taken: Assignment = {}
+        for label, dimension in self.dimensions.items():
+            if self.exists(label, taken):
+                taken[label] = pick(dimension)
+        return taken
+
+    def sample(self, chance: random.Random) -> Assignment:
+        """Draw values for all decisions, again where a constraint says no.
+
+        Raises:
+            ConfigError: The constraints refuse everything.
+        """
+        for _ in range(ATTEMPTS):
+            taken = self.decide(lambda dimension: dimension.sample(chance))
+            if self.allows(taken):
+                return taken
+        raise ConfigError(f"none of {ATTEMPTS} draws satisfied the constraints of the space; make them wider")
+
+    def enumerate(self) -> Iterator[Assignment]:
+        """Yield every combination that a grid visits, once."""
+        labels = list(self.dimensions)
+
+        def go_on(at: int, taken: Assignment) -> Iterator[Assignment]:
+            if at == len(labels):
+                if self.allows(taken):
+                    yield dict(taken)
+            elif not self.exists(labels[at], taken):
+                yield from go_on(at + 1, taken)
+            else:
+                for option in self.dimensions[labels[at]].options():
+                    yield from go_on(at + 1, {**taken, labels[at]: option})
+
+        yield from go_on(0, {})
+
+    def size(self) -> int | None:
+        """Return how many combinations there are; None if that is many, or values lie between any two."""
+        if not all(dimension.is_listed for dimension in self.dimensions.values()):
+            return None
+        most = math.prod(len(dimension.options()) for dimension in self.dimensions.values())
+        if most > MOST_COUNTED:
+            return None
+        return sum(1 for _ in self.enumerate()) if self.is_conditional else most
+
+    def stored(self, taken: Assignment) -> dict[str, Any]:
+        """Return values as Optuna holds them."""
+        return {label: self.dimensions[label].stored(value) for label, value in taken.items()}
+
+    def restored(self, parameters: Mapping[str, Any]) -> Assignment:
+        """Return the values that Optuna holds, in the order of the decisions."""
+        known = [label for label in self.dimensions if label in parameters]
+        return {label: self.dimensions[label].restored(parameters[label]) for label in known}
+
+    def described(self) -> dict[str, Any]:
+        """Return what there is to decide as plain data."""
+        return {label: dimension.described() for label, dimension in self.dimensions.items()}
+
+    def fixed(self) -> dict[str, Any]:
+        """Return what must stay as it is for a search to go on, as plain data."""
+        return self.described()
+
+
+def identity(taken: Mapping[str, Any]) -> str:
+    """Return a text that is the same for the same values of the same decisions.
+
+    >>> identity({"a": 1, "b": [0, 2]}) == identity({"b": (0, 2), "a": 1})
+    True
+    """
+    return key_of(dict(taken))

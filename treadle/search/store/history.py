@@ -1,0 +1,63 @@
+"""What is known when the next trial is chosen."""
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from treadle.search.assignment import Assignment
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+    from treadle.search.space.base import Searched
+
+OWNER, REPLAYED, RETRIED, PARENT = "owner", "replayed_from", "retry_of", "parent"
+INHERITED, SCORE, ERROR, FLAGGED = "inherits_from", "proxy_score", "error", "nonfinite"
+REPORT, FINAL, SECONDS, LAST = "report", "final", "seconds", "last_step"
+"""The names under which the store keeps facts about a trial."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trial that came to its end with a result.
+
+    Attributes:
+        number: Its number; the order of birth.
+        taken: What was decided.
+        values: The objectives, each as something to be made small.
+    """
+
+    number: int
+    taken: Assignment
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a strategy is given to choose the next trial.
+
+    Attributes:
+        searched: What there is to decide.
+        study: Optuna's study, with all trials so far; what is written to the new trial stays in `trial`.
+        trial: The new trial, which is not stored yet.
+        chance: Random numbers that depend on the seed and the number of the trial only.
+        outcomes: The results so far, in the order of birth.
+        notes: What the strategy wants to be kept with the trial.
+    """
+
+    searched: "Searched"
+    study: "Study"
+    trial: "FrozenTrial"
+    chance: random.Random
+    outcomes: list[Outcome]
+    notes: dict[str, Any]
+
+
+def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether `one` is nowhere larger than `other`, and somewhere smaller.
+
+    >>> dominates((1.0, 2.0), (1.0, 3.0)), dominates((1.0, 3.0), (2.0, 2.0))
+    (True, False)
+    """
+    return all(left <= right for left, right in zip(one, other, strict=True)) and one != other

@@ -1,0 +1,164 @@
+"""Strategies of Optuna: tree-structured Parzen estimators, NSGA-II, and any other sampler."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import ConfigError
+from treadle.search.assignment import Assignment
+from treadle.search.space.base import ATTEMPTS
+from treadle.search.space.dimensions import Dimension
+from treadle.search.store.history import Proposal
+from treadle.search.strategies.base import Strategy
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+class OptunaStrategy(Strategy):
+    """A sampler of Optuna's, made anew for each trial with a seed of its own.
+
+    Args:
+        startup: How many results there must be before the sampler is asked; until then values are drawn at random, by
+            their weights.
+    """
+
+    name = "optuna"
+    least = 0
+    """How many results the sampler needs at least."""
+
+    def __init__(self, startup: int = 0) -> None:
+        if startup < self.least:
+            raise ConfigError(f"startup={startup} must be {self.least} or more")
+        self.startup = startup
+
+    @abstractmethod
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return the sampler for one trial."""
+
+    def propose(self, proposal: Proposal) -> Assignment:
+        """Return what the sampler suggests, or a random draw where it suggests nothing the constraints allow."""
+        if len(proposal.outcomes) < self.startup:
+            return proposal.searched.sample(proposal.chance)
+        for _ in range(ATTEMPTS if proposal.searched.is_conditional else 1):
+            taken = self._suggested(proposal)
+            if proposal.searched.allows(taken):
+                return taken
+        return proposal.searched.sample(proposal.chance)
+
+    def _suggested(self, proposal: Proposal) -> Assignment:
+        from optuna.pruners import _filter_study
+
+        sampler = self.sampler(proposal.chance.getrandbits(32))
+        study, trial = _filter_study(proposal.study, proposal.trial), proposal.trial
+        sampler.before_trial(study, trial)
+        known = sampler.infer_relative_search_space(study, trial)
+        together = sampler.sample_relative(study, trial, known)
+
+        def pick(dimension: Dimension) -> Any:
+            if dimension.is_fixed:
+                return dimension.options()[0]
+            if dimension.label in together:
+                return dimension.restored(together[dimension.label])
+            return self.alone(sampler, proposal, dimension)
+
+        return proposal.searched.decide(pick)
+
+    def alone(self, sampler: "BaseSampler", proposal: Proposal, dimension: Dimension) -> Any:
+        """Return a value for a decision that the sampler does not suggest together with the others."""
+        found = sampler.sample_independent(proposal.study, proposal.trial, dimension.label, dimension.distribution())
+        return dimension.restored(found)
+
+
+class Tpe(OptunaStrategy):
+    """Tree-structured Parzen estimators: values that were frequent among the good and rare among the others.
+
+    Args:
+        startup: How many trials are drawn at random first.
+        candidates: How many values are compared for each trial.
+        parallel: Whether trials that are still running count as bad, so that several workers spread out.
+    """
+
+    name = "tpe"
+    least = 1
+
+    def __init__(self, startup: int = 20, candidates: int = 24, *, parallel: bool = False) -> None:
+        super().__init__(startup)
+        if candidates < 1:
+            raise ConfigError(f"candidates={candidates} must be 1 or more")
+        self.candidates = candidates
+        self.parallel = parallel
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return Optuna's TPE."""
+        from optuna.samplers import TPESampler
+
+        return TPESampler(n_startup_trials=0, n_ei_candidates=self.candidates, seed=seed, constant_liar=self.parallel)
+
+
+class Nsga2(OptunaStrategy):
+    """NSGA-II: generations of trials, of which those survive that no other dominates, and that stand apart.
+
+    Args:
+        population: How many trials a generation has.
+        mutation: How likely each decision is drawn anew; None is one over their number.
+        crossover: How likely a child has two parents.
+    """
+
+    name = "nsga2"
+
+    def __init__(self, population: int = 20, mutation: float | None = None, crossover: float = 0.9) -> None:
+        super().__init__()
+        if population < 2:
+            raise ConfigError(f"Nsga2(population={population}) needs at least 2")
+        self.population, self.mutation, self.crossover = population, mutation, crossover
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return Optuna's NSGA-II."""
+        made: BaseSampler = _ordered_nsga2()(
+            population_size=self.population, mutation_prob=self.mutation, crossover_prob=self.crossover, seed=seed
+        )
+        return made
+
+    def alone(self, sampler: "BaseSampler", proposal: Proposal, dimension: Dimension) -> Any:
+        """Return a random draw by its weights: of the first generation, or of what a mutation changes."""
+        return dimension.sample(proposal.chance)
+
+
+@cache
+def _ordered_nsga2() -> Any:
+    """Return NSGA-II with the parents of a generation always in the same order.
+
+    Optuna's own are in one order when they are chosen and in another when they are read back from the store, so that
+    a search killed between the two would go on otherwise than one that was not.
+    """
+    from optuna.samplers import NSGAIISampler
+
+    class Nsga2Sampler(NSGAIISampler):
+        """NSGA-II with parents in the order of birth."""
+
+        def get_parent_population(self, study: Any, generation: int) -> list[Any]:
+            return sorted(super().get_parent_population(study, generation), key=lambda trial: trial.number)
+
+    return Nsga2Sampler
+
+
+class Sampled(OptunaStrategy):
+    """Any sampler of Optuna's.
+
+    Args:
+        make: Called with a seed for each trial; returns the sampler.
+        startup: How many trials are drawn at random first.
+    """
+
+    def __init__(self, make: Callable[[int], "BaseSampler"], startup: int = 0) -> None:
+        super().__init__(startup)
+        self.make = make
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return what `make` returns."""
+        made = self.make(seed)
+        if not hasattr(made, "sample_relative"):
+            raise ConfigError(f"the strategy returned {made!r} for a seed; it must return a sampler of Optuna's")
+        return made

@@ -1,0 +1,65 @@
+"""What a search makes large or small."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.search.trial.reports import DEFAULT
+
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+_WORDS = {"maximize": MAXIMIZE, "max": MAXIMIZE, "minimize": MINIMIZE, "min": MINIMIZE}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One thing to make large or small.
+
+    Attributes:
+        name: The name that it is reported under; one alone may be reported as a bare number.
+        direction: "maximize" or "minimize".
+    """
+
+    name: str
+    direction: str
+
+    @property
+    def sign(self) -> int:
+        """1 if small is good, -1 if large is."""
+        return 1 if self.direction == MINIMIZE else -1
+
+
+def objectives_of(given: Any) -> tuple[Objective, ...]:
+    """Return the objectives of a search.
+
+    >>> objectives_of("minimize")
+    (Objective(name='default', direction='minimize'),)
+    >>> [one.name for one in objectives_of({"accuracy": "max", "flops": "min"})]
+    ['accuracy', 'flops']
+
+    Args:
+        given: A direction, a name with a direction for each objective, or a list of names, all to be made large.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if isinstance(given, str) and given in _WORDS:
+        return (Objective(DEFAULT, _WORDS[given]),)
+    if isinstance(given, str):
+        given = [given]
+    named = given if isinstance(given, Mapping) else dict.fromkeys(_sequence(given), MAXIMIZE)
+    wrong = [direction for direction in named.values() if direction not in _WORDS]
+    if not named or wrong:
+        reason = f"{wrong[0]!r} is no direction" if wrong else "there is none"
+        raise ConfigError(
+            f"objectives={given!r}: {reason}; write 'maximize', 'minimize', or {{'accuracy': 'maximize'}}"
+        )
+    return tuple(Objective(str(name), _WORDS[direction]) for name, direction in named.items())
+
+
+def _sequence(given: Any) -> Sequence[str]:
+    if not isinstance(given, (list, tuple)) or len(set(given)) != len(given):
+        raise ConfigError(
+            f"objectives={given!r} must be a direction, a list of different names, or names with directions"
+        )
+    return given

@@ -1,0 +1,120 @@
+"""One trial's work, as a thing that can be sent to another process and done there."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from treadle.data.random_state import RandomState
+from treadle.search.recorded_calls import reader
+from treadle.search.space.extension import Subject
+from treadle.search.trial.evaluators import Evaluator, decoded_evaluator
+from treadle.search.trial.reports import Metrics, ReportError, as_metrics, reporting_to
+
+
+class TrialReporter(Protocol):
+    """Where a trial reports to, and whether it has said its last."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final result has been reported."""
+
+    def intermediate(self, metrics: Metrics, step: int | None) -> bool:
+        """Take an intermediate result, and return whether the trial is to stop."""
+
+    def final(self, metrics: Metrics) -> None:
+        """Take the final result."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one trial does.
+
+    Attributes:
+        number: The number of the trial.
+        seed: What its random numbers begin with.
+        subject: What is judged.
+        evaluator: What judges it.
+    """
+
+    number: int
+    seed: int
+    subject: Subject
+    evaluator: Evaluator
+
+    def encoded(self) -> dict[str, Any]:
+        """Return it as JSON.
+
+        Raises:
+            ConfigError: Something in it cannot be made again in another process; the message says what.
+        """
+        from treadle.config.targets import name_of
+
+        return {
+            "number": self.number,
+            "seed": self.seed,
+            "subject": [name_of(type(self.subject)), self.subject.encoded()],
+            "evaluator": self.evaluator.encoded(),
+        }
+
+    @staticmethod
+    def decoded(data: Mapping[str, Any]) -> "Task":
+        """Return what `encoded` wrote."""
+        names = reader()
+        kind, subject = data["subject"]
+        return Task(
+            data["number"],
+            data["seed"],
+            names.find(kind).decoded(subject, names),
+            decoded_evaluator(data["evaluator"], names),
+        )
+
+    def run(self, reporter: TrialReporter, *, leaves: bool = True) -> None:
+        """Do it; the result goes to `reporter`.
+
+        The random numbers of the process are left as they were.
+
+        Args:
+            reporter: Where it reports to.
+            leaves: Whether it leaves behind what the subject is to leave: of several processes, one does.
+
+        Raises:
+            ReportError: It ended without a result.
+        """
+        with seeded(self.seed), reporting_to(reporter, self.number):
+            built = self.subject.build()
+            result = self.evaluator.evaluate(built)
+            if not reporter.finished:
+                reporter.final(_final(result))
+            if leaves:
+                self.subject.leave(built)
+
+
+def _final(result: Any) -> Metrics:
+    if result is None:
+        raise ReportError(
+            "the trial ended without a final result; call nas.report_final_result(...) at the end of fit(), or return "
+            "the result"
+        )
+    return as_metrics(result, "the value that was returned")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed every generator of the process for the block, and put them back afterwards."""
+    state = RandomState()
+    before = state.state_dict()
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        # Not torch.manual_seed: it leaves a note for every kind of accelerator that is not there.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
+        yield
+    finally:
+        state.load_state_dict(before)

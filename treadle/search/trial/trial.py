@@ -1,0 +1,160 @@
+"""One trial while it runs: what it reports is checked, stored, and answered."""
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import ConfigError, NonFiniteError
+from treadle.search.store.history import FINAL, FLAGGED, REPORT
+from treadle.search.trial.objectives import Objective
+from treadle.search.trial.pruning import Pruning
+from treadle.search.trial.reports import Metrics, PrunedError, ReportError, nonfinite_names, objective_values, shown
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+    from treadle.search.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+NONFINITE = ("fail", "prune")
+"""What may become of a trial that reports nan or infinity."""
+
+
+class Session:
+    """Takes the reports of one trial.
+
+    Args:
+        store: Where they are kept.
+        trial: The trial.
+        objectives: What drives the search.
+        pruner: What may stop the trial; None is nothing.
+        nonfinite: "fail" fails a trial whose final result is nan or infinite and only flags such results before the
+            end; "prune" stops a trial at the first of them.
+
+    Attributes:
+        lacking: What was reported without an objective, and which, in words; None if nothing was.
+    """
+
+    def __init__(
+        self, store: "Store", trial: "FrozenTrial", objectives: tuple[Objective, ...], pruner: Any, nonfinite: str
+    ) -> None:
+        self.trial = trial
+        self.values: list[float] | None = None
+        self.stopped = False
+        self.lacking: str | None = None
+        self.began = time.monotonic()
+        self._store = store
+        self._names = [objective.name for objective in objectives]
+        self._pruning = Pruning(store, trial, pruner)
+        self._nonfinite = nonfinite
+        self._last = -1
+        self._curve: dict[int, float] = {}
+        self._flagged: list[Any] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether the final result has been reported."""
+        return self.values is not None
+
+    @property
+    def last_step(self) -> int:
+        """The step of the last intermediate result; -1 if there was none."""
+        return self._last
+
+    @property
+    def last_value(self) -> float | None:
+        """The last intermediate result that is finite; None if there is none."""
+        return next(reversed(self._curve.values()), None)
+
+    def intermediate(self, metrics: Metrics, step: int | None) -> bool:
+        """Take an intermediate result, and return whether the trial is to stop.
+
+        Raises:
+            ReportError: It comes after the final result, with a step that has passed, or without the objective.
+        """
+        if self.finished:
+            raise ReportError(f"an intermediate result ({shown(metrics)}) came after the final one; report it before")
+        if step is not None and step <= self._last:
+            raise ReportError(f"step={step} was reported after step {self._last}; steps must grow")
+        self._last = self._last + 1 if step is None else step
+        value = self._driving(metrics)
+        self._keep(metrics, value)
+        self.stopped = self.stopped or self._stops(metrics, value)
+        return self.stopped
+
+    def _stops(self, metrics: Metrics, value: float | None) -> bool:
+        if nonfinite_names(metrics):
+            self._flag(metrics, self._last)
+            if self._nonfinite == "prune":
+                return True
+        if value is None or nonfinite_names({"": value}):
+            return False  # nothing that a pruner could compare
+        self._curve[self._last] = value
+        return self._pruning.stops(self._last, value)
+
+    def final(self, metrics: Metrics) -> None:
+        """Take the final result.
+
+        Raises:
+            ReportError: There was one before, or an objective is missing.
+            NonFiniteError: An objective is nan or infinite.
+            PrunedError: It is, and such trials are to be pruned.
+        """
+        if self.stopped:
+            raise PrunedError(f"trial {self.trial.number} was told to stop, and reports a final result all the same")
+        if self.values is not None:
+            raise ReportError(
+                f"a final result was reported twice (first {self.values}, then {shown(metrics)}); report it once, at "
+                "the end, and others by report_intermediate_result"
+            )
+        values = self._values(metrics, "the final result")
+        bad = nonfinite_names(dict(zip(self._names, values, strict=True)))
+        if nonfinite_names(metrics):
+            self._flag(metrics, None)
+        if bad:
+            self._refuse(metrics, bad)
+        self._store.note(self.trial, FINAL, metrics)
+        self.values = values
+
+    def _refuse(self, metrics: Metrics, bad: list[str]) -> None:
+        text = f"the final result of trial {self.trial.number} is not finite: {shown(metrics)}"
+        if self._nonfinite == "prune":
+            raise PrunedError(text)
+        raise NonFiniteError(f"{text}; lower the learning rate, or set nonfinite='prune' to count such trials as bad")
+
+    def _driving(self, metrics: Metrics) -> float | None:
+        """Return the value that pruners look at: that of the first objective."""
+        if len(self._names) > 1:
+            return metrics.get(self._names[0])
+        return self._values(metrics, "an intermediate result")[0]
+
+    def _values(self, metrics: Metrics, what: str) -> list[float]:
+        try:
+            return objective_values(metrics, self._names, what)
+        except ReportError as error:
+            self.lacking = str(error)
+            raise
+
+    def _keep(self, metrics: Metrics, value: float | None) -> None:
+        if len(metrics) > 1 or value is None:
+            self._store.note(self.trial, f"{REPORT}:{self._last}", metrics)
+        if value is not None:
+            self._store.report(self.trial, self._last, value)
+
+    def _flag(self, metrics: Metrics, step: int | None) -> None:
+        where = "finally" if step is None else f"at step {step}"
+        logger.warning("trial %d reported %s %s, which is not finite", self.trial.number, shown(metrics), where)
+        self._flagged.append([step, nonfinite_names(metrics)])
+        self._store.note(self.trial, FLAGGED, list(self._flagged))
+
+
+def require_nonfinite(policy: str) -> str:
+    """Return the policy for nan and infinity.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if policy not in NONFINITE:
+        raise ConfigError(f"nonfinite={policy!r} must be one of {list(NONFINITE)}")
+    return policy

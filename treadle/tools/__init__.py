@@ -1,0 +1,1 @@
+"""What is done with programs and runs besides training them."""

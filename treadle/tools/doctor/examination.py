@@ -1,0 +1,266 @@
+"""A program is run for a few steps, with everybody looking."""
+
+import runpy
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from treadle.callback import TrainerCallback
+from treadle.errors import ConfigError, NonFiniteError
+from treadle.loop import Due
+from treadle.progress import Cadence
+from treadle.tools.doctor.detectors import DETECTORS, Detector
+from treadle.tools.doctor.detectors.base import UNDISTURBED
+from treadle.tools.doctor.findings import Finding, Note
+from treadle.trainer import Trainer
+
+if TYPE_CHECKING:
+    from treadle.phase import Phase
+
+# What stands between a trainer and its verbs, and tells the detectors what happens
+
+
+class Probe(TrainerCallback):
+    """Shows a run to detectors.
+
+    Args:
+        trainer: Whose run it is.
+        detectors: Who looks.
+        losses: Where the losses of all micro-batches are put.
+    """
+
+    def __init__(self, trainer: Trainer, detectors: list[Detector], losses: list[float]) -> None:
+        self._trainer, self._detectors, self._losses = trainer, detectors, losses
+        self._listening = ExitStack()
+        self._gradients = trainer.calculate_gradients
+        self._apply = trainer.apply_gradients
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Be in the place of the trainer's verbs."""
+        names = {
+            "calculate_gradients": self.calculate_gradients,
+            "apply_gradients": self.apply_gradients,
+        }
+        run, updater = self._trainer.this_run, self._trainer.this_run.updater
+        self._attempt, self._after = updater.attempt, run.after_update
+        vars(self._trainer).update(names)
+        vars(updater).update(attempt=self.attempt)
+        vars(run).update(after_update=self.after_update)
+        try:
+            yield
+        finally:
+            vars(updater).pop("attempt", None)
+            vars(run).pop("after_update", None)
+            self._listening.close()
+            for name in names:
+                vars(self._trainer).pop(name, None)
+
+    @property
+    def _looking(self) -> list[Detector]:
+        """Those who look at the step under way."""
+        undisturbed = self._trainer.progress.step < UNDISTURBED
+        return [detector for detector in self._detectors if detector.light or not undisturbed]
+
+    def on_training_run_start(self, trainer: Trainer, **kwargs: Any) -> None:
+        """Begin."""
+        for detector in self._detectors:
+            detector.begin()
+
+    def on_train_step_end(
+        self, trainer: Trainer, batch: Any = None, batch_output: Any = None, step: int = 0, **kwargs: Any
+    ) -> None:
+        """Show the loss of a micro-batch."""
+        self._losses.append(float(batch_output["loss"].detach()))
+        for detector in self._looking:
+            detector.after_loss(batch, batch_output)
+
+    def on_eval_step_end(self, trainer: Trainer, batch: Any = None, batch_output: Any = None, **kwargs: Any) -> None:
+        """Show an evaluation batch."""
+        for detector in self._detectors:
+            detector.evaluating(batch)
+
+    def attempt(self, phase: "Phase", window: list[Any]) -> None:
+        """Show the data of an update, and listen until the update is over."""
+        for detector in self._looking:
+            detector.before_update(phase, window)
+        for detector in self._looking:
+            self._listening.enter_context(detector.updating())
+        self._attempt(phase, window)
+
+    def calculate_gradients(self, phase: "Phase", window: list[Any]) -> None:
+        """Have the passes of an update watched, except those of a detector's own."""
+        with ExitStack() as watching:
+            for detector in [] if phase.silent else self._looking:
+                watching.enter_context(detector.passing())
+            self._gradients(phase, window)
+
+    def apply_gradients(self, phase: "Phase") -> None:
+        """Show the gradient."""
+        for detector in self._looking:
+            detector.after_gradients()
+        self._apply(phase)
+
+    def after_update(self) -> None:
+        """Show what the update left."""
+        looking = self._looking
+        self._after()
+        self._listening.close()
+        for detector in looking:
+            detector.after_update()
+
+
+STEPS = 12
+SCRATCH = "treadle-doctor-"
+"""What the name of a folder begins with that is made for an examination, and may be written into."""
+
+
+@dataclass
+class Examination:
+    """What a few steps of a program showed.
+
+    Attributes:
+        findings: What is wrong.
+        losses: The losses of the steps, to compare two runs by.
+        weights: A number for the weights before the first step.
+        seeded: Whether the run is meant to be the same each time.
+        steps: How many steps were looked at.
+        device: The kind of device it trained on.
+        notes: What was measured; two runs of one program need not agree in it.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    weights: float = 0.0
+    seeded: bool = False
+    steps: int = 0
+    device: str = "cpu"
+    notes: list[Note] = field(default_factory=list, compare=False)
+
+
+class _Examined(BaseException):
+    """Ends the program once its first training has been looked at; a program's own `except` does not see it."""
+
+
+def examine(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
+    """Run a program until it has trained for some steps, and return what is wrong with it.
+
+    Nothing is written into the folder of its run, and the program ends there.
+
+    Args:
+        program: A Python program, or a config.
+        steps: How many updates to look at.
+        arguments: What the program gets on its command line; for a config, changes such as `train.amp.enabled=true`.
+
+    Raises:
+        ConfigError: The program is not there, or trains nothing.
+    """
+    found = Examination()
+
+    def look(trainer: Trainer, variables: dict[str, Any]) -> None:
+        shorten(trainer, steps)
+        _look(trainer, found, variables)
+
+    run_until_trained(program, look, arguments)
+    return found
+
+
+def run_until_trained(
+    program: Path, train: Callable[[Trainer, dict[str, Any]], None], arguments: Sequence[str] = ()
+) -> None:
+    """Run a program until it is about to train; then call `train` in the place of that, and end the program.
+
+    Args:
+        program: A Python program, or a config.
+        train: Called with the trainer, all set up, and with the variables of the program.
+        arguments: What the program gets on its command line; for a config, changes of it.
+
+    Raises:
+        ConfigError: The program is not there, or trains nothing.
+    """
+    if not program.is_file():
+        raise ConfigError(f"there is no program {program}")
+    with _instead_of_training(train), patch.object(sys, "argv", [str(program), *arguments]):
+        try:
+            if program.suffix == ".py":
+                runpy.run_path(str(program), run_name="__main__")
+            # A config trains nothing when it is run.
+            _train_config(program, arguments)
+        except _Examined:
+            return
+    raise ConfigError(f"{program} ended without training by a trainer of Treadle")
+
+
+def _train_config(path: Path, overrides: Sequence[str]) -> None:
+    """Begin the run that a config describes, in a folder that is then removed."""
+    from treadle.engine.trainers.factory import trainer_of
+    from treadle.tools.run_config import load_for_run
+
+    try:
+        config = load_for_run(str(path), list(overrides))
+    except ConfigError as error:
+        raise ConfigError(f"{path} neither trains when it is run, nor is it a config: {error}") from error
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
+        config.train.update(output_dir=folder, resume=False)
+        trainer_of(config)(config).train()
+
+
+@contextmanager
+def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> Iterator[None]:
+    """Have the next training in this process done by somebody else."""
+    plain = Trainer.carry_out
+
+    def run_training(trainer: Trainer) -> Any:
+        with patch.object(Trainer, "carry_out", plain):
+            train(trainer, _program_of(sys._getframe()))
+        raise _Examined
+
+    # Nothing is written, so nobody has to be kept out of the folder of the run, which may not even be there.
+    unlocked = patch("treadle.trainer.occupied", lambda *arguments, **options: nullcontext())
+    with patch.object(Trainer, "carry_out", run_training), unlocked:
+        yield
+
+
+def _program_of(frame: Any) -> dict[str, Any]:
+    """Return the variables of the program that is running: those of its outermost lines."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "__main__" and "__file__" in frame.f_globals:
+            return dict(frame.f_globals)
+        frame = frame.f_back
+    return {}
+
+
+def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None:
+    detectors = [kind(trainer, program) for kind in DETECTORS]
+    found.seeded, found.device = trainer.seed is not None, trainer.device.type
+    found.weights = float(sum(one.detach().double().abs().sum() for one in trainer.model.parameters()))
+    probe = Probe(trainer, detectors, found.losses)
+    trainer.callback_handler.add_callback(probe)
+    try:
+        with probe.attached():
+            trainer.carry_out()
+    except NonFiniteError as error:
+        found.findings.append(Finding("not_finite", str(error)))
+    except Exception as error:
+        found.findings.append(Finding("fails", f"{type(error).__name__}: {error}"))
+    found.steps = trainer.progress.step
+    found.findings += [finding for detector in detectors for finding in detector.findings()]
+    found.notes += [note for detector in detectors for note in detector.notes()]
+
+
+def shorten(trainer: Trainer, steps: int) -> None:
+    """Have a run that is set up end after some steps, evaluate once, and write nothing."""
+    settings = trainer.settings
+    last = min(steps, settings.max_steps or steps)
+    evaluates = Cadence(last, "steps") if settings.eval_every and trainer._eval_dataloader is not None else None
+    folder = settings.run_dir if SCRATCH in str(settings.run_dir) else None
+    trainer.run_dir = folder
+    trainer.this_run.spec = replace(
+        settings, max_steps=last, save_every=None, resume=None, eval_every=evaluates, run_dir=folder
+    )
+    trainer.this_run.due = Due(last=last, log=settings.log_every, evaluate=evaluates)

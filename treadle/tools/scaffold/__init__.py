@@ -1,0 +1,99 @@
+"""Writes the files of a new project; its templates lie beside this file, as text that nothing imports."""
+
+import keyword
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from treadle.errors import ConfigError
+
+__all__ = ["held_before", "package_of", "write_project"]
+
+TEMPLATES = Path(__file__).parent / "template"
+SUFFIX = ".template"
+"""At the end of every template's name, so that no tool takes it for a program."""
+FOLDERS = ("configs", "tests", "runs")
+"""What the project has beside its package."""
+
+
+def package_of(folder: Path) -> str:
+    """Return the name of the package in a project: that of its folder, as Python can import it.
+
+    >>> package_of(Path("work/my-project"))
+    'my_project'
+
+    Raises:
+        ConfigError: No package can, or should, have that name.
+    """
+    name = folder.resolve().name
+    package = re.sub(r"[-. ]", "_", name).lower()
+    if not package.isidentifier() or keyword.iskeyword(package):
+        raise ConfigError(f"{name!r} is no name that Python can import; use letters, digits and _, such as my_project")
+    if package in FOLDERS:
+        raise ConfigError(f"{name!r} is what a folder of the project is called; choose another name")
+    if package in sys.stdlib_module_names or _is_installed(package, folder):
+        raise ConfigError(f"a package {package!r} is there already, and would be hidden; choose another name")
+    return package
+
+
+def _is_installed(package: str, folder: Path) -> bool:
+    """Whether Python would find another package of that name than the one in, or at, the folder."""
+    found = find_spec(package)
+    if found is None:
+        return False
+    places = [Path(place).resolve() for place in found.submodule_search_locations or [found.origin or ""]]
+    return not all(place.is_relative_to(folder.resolve()) for place in places)
+
+
+def write_project(folder: Path) -> list[Path]:
+    """Write a project into a folder, which is made, and return the files, relative to it.
+
+    What else the folder holds stays as it is.
+
+    Raises:
+        ConfigError: The name is none for a package, or one of the files is there, in which cases nothing is written; or
+            the folder cannot be written.
+    """
+    package = package_of(folder)
+    contents = dict(_filled(folder.resolve().name, package))
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; choose another name")
+    there = dict.fromkeys(str(path) for path in map(partial(_in_the_way, folder), contents) if path is not None)
+    if there:
+        raise ConfigError(
+            f"{folder} holds {', '.join(there)} already; nothing was written: choose another name, or remove them"
+        )
+    try:
+        for path, text in contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the project cannot be written: {error}; choose another folder") from error
+    return list(contents)
+
+
+def _in_the_way(folder: Path, path: Path) -> Path | None:
+    """Return what of a folder a new file would take the place of: itself, or a file where its own folder shall be."""
+    parents = [parent for parent in path.parents if (folder / parent).exists() and not (folder / parent).is_dir()]
+    return next(iter(parents), path if (folder / path).exists() else None)
+
+
+def held_before(folder: Path) -> list[str]:
+    """Return what a folder holds, for people: nothing of what is hidden, such as `.git`."""
+    if not folder.is_dir():
+        return []
+    return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _filled(project: str, package: str) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the text of every file of the project."""
+    names = {"@project@": project, "@package@": package}
+    for template in sorted(TEMPLATES.rglob(f"*{SUFFIX}")):
+        path = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX)
+        text = template.read_text(encoding="utf-8")
+        for mark, name in names.items():
+            path, text = path.replace(mark, name), text.replace(mark, name)
+        yield Path(path), text
