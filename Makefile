@@ -26,7 +26,7 @@ quick: .venv/dev.stamp
 # What takes an hour: whether a test notices each wrong line of the core, and kills until something differs.
 long: .venv/dev.stamp
 	$(BIN)/python -m benchmarks.mutation
-	$(BIN)/python -m benchmarks.crash --no-write
+	$(BIN)/python -m benchmarks.resume.crash --no-write
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
@@ -61,10 +61,10 @@ clean:
 peers: .venv-peers/peers.stamp
 
 bench-overhead: .venv-peers/peers.stamp
-	.venv-peers/bin/python -m benchmarks.overhead
+	.venv-peers/bin/python -m benchmarks.loop.overhead
 
 bench-resume: .venv-peers/peers.stamp
-	.venv-peers/bin/python -m benchmarks.resume_exactness --write
+	.venv-peers/bin/python -m benchmarks.resume.exactness --write
 
 .venv-peers/bin/python:
 	$(PYTHON) -m venv .venv-peers
@@ -76,16 +76,16 @@ bench-resume: .venv-peers/peers.stamp
 
 # The pictures of docs/images, from runs that are made for them; needs Chromium.
 images: .venv/dev.stamp
-	$(BIN)/python -m benchmarks.screenshots
+	$(BIN)/python -m benchmarks.docs.screenshots
 
 # RecBole runs with older versions of what is around it, in an environment of its own.
 recbole: .venv-recbole/recbole.stamp
 
 bench-recsys: .venv-recbole/recbole.stamp .venv/dev.stamp
-	$(BIN)/python -m benchmarks.recsys --write
+	$(BIN)/python -m benchmarks.recsys.recbole --write
 
 bench-bridge: .venv-recbole/recbole.stamp .venv/dev.stamp
-	$(BIN)/python -m benchmarks.recsys_bridge --write
+	$(BIN)/python -m benchmarks.recsys.bridge --write
 
 .venv-recbole/bin/python:
 	$(PYTHON) -m venv .venv-recbole

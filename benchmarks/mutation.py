@@ -46,7 +46,7 @@ LOOP = ("tests/behaviours", "tests/test_progress.py", "tests/test_result.py")
 SAVING = (
     "tests/behaviours/test_saving.py",
     "tests/callbacks/test_save_training_state.py",
-    "tests/test_stopped_runs.py",
+    "tests/resume/test_stopped_runs.py",
 )
 STORE = (
     "tests/checkpoint/test_store.py",
@@ -55,7 +55,7 @@ STORE = (
     *SAVING,
     "tests/checkpoint/faults/test_failing_disk.py",
     "tests/checkpoint/faults/test_damaged_checkpoints.py",
-    "tests/test_retention.py",
+    "tests/checkpoint/test_retention.py",
 )
 DRAWING = (
     "tests/data/test_stream.py",
@@ -68,60 +68,70 @@ STAGES = (
     "tests/parallel/test_weighted.py::test_the_last_module_of_stages_may_say_over_what_its_loss_is_a_mean",
     "tests/parallel/test_weighted.py::test_stages_leave_out_an_update_for_a_bad_loss_whose_gradient_is_fine",
 )
+UPDATES = (
+    "tests/optim/test_gradients.py",
+    "tests/loop/test_oom_retry.py",
+    "tests/loop/test_nonfinite.py",
+    "tests/loop/test_rollback.py",
+    "tests/behaviours",
+    "tests/ops/test_loss_items.py",
+    "tests/test_progress.py",
+)
+STREAMS = (
+    *DRAWING,
+    "tests/data/test_in_memory.py",
+    "tests/data/test_prefetching.py",
+    "tests/behaviours/test_loaders.py",
+    "tests/loop/test_forwarded.py",
+    "tests/resume/test_exact_resume.py",
+)
+SCHEDULES = ("base", "cosine_lr", "extend", "factory", "family", "lr_multiplier", "shapes", "wsd_lr")
 TESTS: dict[str, tuple[str, ...]] = {
     "treadle/trainer.py": (
         *LOOP,
-        "tests/test_verbs.py",
-        "tests/test_trainer_inputs.py",
-        "tests/test_settings.py",
-        "tests/test_handed_loaders.py",
+        "tests/loop/test_verbs.py",
+        "tests/behaviours/test_trainer_inputs.py",
+        "tests/behaviours/test_settings.py",
+        "tests/loop/test_forwarded.py",
         "tests/contract/test_trainer_internals.py",
         "tests/execution/test_own_execution.py",
         "tests/execution/test_modes.py",
-        "tests/test_longer_runs.py",
+        "tests/resume/test_longer_runs.py",
     ),
     "treadle/run.py": (
         *LOOP,
-        "tests/test_verbs.py",
-        "tests/test_nonfinite.py",
-        "tests/test_stopped_runs.py",
-        "tests/test_leaving.py",
-        "tests/test_longer_runs.py",
-        "tests/test_rollback.py",
+        "tests/loop/test_verbs.py",
+        "tests/loop/test_nonfinite.py",
+        "tests/resume/test_stopped_runs.py",
+        "tests/runs/test_preemption.py",
+        "tests/resume/test_longer_runs.py",
+        "tests/loop/test_rollback.py",
     ),
     "treadle/loop/log.py::agree": (
         "tests/parallel/test_stopping.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",
     ),
     "treadle/loop/log.py": (
-        "tests/test_nonfinite.py",
+        "tests/loop/test_nonfinite.py",
         "tests/behaviours",
-        "tests/test_rollback.py",
-        "tests/test_lost_metrics.py",
+        "tests/loop/test_rollback.py",
+        "tests/resume/test_lost_metrics.py",
     ),
-    "treadle/loop/stop.py": ("tests/test_stopped_runs.py", "tests/test_leaving.py", "tests/behaviours"),
+    "treadle/loop/stop.py": ("tests/resume/test_stopped_runs.py", "tests/runs/test_preemption.py", "tests/behaviours"),
     "treadle/loop/evaluator.py": (
         *LOOP,
-        "tests/test_leaving.py",
-        "tests/test_loss_items.py",
-        "tests/test_retention.py",
+        "tests/runs/test_preemption.py",
+        "tests/ops/test_loss_items.py",
+        "tests/checkpoint/test_retention.py",
     ),
     "treadle/loop/update.py::stage": STAGES,
-    "treadle/loop/*.py": (
-        "tests/test_gradients.py",
-        "tests/test_micro_batches.py",
-        "tests/test_nonfinite.py",
-        "tests/test_rollback.py",
-        "tests/behaviours",
-        "tests/test_loss_items.py",
-        "tests/test_progress.py",
-    ),
+    **dict.fromkeys(("treadle/loop/update.py", "treadle/loop/cadence.py", "treadle/loop/schedule.py"), UPDATES),
     "treadle/checkpoint/checkpointer.py": (
         *SAVING,
-        "tests/test_retention.py",
-        "tests/test_run_description.py",
-        "tests/test_leaving.py",
+        "tests/checkpoint/test_retention.py",
+        "tests/runs/test_description.py",
+        "tests/runs/test_preemption.py",
         "tests/checkpoint/faults/test_edited_checkpoints.py",
-        "tests/test_longer_runs.py",
+        "tests/resume/test_longer_runs.py",
     ),
     "treadle/checkpoint/run_state.py::read": (
         *SAVING,
@@ -131,36 +141,35 @@ TESTS: dict[str, tuple[str, ...]] = {
     "treadle/checkpoint/run_state.py::_load_state_of": (
         "tests/parallel/test_plans.py::test_a_run_goes_on_under_another_plan",
     ),
-    "treadle/checkpoint/run_state.py": (*SAVING, "tests/checkpoint/test_tracked.py", "tests/test_exact_resume.py"),
+    "treadle/checkpoint/run_state.py": (
+        *SAVING,
+        "tests/checkpoint/test_tracked.py",
+        "tests/resume/test_exact_resume.py",
+    ),
     "treadle/checkpoint/store.py": STORE,
     "treadle/checkpoint/saver.py": STORE,
     "treadle/checkpoint/tracked.py": STORE,
-    "treadle/data/stream*.py": (
-        *DRAWING,
-        "tests/data/test_in_memory.py",
-        "tests/data/test_prefetching.py",
-        "tests/behaviours/test_loaders.py",
-        "tests/test_handed_loaders.py",
-        "tests/test_exact_resume.py",
-    ),
+    **dict.fromkeys(("treadle/data/stream.py", "treadle/data/run_streams.py"), STREAMS),
     "treadle/data/order.py": DRAWING,
     "treadle/data/sampler.py": (*DRAWING, "tests/data/test_loaders.py"),
     "treadle/optim/gradients.py": (
         "tests/parallel/test_window_scale.py",
-        "tests/test_gradients.py",
+        "tests/optim/test_gradients.py",
         "tests/behaviours/test_updates.py",
-        "tests/test_nonfinite.py",
+        "tests/loop/test_nonfinite.py",
     ),
-    "treadle/loop/oom_retry.py": ("tests/test_micro_batches.py",),
+    "treadle/loop/oom_retry.py": ("tests/loop/test_oom_retry.py",),
     "treadle/loop/nonfinite.py": (
-        "tests/test_nonfinite.py",
-        "tests/test_rollback.py",
-        "tests/test_precision_scaling.py",
+        "tests/loop/test_nonfinite.py",
+        "tests/loop/test_rollback.py",
+        "tests/precision/test_loss_scaling.py",
     ),
-    "treadle/optim/state.py": ("tests/test_optimizer_state.py", *SAVING),
+    "treadle/optim/state.py": ("tests/optim/test_state.py", *SAVING),
     "treadle/progress.py": ("tests/test_progress.py", *LOOP),
     "treadle/schedules/warmup_lr.py": ("tests/config/test_packaged_configs.py",),
-    "treadle/schedules/*.py": ("tests/schedules", "tests/test_longer_runs.py"),
+    **dict.fromkeys(
+        (f"treadle/schedules/{name}.py" for name in SCHEDULES), ("tests/schedules", "tests/resume/test_longer_runs.py")
+    ),
 }
 """For each module, or pattern of modules, the tests that are to notice what is wrong in it: most telling first.
 

@@ -2,7 +2,7 @@
 
 from accelerate import Accelerator
 
-from benchmarks.execution_work import Clock
+from benchmarks.execution.work import Clock
 from benchmarks.job import LOSS_FUNC, Job
 
 

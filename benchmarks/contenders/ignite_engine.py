@@ -2,7 +2,7 @@
 
 from ignite.engine import Events, create_supervised_trainer
 
-from benchmarks.execution_work import Clock
+from benchmarks.execution.work import Clock
 from benchmarks.job import LOSS_FUNC, Job
 
 

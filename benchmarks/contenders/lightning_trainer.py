@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.execution_graphs import workspaces_kept
-from benchmarks.execution_work import Clock
-from benchmarks.fashion_task import Task
+from benchmarks.execution.fashion_task import Task
+from benchmarks.execution.graphs import workspaces_kept
+from benchmarks.execution.work import Clock
 from benchmarks.job import LOSS_FUNC, Batch, Job
 
 try:

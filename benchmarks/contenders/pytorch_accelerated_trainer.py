@@ -7,7 +7,7 @@ from pytorch_accelerated import Trainer
 from pytorch_accelerated.callbacks import TrainerCallback
 from pytorch_accelerated.trainer import DEFAULT_CALLBACKS
 
-from benchmarks.execution_work import Clock
+from benchmarks.execution.work import Clock
 from benchmarks.job import LOSS_FUNC, Job
 
 # The trainer builds its own loader and requires a batch sampler, so `batch_size=None` fails; lists of one

@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from benchmarks.execution_work import Clock
-from benchmarks.fashion_task import EVALUATION_BATCH, Task
+from benchmarks.execution.fashion_task import EVALUATION_BATCH, Task
+from benchmarks.execution.work import Clock
 from benchmarks.job import LOSS_FUNC, Batch, Job
 
 NamedBatch = dict[str, torch.Tensor]

@@ -1,4 +1,4 @@
-"""Treadle in each way of execution: all that `benchmarks.execution` knows of Treadle stands here."""
+"""Treadle in each way of execution: all that `benchmarks.execution.compare` knows of Treadle stands here."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from benchmarks.execution_work import Clock, Material
-from benchmarks.fashion_task import EVALUATION_BATCH, Task
+from benchmarks.execution.fashion_task import EVALUATION_BATCH, Task
+from benchmarks.execution.work import Clock, Material
 from benchmarks.job import LOSS_FUNC, Job
 from treadle import DEFAULT_CALLBACKS, StopTrainingError, Trainer, TrainerCallback, linear_cross_entropy
 from treadle.data import InMemoryDataset, Stream, make_loader

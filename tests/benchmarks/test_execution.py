@@ -12,12 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import execution, execution_graphs, gpt2, readme, results
-from benchmarks.execution_report import as_markdown
-from benchmarks.execution_session import Findings, Options, alone
-from benchmarks.execution_work import MLP, Clock, Material, fused_adamw, train_by_hand
-from benchmarks.fashion_task import Task
-from benchmarks.fashion_task import train_by_hand as train_task_by_hand
+from benchmarks import results
+from benchmarks.docs import readme
+from benchmarks.execution import compare as execution
+from benchmarks.execution import gpt2
+from benchmarks.execution import graphs as execution_graphs
+from benchmarks.execution.fashion_task import Task
+from benchmarks.execution.fashion_task import train_by_hand as train_task_by_hand
+from benchmarks.execution.report import as_markdown
+from benchmarks.execution.session import Findings, Options, alone
+from benchmarks.execution.work import MLP, Clock, Material, fused_adamw, train_by_hand
 from tests.benchmarks.fake_cuda import put_in_place
 from tests.forking.starting import run
 from treadle.data.location import data_folder
@@ -38,7 +42,7 @@ def read(folder: Path, name: str) -> Any:
 @pytest.mark.slow
 def test_every_section_runs_in_tiny_sizes_without_a_gpu(tmp_path: Path) -> None:
     # In a process of its own: it sets what holds for a whole process.
-    command = ["-m", "benchmarks.execution", "--smoke", "--sections", "small,gpt2,fashion,cpu"]
+    command = ["-m", "benchmarks.execution.compare", "--smoke", "--sections", "small,gpt2,fashion,cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = run(*command, "--out", str(tmp_path), cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpt_char
-from benchmarks.gpt_char import CONFIG, Report, read_report, verdict
+from benchmarks.execution import gpt_char
+from benchmarks.execution.gpt_char import CONFIG, Report, read_report, verdict
 
 LINES = [
     {"iteration": 4, "steps_per_second": 10.0, "tokens_per_second": 100.0, "mfu": 0.1, "peak_memory_mib": 7.0},

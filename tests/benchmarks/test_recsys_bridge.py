@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recsys_bridge
+from benchmarks.recsys import bridge as recsys_bridge
 
 
 def found(*scores: float, first: tuple[float, ...] = (0.1, 0.1), popularity: float = 0.2) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recsys, recsys_gpu, recsys_published
+from benchmarks.recsys import gpu as recsys_gpu
+from benchmarks.recsys import published as recsys_published
+from benchmarks.recsys import recbole as recsys
 
 
 def found(folder: Path, section: str) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recsys_kg
-from benchmarks.recsys_kg import BY_RECBOLE, CASES, KGAT_SEEDS, METRICS, SEEDS
+from benchmarks.recsys import kg as recsys_kg
+from benchmarks.recsys.kg import BY_RECBOLE, CASES, KGAT_SEEDS, METRICS, SEEDS
 
 
 def answer(task: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recsys_sasrec
+from benchmarks.recsys import sasrec as recsys_sasrec
 
 
 def found(folder: Path, section: str = "paper") -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import recsys_ncl, recsys_s3rec
+from benchmarks.recsys import ncl as recsys_ncl
+from benchmarks.recsys import s3rec as recsys_s3rec
 
 
 def found(folder: Path, name: str) -> Any:
@@ -31,7 +32,7 @@ def test_s3rec_is_measured_beside_sasrec(tmp_path: Path, capsys: pytest.CaptureF
 def test_s3rec_goes_on_with_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["--smoke", "--sections", "softmax", "--out", str(tmp_path), "--run-dir", str(tmp_path / "runs")]
     with monkeypatch.context() as patch:
-        patch.setattr("benchmarks.execution_session.Findings.has_time", lambda self, needed_s=0.0: False)
+        patch.setattr("benchmarks.execution.session.Findings.has_time", lambda self, needed_s=0.0: False)
         recsys_s3rec.main(command)
     first = found(tmp_path, "s3rec-softmax")
     # How many of the four epochs fit into no time depends on when the clock is looked at.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import recsys_trees
+from benchmarks.recsys import trees as recsys_trees
 from tests.recsys.data.small import real_folder
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import resume_exactness
-from benchmarks.readme import columns_of, fill, section_of
-from benchmarks.resuming import CONTENDERS
-from benchmarks.resuming.measuring import Ended, FailedError, Outcome, compare, difference, measure
-from benchmarks.resuming.work import SCENARIOS, NotPossibleError, Samples, Scenario, Weights, make_network
+from benchmarks.docs.readme import columns_of, fill, section_of
+from benchmarks.resume import CONTENDERS
+from benchmarks.resume import exactness as resume_exactness
+from benchmarks.resume.measuring import Ended, FailedError, Outcome, compare, difference, measure
+from benchmarks.resume.work import SCENARIOS, NotPossibleError, Samples, Scenario, Weights, make_network
 
 SHORT = Scenario("short", saved_at=2)
 

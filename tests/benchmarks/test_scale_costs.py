@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scale_costs import Machine, Shape, efficiency, exchanges, on_the_wire, volume
+from benchmarks.loop.scale_costs import Machine, Shape, efficiency, exchanges, on_the_wire, volume
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 BEGIN, END = "<!-- begin: written by tests/benchmarks/test_scale_costs.py -->", "<!-- end: paper -->"

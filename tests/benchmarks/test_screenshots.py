@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import browser, screenshots
+from benchmarks.docs import browser, screenshots
 
 
 def test_the_environment_variable_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

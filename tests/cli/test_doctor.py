@@ -12,7 +12,7 @@ from tests.forking.starting import run_command
 from treadle.tools.doctor import examine
 from treadle.tools.doctor import processes as repeating
 
-PROGRAMS = Path(__file__).parents[1] / "doctor"
+PROGRAMS = Path(__file__).parents[1] / "tools" / "doctor"
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
-from tests.verification.conftest import contents, never_compiled
+from tests.tools.reproduce.conftest import contents, never_compiled
 
 CONFIG = "configs/small.py"
 SHORT = ("train.train_iter=8", "train.evaluation.enabled=false")

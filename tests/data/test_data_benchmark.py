@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import data as benchmark
+from benchmarks.loop import data as benchmark
 
 OPTIONS = argparse.Namespace(rounds=2, samples=70, seed=0)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import nas_darts, nas_digits
-from benchmarks.nas_darts_hand import HandSupernet, make_step
+from benchmarks.nas import darts as nas_darts
+from benchmarks.nas import digits as nas_digits
+from benchmarks.nas.darts_hand import HandSupernet, make_step
 from treadle import nas
 from treadle.nas.zoo import DartsSpace
 

@@ -2,7 +2,7 @@
 
 import inspect
 
-from benchmarks.options_page import CONFLICTS, DOORS, PAGE, arguments, page
+from benchmarks.docs.options_page import CONFLICTS, DOORS, PAGE, arguments, page
 from treadle import Trainer
 from treadle.spec import Names, options_of
 
@@ -10,7 +10,7 @@ OPTIONS = {*options_of("trainer"), *options_of("train")}
 
 
 def test_the_page_is_what_would_be_written() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m benchmarks.options_page"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m benchmarks.docs.options_page"
 
 
 def test_every_argument_is_on_the_page_with_its_meaning() -> None:

@@ -12,7 +12,7 @@ from omegaconf import open_dict
 from torch import nn
 from torch.optim.lr_scheduler import LinearLR
 
-from benchmarks.options_page import CONFLICTS, Conflict
+from benchmarks.docs.options_page import CONFLICTS, Conflict
 from tests.engine.parts import make_config
 from tests.execution.taped import Recorded, train
 from tests.nas.small import make as make_search

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.scale_costs import Shape, volume
+from benchmarks.loop.scale_costs import Shape, volume
 from tests.parallel.conftest import Launch
 from tests.parallel.programs.from_config import WAYS
 from tests.parallel.programs.plans import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import nas_search
+from benchmarks.nas import search as nas_search
 from tests.conftest import RunExample
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,25 @@
+"""Outputs go through NumPy inside of the loss."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tests.tools.doctor.parts import Network, adam, points
+from treadle import Trainer
+
+FAULT = "blocks_device"
+
+
+class Weighted(Trainer):
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        inputs, labels = batch
+        scores = self.model(inputs)
+        share = np.bincount(labels.cpu().numpy(), minlength=2) / len(labels)  # planted
+        weights = torch.as_tensor(1 - share, dtype=scores.dtype)
+        return {"loss": nn.functional.cross_entropy(scores, labels, weights), "batch_size": len(labels)}
+
+
+model = Network()
+Weighted(model, nn.CrossEntropyLoss(), adam(model), callbacks=()).train(points(), 2)

@@ -1,0 +1,17 @@
+"""The model returns probabilities, and the loss makes probabilities of them again."""
+
+from torch import Tensor, nn
+
+from tests.tools.doctor.parts import Network, adam, points
+from treadle import Trainer
+
+FAULT = "loss_inputs"
+
+
+class Certain(Network):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).softmax(-1)
+
+
+model = Certain()
+Trainer(model, nn.CrossEntropyLoss(), adam(model), callbacks=()).train(points(), 2, points(64, 1))

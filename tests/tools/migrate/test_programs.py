@@ -1,0 +1,199 @@
+"""Programs of users of other systems are changed, and then run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.tools.migrate.conftest import Copied, run_migrated
+from treadle.config import LazyConfig
+from treadle.engine import DefaultTrainer
+from treadle.nas import freeze
+from treadle.tools.migrate import migrate
+
+
+def test_a_program_for_pytorch_accelerated_runs_and_keeps_its_comments(
+    copied: Copied, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migration = migrate(copied("pytorch_accelerated_program.txt"))
+    assert (migration.system, migration.left) == ("pytorch-accelerated", [])
+    assert "pytorch_accelerated" not in migration.after
+    assert "# This comment stays where it is.\n" in migration.after
+    assert "# ends a run that does not get better\n" in migration.after
+    count, accuracy = run_migrated(migration)["result"]
+    # 64 samples in batches of 16, twice.
+    assert count == 8
+    assert 0.0 <= accuracy <= 1.0
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_only_the_lines_that_must_change_do(copied: Copied) -> None:
+    migration = migrate(copied("pytorch_accelerated_program.txt"))
+    assert "import lightning" not in migration.after
+    changed = [line for line in migration.diff().splitlines() if line.startswith("-") and not line.startswith("---")]
+    assert [line for line in changed if "pytorch_accelerated" not in line and "pa_callbacks" not in line] == [
+        "-    EarlyStoppingCallback,  # ends a run that does not get better",
+        "-    PrintMetricsCallback,",
+        "-    TrainerCallback,",
+    ]
+
+
+def test_a_lightning_program_becomes_one_of_steps_and_learns(copied: Copied) -> None:
+    migration = migrate(copied("lightning_program.txt"))
+    assert migration.left == []
+    assert "lightning" not in migration.after.replace("trained by Lightning", "").replace("treadle.lightning", "")
+    names = run_migrated(migration)
+    core = names["trainer"].core
+    # Two updates an epoch: four batches of 16, accumulated in pairs.
+    assert (core.progress.epoch, core.progress.step) == (4, 8)
+    assert len(core.run_history.get_metric_values("val_acc")) == 4
+    losses = core.run_history.get_metric_values("val_loss")
+    assert losses[-1] < losses[0]
+    # A cosine over four epochs ends at nothing.
+    assert core.optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+    assert (core.settings.clip_norm, core.settings.gradient_accumulation_steps, core.seed) == (1.0, 2, 7)
+    assert names["model"].hparams == {"width": 16, "lr": 0.05}
+    assert Path("best_model.pt").is_file()
+
+
+def test_a_migrated_lightning_program_ends_with_the_bits_of_a_loop_that_is_written_out(copied: Copied) -> None:
+    path = copied("lightning_program.txt")
+    text = path.read_text().replace("shuffle=True", "shuffle=False")
+    path.write_text(text)
+    names = run_migrated(migrate(path))
+    torch.manual_seed(7)
+    layers = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+    optimizer = torch.optim.AdamW(layers.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    points = torch.randn(64, 2, generator=torch.Generator().manual_seed(1))
+    labels = (points.sum(dim=1) > 0).long()
+    for _ in range(4):
+        for start in (0, 32):
+            optimizer.zero_grad()
+            for first in (start, start + 16):
+                rows = slice(first, first + 16)
+                (nn.functional.cross_entropy(layers(points[rows]), labels[rows]) * 0.5).backward()
+            nn.utils.clip_grad_norm_(layers.parameters(), 1.0)
+            optimizer.step()
+        schedule.step()
+    for own, wanted in zip(names["model"].layers.parameters(), layers.parameters(), strict=True):
+        assert torch.allclose(own, wanted, rtol=1e-5, atol=1e-7)
+
+
+POINTS = """
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+
+class Points(Dataset):
+    def __init__(self, count, seed):
+        self.points = torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
+        self.labels = (self.points.sum(dim=1) > 0).long()
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        return {"points": self.points[index], "labels": self.labels[index]}
+
+
+class Network(nn.Module):
+    def __init__(self, width, act):
+        super().__init__()
+        self.first, self.second, self.act = nn.Linear(2, width), nn.Linear(width, 2), act
+
+    def forward(self, points, labels):
+        scores = self.second(self.act(self.first(points)))
+        if not self.training:
+            return {"prediction_scores": scores}
+        return {"loss": nn.functional.cross_entropy(scores, labels)}
+"""
+
+
+def test_a_lazy_config_of_libai_trains(copied: Copied) -> None:
+    Path("points_of_mine.py").write_text(POINTS)
+    migration = migrate(copied("libai_config.txt"))
+    assert (migration.system, migration.left) == ("LiBai", [])
+    assert "    lr=0.05,  # large, for a small model\n" in migration.after
+    migration.path.write_text(migration.after)
+    trainer = DefaultTrainer(LazyConfig.load(migration.path))
+    results = trainer.train()
+    assert trainer.iter == 6
+    assert set(results) == {"Acc@1"}
+    assert Path("runs/points/config.yaml").is_file()
+
+
+def test_a_space_of_nni_is_searched_and_what_was_found_is_built(
+    copied: Copied, capsys: pytest.CaptureFixture[str]
+) -> None:
+    migration = migrate(copied("nni_space.txt"))
+    assert (migration.system, migration.left) == ("NNI", [])
+    assert "nni" not in migration.after
+    names = run_migrated(migration)
+    found = names["found"]
+    assert set(found) == {"hidden", "first", "second", "inputs"}
+    assert "best architecture" in capsys.readouterr().out
+    network = freeze(names["Net"](), found)
+    assert network(torch.zeros(3, 2)).shape == (3, 2)
+
+
+def make_ratings(folder: Path) -> None:
+    """Write the ratings of 12 users of 10 items, four fifths of all pairs."""
+    folder.mkdir(parents=True)
+    pairs = [(user, item) for user in range(12) for item in range(10) if (user * 3 + item) % 5]
+    rows = [f"u{user}\ti{item}\t{2 + (user + item) % 4}" for user, item in pairs]
+    (folder / "tiny.inter").write_text("user_id:token\titem_id:token\trating:float\n" + "\n".join(rows) + "\n")
+
+
+def test_a_program_for_recbole_with_old_settings_trains(copied: Copied, capsys: pytest.CaptureFixture[str]) -> None:
+    make_ratings(Path("dataset/tiny"))
+    settings = migrate(copied("recbole_settings.yaml"))
+    assert settings.left == []
+    Path("settings.yaml").write_text(settings.after)
+    migration = migrate(copied("recbole_program.txt"))
+    assert (migration.system, migration.left) == ("RecBole", [])
+    names = run_migrated(migration)
+    assert set(names["result"]) == {"recall@5", "ndcg@5"}
+    assert "best valid" in capsys.readouterr().out
+
+
+def test_settings_of_old_versions_of_recbole_are_written_as_they_are_now(copied: Copied) -> None:
+    import yaml
+
+    migration = migrate(copied("recbole_settings.yaml"))
+    settings: dict[str, Any] = yaml.safe_load(migration.after)
+    assert settings["eval_args"] == {
+        "split": {"RS": [0.6, 0.2, 0.2]},
+        "group_by": "user",
+        "order": "RO",
+        "mode": "full",
+    }
+    assert settings["train_neg_sample_args"] == {"distribution": "uniform", "sample_num": 1}
+    assert settings["user_inter_num_interval"] == "[2,inf)"
+    assert settings["val_interval"] == {"rating": "[2,inf)"}
+    assert "real_time_process" not in settings
+    assert "# who has rated less is left out\n" in migration.after
+    assert "\n# evaluation\neval_args:\n" in migration.after
+    assert [(note.line, note.left) for note in migration.notes] == [(26, False)]
+
+
+def test_a_search_space_of_nni_becomes_the_search_of_a_config(copied: Copied) -> None:
+    import yaml
+
+    from treadle.search.space.domains import parse_domain
+
+    migration = migrate(copied("nni_search_space.json"))
+    assert migration.target == Path("nni_search_space.yaml")
+    domains = {name: parse_domain(text) for name, text in yaml.safe_load(migration.after)["search"]["choices"].items()}
+    assert domains["batch_size"].values == (16, 32, 64)
+    assert (domains["layers"].low, domains["layers"].high) == (1, 4)
+    assert (domains["lr"].low, domains["lr"].high, domains["lr"].log) == (0.0001, 0.1, True)
+    assert domains["dropout"].step == 0.1
+    assert [(note.line, note.text) for note in migration.left] == [
+        (6, "noise: normal has no counterpart; use uniform, log, int or one_of")
+    ]
+    assert json.loads(migration.before)["noise"]["_type"] == "normal"
