@@ -96,18 +96,12 @@ def __dir__() -> list[str]:
 class _FormerNames:
     """Finds modules by the names that they had before: programs import them, and the folders of runs name them."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
-        parent = name.rpartition(".")[0]
-        if parent.partition(".")[0] != "treadle":
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith("treadle."):
             return None
-        # Below a former name the others would load a module a second time.
-        if sys.modules[parent].__name__ == parent:
-            found = (one.find_spec(name, path, target) for one in sys.meta_path if one is not cls)
-            spec = next(filter(None, found), None)
-            if spec is not None:
-                return spec
         return import_module("treadle.config.former_names").find_former(name)
 
 
-sys.meta_path.insert(0, _FormerNames)
+# The last to be asked: where a module is found by its own name, this costs nothing.
+sys.meta_path.append(_FormerNames)

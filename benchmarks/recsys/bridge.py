@@ -170,9 +170,9 @@ def kept(side: str, model: str, kind: str, arguments: argparse.Namespace) -> dic
 
 def models_of(package: Path) -> dict[str, str]:
     """Return RecBole's models by name, each with its family."""
-    from treadle.recsys.compat.package import models_in
+    from treadle.recsys.compat.package import list_models
 
-    return {name: module.split(".")[2] for name, module in sorted(models_in(package).items())}
+    return {name: module.split(".")[2] for name, module in sorted(list_models(package).items())}
 
 
 def results_in(folder: Path, side: str) -> dict[str, dict[str, Any]]:

@@ -174,7 +174,7 @@ def test_whoever_sits_at_a_terminal_is_asked(
     from treadle.cli import app
 
     spoil(run, "operator.add", _args_=[0.1, 0.1])
-    monkeypatch.setattr(consent, "_somebody_is_there", lambda: True)
+    monkeypatch.setattr(consent, "_is_interactive", lambda: True)
     done = CliRunner().invoke(app, ["eval", "runs/small"], input=f"{answer}\n")
     assert "  model.dropout: 'operator.add'" in done.stderr
     assert "Do you trust it? [y/N]" in done.stderr
@@ -186,10 +186,10 @@ def test_nobody_is_asked_without_a_terminal_nor_in_one_of_several_processes(monk
     there = type("Terminal", (), {"isatty": lambda self: True})()
     monkeypatch.setattr(sys, "stdin", there)
     monkeypatch.setattr(sys, "stderr", there)
-    assert consent._somebody_is_there()
+    assert consent._is_interactive()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not consent._somebody_is_there()
+    assert not consent._is_interactive()
 
 
 def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, treadle: Treadle, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_program_that_somebody_elses_manifest_names_is_not_run(run: Path, trea
         ("treadle.config.LazyConfig.load", False),
         ("treadle.config.locate", False),
         ("treadle.config.targets.locate", False),
-        ("treadle.engine.trainers.factory.trainer_of", False),
+        ("treadle.engine.trainers.factory.build_trainer", False),
         ("treadle.recsys.run_recbole", False),
         ("treadle.cli.__main__.app", False),
         ("subprocess.run", False),
@@ -279,7 +279,7 @@ def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
 def test_nothing_that_moves_the_cursor_is_printed(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text('"a\\e[2K": {_target_: "os.\\e[2Ksystem"}\n')
     with pytest.raises(ConfigError) as error:
-        consent.ask_for_config(tmp_path / "config.yaml", None)
+        consent.confirm_config(tmp_path / "config.yaml", None)
     assert "\\x1b[2K" in str(error.value)
     assert "\x1b" not in str(error.value)
 

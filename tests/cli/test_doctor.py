@@ -21,7 +21,7 @@ def test_findings_are_told_with_their_lines_and_status_1_and_a_clean_program_is_
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.parents[1]))
     # The second command on a program tells in another form what the first one found.
-    monkeypatch.setattr(repeating, "examine_apart", cache(repeating.examine_apart))
+    monkeypatch.setattr(repeating, "examine_in_processes", cache(repeating.examine_in_processes))
     # Sets have one order in all of these, and nothing in the programs depends on it.
     monkeypatch.setattr(repeating.subprocess, "run", run_command)
     fault = PROGRAMS / "faults" / "a_branch_on_a_value.py"

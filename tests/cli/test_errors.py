@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Treadle
-from treadle.cli._errors import message_of
+from treadle.cli._errors import error_message
 from treadle.errors import ConfigError
 
 CONFIG = "configs/small.py"
@@ -134,7 +134,7 @@ def test_what_was_noted_on_an_error_behind_another_is_told_too() -> None:
     error.__cause__ = behind
     behind.add_note("the run was started elsewhere")
     error.add_note("look into the log")
-    assert message_of(error).splitlines() == [str(error), "look into the log", "the run was started elsewhere"]
+    assert error_message(error).splitlines() == [str(error), "look into the log", "the run was started elsewhere"]
 
 
 def test_every_error_has_a_traceback_if_that_is_asked_for(

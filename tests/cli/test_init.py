@@ -14,7 +14,7 @@ from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
 from treadle.cli import app
 from treadle.errors import ConfigError
-from treadle.tools.scaffold import package_of, write_project
+from treadle.tools.scaffold import package_name, write_project
 
 FILES = {
     ".gitignore",
@@ -135,7 +135,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_a_name_that_no_package_should_have_is_refused(tmp_path: Path, name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        package_of(tmp_path / name)
+        package_name(tmp_path / name)
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def in_a_step(monkeypatch: pytest.MonkeyPatch, *, tasks: str) -> None:
 def test_a_task_on_each_machine_of_a_job_starts_the_processes_there(monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_step(monkeypatch, tasks="1,1")
     assert parse("8") == Launch(
-        8, 2, 2, endpoint="gpu1:15070", name="slurm_10_0_0", is_meeting_place=False, restarts=None
+        8, 2, 2, endpoint="gpu1:15070", name="slurm_10_0_0", is_rendezvous_host=False, restarts=None
     )
     assert parse("8").is_needed
     assert parse("8", nnodes="2", endpoint="other:1").endpoint == "other:1", "what is given wins"

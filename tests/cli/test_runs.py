@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Treadle
 from tests.interrupting import make_trainer, samples
-from treadle.cli.runs import facts_of, find_runs
+from treadle.cli.runs import find_runs, summarize_run
 from treadle.errors import CheckpointError
 from treadle.runs.lock import RunLock
 from treadle.runs.status import STATUS, read_status
@@ -84,14 +84,14 @@ def test_a_run_is_running_while_its_process_lives_and_killed_when_that_is_gone(t
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
-        assert facts_of(tmp_path, tmp_path).state == "running"
+        assert summarize_run(tmp_path, tmp_path).state == "running"
         process.kill()
     status = read_status(tmp_path)
     assert status is not None
     assert (status.state, status.message) == ("killed", "its process ended without a word")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         process.communicate()
-    assert facts_of(tmp_path, tmp_path).state == "stopped"
+    assert summarize_run(tmp_path, tmp_path).state == "stopped"
 
 
 def test_a_forked_worker_does_not_keep_the_folder_of_a_run_that_has_ended(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_forked_worker_does_not_keep_the_folder_of_a_run_that_has_ended(tmp_pa
 def test_runs_of_the_trainer_door_are_listed_too(tmp_path: Path) -> None:
     make_trainer(tmp_path / "a").train(samples(), 2, log_every=2)
     make_trainer(tmp_path / "b").train(samples(), 2, max_steps=4, eval_dataset=samples(8))
-    found = {run.name: facts_of(run, tmp_path) for run in find_runs(tmp_path)}
+    found = {run.name: summarize_run(run, tmp_path) for run in find_runs(tmp_path)}
     assert (found["a"].state, found["a"].step, found["a"].limit) == ("finished", 6, 6)
     assert found["a"].loss is not None
     assert (found["b"].best_metric, found["b"].limit) == ("eval_loss_epoch", 4)
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 3, "total_loss": "nan"}\nhalf a li')
     (run / "config.yaml").write_text("train: [")
     (run / STATUS).write_text("[]")
-    facts = facts_of(run, tmp_path)
+    facts = summarize_run(run, tmp_path)
     assert (facts.state, facts.step, facts.limit, facts.best) == ("unfinished", 3, None, None)
     assert str(facts.loss) == "nan"
 

@@ -186,12 +186,12 @@ def differing(first: Any, second: Any, where: str = "") -> list[str]:
         pairs = enumerate(zip(first, second, strict=True))
         return [place for number, pair in pairs for place in differing(*pair, f"{where}.{number}")]
     if isinstance(first, Tensor):
-        same = first.dtype == second.dtype and first.shape == second.shape and same_bits(first, second)
+        same = first.dtype == second.dtype and first.shape == second.shape and bitwise_equal(first, second)
         return [] if same else [f"{where}: tensors differ"]
     return [] if first == second else [f"{where}: {first} and {second}"]
 
 
-def same_bits(first: Tensor, second: Tensor) -> bool:
+def bitwise_equal(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors of one type and shape hold the same bytes; a nan equals itself, 0 and -0 differ."""
     one, other = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
     return torch.equal(one, other)

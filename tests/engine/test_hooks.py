@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.engine.parts import Classifier
 from treadle.engine import EagerTrainer, TrainerBase, hooks
-from treadle.engine.hooks.lr_scheduler import group_to_report
+from treadle.engine.hooks.lr_scheduler import reported_group
 from treadle.errors import ConfigError
 
 
@@ -98,8 +98,8 @@ def test_the_rate_reported_is_that_of_the_largest_group_or_the_commonest() -> No
         made = [{"params": [nn.Parameter(torch.zeros(1)) for _ in range(count)], "lr": lr} for count, lr in groups]
         return torch.optim.SGD(made, lr=1.0)
 
-    assert group_to_report(optimizer((1, 0.1), (3, 0.2))) == 1
-    assert group_to_report(optimizer((1, 0.1), (1, 0.2), (1, 0.2))) == 1
+    assert reported_group(optimizer((1, 0.1), (3, 0.2))) == 1
+    assert reported_group(optimizer((1, 0.1), (1, 0.2), (1, 0.2))) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.config.key_types import Key, check_section, packaged_keys
 from treadle.engine import DefaultTrainer, default_argument_parser, default_setup
 from treadle.engine.config.builders import complete
-from treadle.engine.config.options import precision_of
+from treadle.engine.config.options import read_precision
 from treadle.errors import ConfigError
 from treadle.tools.run_config import load_for_run
 
@@ -141,7 +141,7 @@ def test_a_wrong_value_is_refused_wherever_it_stands(tmp_path: Path, key: str, v
 def test_words_for_no_switch_off(tmp_path: Path, word: str) -> None:
     made = make_config(tmp_path, amp={"enabled": True})
     LazyConfig.apply_overrides(made, [f"train.amp.enabled={word}"])
-    assert precision_of(complete(made)) == "fp32"
+    assert read_precision(complete(made)) == "fp32"
     made = make_config(tmp_path, amp={"enabled": word.strip('"')})
     assert complete(made).train.amp.enabled is False
 
@@ -150,7 +150,7 @@ def test_words_for_no_switch_off(tmp_path: Path, word: str) -> None:
 def test_words_for_yes_switch_on(tmp_path: Path, word: str) -> None:
     made = make_config(tmp_path, amp={"enabled": False})
     LazyConfig.apply_overrides(made, [f"train.amp.enabled={word}"])
-    assert precision_of(complete(made)) == "bf16"
+    assert read_precision(complete(made)) == "bf16"
 
 
 def test_values_that_can_only_mean_one_thing_are_taken_as_that(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_interpolations_are_looked_through(tmp_path: Path) -> None:
 def test_a_number_format_is_looked_at_where_nothing_uses_it(tmp_path: Path) -> None:
     made = make_config(tmp_path, amp={"enabled": False, "dtype": "int8"})
     assert refusal(lambda: DefaultTrainer(made)) == "train.amp.dtype='int8' is unknown; use 'bf16' or 'fp16'"
-    assert precision_of(make_config(tmp_path, amp={"enabled": True, "dtype": torch.float16})) == "fp16"
+    assert read_precision(make_config(tmp_path, amp={"enabled": True, "dtype": torch.float16})) == "fp16"
 
 
 def test_a_placement_that_is_no_device_is_refused(tmp_path: Path) -> None:

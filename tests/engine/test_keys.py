@@ -20,7 +20,7 @@ from treadle.callbacks import GradientNormMonitor
 from treadle.config import ConfigDict, LazyCall, get_config
 from treadle.config.nodes import is_lazy
 from treadle.engine import DefaultTrainer, EagerTrainer, GraphTrainer, default_argument_parser, default_setup, hooks
-from treadle.engine.config.options import cut_plan, plan_of
+from treadle.engine.config.options import add_pipeline_stages, read_plan
 from treadle.engine.evaluation import DatasetEvaluator
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.parallel import Plan
@@ -380,7 +380,7 @@ def the_rates_are_computed_from_them(folder: Path) -> None:
 @effect_of("train.zero_optimization.enabled", "train.zero_optimization.stage")
 def weights_are_sharded_over_all_processes(folder: Path) -> None:
     def plan(**settings: Any) -> Any:
-        return plan_of(make_config(folder, zero_optimization=settings), world=4)
+        return read_plan(make_config(folder, zero_optimization=settings), world=4)
 
     assert plan(enabled=False) == "auto"
     assert plan(enabled=True, stage=3) == Plan(data=1, shard=4)
@@ -391,7 +391,7 @@ def weights_are_sharded_over_all_processes(folder: Path) -> None:
 
 @effect_of("train.dist.tensor_parallel_size")
 def layers_are_spread_over_so_many_processes(folder: Path) -> None:
-    assert plan_of(make_config(folder, dist={"tensor_parallel_size": 2}), world=4) == Plan(tensor=2)
+    assert read_plan(make_config(folder, dist={"tensor_parallel_size": 2}), world=4) == Plan(tensor=2)
     with pytest.raises(ConfigError, match=r"train\.dist\.tensor_parallel_size=2, but 1 processes were started"):
         made_with(folder, dist={"tensor_parallel_size": 2})
 
@@ -404,10 +404,10 @@ def layers_are_spread_over_so_many_processes(folder: Path) -> None:
 def the_model_is_cut_into_so_many_stages(folder: Path) -> None:
     stages = {"pipeline_parallel_size": 2, "pipeline_num_layers": 2, "custom_pipeline_stage_id": [0, 1]}
     made = make_config(folder, dist=stages)
-    plan = plan_of(made, world=4)
+    plan = read_plan(made, world=4)
     assert plan == Plan(pipeline=2)
     model = GPT(12, context=6, layers=2, heads=2, width=8)
-    assert cut_plan(made, plan, model) == Plan(pipeline=2, stage_of=[0, 0, 1, 1, 1])
+    assert add_pipeline_stages(made, plan, model) == Plan(pipeline=2, stage_of=[0, 0, 1, 1, 1])
     with pytest.raises(ConfigError, match=r"train\.dist\.pipeline_parallel_size=2, but 1 processes were started"):
         made_with(folder, dist=stages)
 

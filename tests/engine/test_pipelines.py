@@ -13,9 +13,9 @@ from examples.vision.vit import VisionTransformer
 from tests.engine.parts import Classifier, make_config
 from treadle.config import get_config
 from treadle.engine import DefaultTrainer
-from treadle.engine.config.options import check_supported, cut_plan, plan_of
+from treadle.engine.config.options import add_pipeline_stages, check_supported, read_plan
 from treadle.engine.hooks import PreciseBN, Throughput
-from treadle.engine.updater import OutputsAtEnd
+from treadle.engine.updater import LastStageLoss
 from treadle.errors import ConfigError, DataError, LossError
 from treadle.events import EventStorage
 from treadle.parallel import Plan
@@ -43,7 +43,7 @@ def gpt(layers: int = 4) -> GPT:
 
 
 def test_the_processes_that_stages_leave_share_the_data() -> None:
-    plan = plan_of(config(), world=4)
+    plan = read_plan(config(), world=4)
     assert plan == Plan(pipeline=2)
     assert isinstance(plan, Plan)
     assert plan.degrees(4) == (2, 2, 1, 1)
@@ -51,19 +51,21 @@ def test_the_processes_that_stages_leave_share_the_data() -> None:
 
 def test_ids_are_the_stages_of_layers_and_the_rest_goes_to_both_ends() -> None:
     made = config(pipeline_num_layers=4, custom_pipeline_stage_id=[0, 1, 1, 1])
-    plan = cut_plan(made, plan_of(made, world=2), gpt())
+    plan = add_pipeline_stages(made, read_plan(made, world=2), gpt())
     # The embedding, the four blocks, the norm and the head.
     assert plan == Plan(pipeline=2, stage_of=[0, 0, 1, 1, 1, 1, 1])
 
 
 def test_ids_may_also_be_given_for_every_module() -> None:
     made = config(custom_pipeline_stage_id=[0, 0, 0, 0, 0, 1, 1])
-    assert cut_plan(made, plan_of(made, world=2), gpt()) == Plan(pipeline=2, stage_of=[0, 0, 0, 0, 0, 1, 1])
+    assert add_pipeline_stages(made, read_plan(made, world=2), gpt()) == Plan(
+        pipeline=2, stage_of=[0, 0, 0, 0, 0, 1, 1]
+    )
 
 
 def test_without_ids_stages_are_alike_in_weights() -> None:
     made, model = config(), gpt()
-    plan = cut_plan(made, plan_of(made, world=2), model)
+    plan = add_pipeline_stages(made, read_plan(made, world=2), model)
     assert isinstance(plan, Plan)
     assert plan.stage_of is None
     assert stages_of(model.pipeline_blocks(), plan) == [0, 0, 0, 1, 1, 1, 1]
@@ -88,7 +90,7 @@ def test_without_ids_stages_are_alike_in_weights() -> None:
 def test_what_does_not_fit_the_model_is_refused(dist: dict[str, Any], message: str) -> None:
     made = config(**dist)
     with pytest.raises(ConfigError, match=message):
-        cut_plan(made, plan_of(made, world=2), gpt())
+        add_pipeline_stages(made, read_plan(made, world=2), gpt())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ class Weighed(Classifier):
 )
 def test_a_model_that_does_not_say_how_it_is_cut_is_refused(model: nn.Module, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"train\.dist\.pipeline_parallel_size=2.* {message}"):
-        cut_plan(config(), Plan(pipeline=2), model)
+        add_pipeline_stages(config(), Plan(pipeline=2), model)
 
 
 def test_it_is_refused_when_the_trainer_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +309,7 @@ def test_the_losses_of_the_last_module_are_summed_and_its_numbers_reported() -> 
         def forward(self, hidden: Tensor, labels: Tensor) -> dict[str, Tensor]:
             return {"a_loss": hidden.mean(), "b_loss": labels.mean(), "hits": hidden.sum(), "num_items_in_batch": 3}
 
-    end = OutputsAtEnd(lambda batch: Entry((), {}, batch))
+    end = LastStageLoss(lambda batch: Entry((), {}, batch))
     found = end.finish(End(), torch.tensor([1.0, 3.0]), {"labels": torch.tensor([0.5])})
     assert found["loss"] == 2.5
     assert found["numbers"] == {"a_loss": 2.0, "b_loss": 0.5, "hits": 4.0, "num_items_in_batch": 3}

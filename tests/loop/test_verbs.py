@@ -297,13 +297,13 @@ def test_a_create_scheduler_that_forgets_to_return_it_is_refused_or_told(capsys:
 
 
 def test_a_schedule_of_a_model_with_steps_is_there() -> None:
-    from treadle.lightning.optimizers import configured
+    from treadle.lightning.optimizers import read_optimizers
 
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     for found in ([[optimizer], [None]], {"optimizer": optimizer, "lr_scheduler": {"scheduler": None}}):
         with pytest.raises(ConfigError, match="configure_optimizers, for the schedule, returned None"):
-            configured(found)
-    assert configured({"optimizer": optimizer, "lr_scheduler": None}).scheduler is None
+            read_optimizers(found)
+    assert read_optimizers({"optimizer": optimizer, "lr_scheduler": None}).scheduler is None
 
 
 @pytest.mark.parametrize(
@@ -315,11 +315,11 @@ def test_a_schedule_of_a_model_with_steps_is_there() -> None:
     ],
 )
 def test_a_misspelt_key_beside_an_optimizer_is_refused(keys: dict[str, Any], said: str) -> None:
-    from treadle.lightning.optimizers import configured
+    from treadle.lightning.optimizers import read_optimizers
 
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     with pytest.raises(ConfigError, match=f"configure_optimizers returned a dict with {said}"):
-        configured({"optimizer": optimizer, **keys})
+        read_optimizers({"optimizer": optimizer, **keys})
 
 
 # Devices ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from tests.nas.small import make
 from treadle import nas
 from treadle.runs.reader import read_run
-from treadle.tools.report.charts import charts_of
+from treadle.tools.report.charts import group_charts
 
 WEIGHING: list[Any] = [nas.DartsTrainer, nas.EnasTrainer]
 
@@ -56,7 +56,7 @@ def fail(*arguments: Any, **keywords: Any) -> str:
 
 def test_weights_of_candidates_are_one_chart_for_each_row() -> None:
     names = ["architecture/layer/deep", "architecture/layer/flat", "architecture/skip/0", "train_loss"]
-    assert [(chart.section, chart.title, chart.metrics) for chart in charts_of(names)] == [
+    assert [(chart.section, chart.title, chart.metrics) for chart in group_charts(names)] == [
         ("Curves", "Loss", ("train_loss",)),
         ("Architecture", "architecture/layer", ("architecture/layer/deep", "architecture/layer/flat")),
         ("Architecture", "architecture/skip", ("architecture/skip/0",)),

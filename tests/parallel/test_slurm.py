@@ -8,7 +8,7 @@ import pytest
 
 from tests.forking.starting import start
 from treadle.errors import ConfigError
-from treadle.parallel.launch.slurm import SlurmTask, adopt_task, expand_counts, expand_hosts, slurm_task
+from treadle.parallel.launch.slurm import SlurmTask, expand_counts, expand_hosts, read_slurm_task, use_slurm_task
 
 BATCH = {
     "SLURM_JOB_ID": "4711",
@@ -39,7 +39,7 @@ def environment(rank: int = 5, **changes: str | None) -> dict[str, str]:
 
 
 def test_a_task_finds_its_place_and_the_first_machine() -> None:
-    assert slurm_task(environment()) == SlurmTask(
+    assert read_slurm_task(environment()) == SlurmTask(
         rank=5,
         size=6,
         local_rank=1,
@@ -53,23 +53,23 @@ def test_a_task_finds_its_place_and_the_first_machine() -> None:
 
 
 def test_all_tasks_of_a_job_meet_at_one_place_and_those_of_the_next_at_another() -> None:
-    tasks = [slurm_task(environment(rank)) for rank in range(6)]
+    tasks = [read_slurm_task(environment(rank)) for rank in range(6)]
     assert len({(task.host, task.port, task.name) for task in tasks if task is not None}) == 1
-    other = slurm_task(environment(SLURM_JOB_ID="4712"))
+    other = read_slurm_task(environment(SLURM_JOB_ID="4712"))
     assert other is not None
     assert tasks[0] is not None
     assert other.port != tasks[0].port
 
 
 def test_a_job_that_is_queued_again_has_another_name() -> None:
-    again = slurm_task(environment(SLURM_RESTART_COUNT="2"))
+    again = read_slurm_task(environment(SLURM_RESTART_COUNT="2"))
     assert again is not None
     assert again.name == "slurm_4711_0_2"
 
 
 def test_torch_finds_its_variables_and_those_that_are_set_stay() -> None:
     made = environment(MASTER_PORT="29500")
-    adopt_task(made)
+    use_slurm_task(made)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
     assert [made[name] for name in names] == ["5", "6", "1", "2", "1", "gpu03", "29500"]
 
@@ -85,7 +85,7 @@ def test_torch_finds_its_variables_and_those_that_are_set_stay() -> None:
 )
 def test_a_process_that_is_alone_or_has_a_launcher_is_left_as_it_is(made: dict[str, str]) -> None:
     before = dict(made)
-    adopt_task(made)
+    use_slurm_task(made)
     assert made == before
 
 
@@ -129,7 +129,7 @@ def test_a_list_that_slurm_does_not_write_is_refused(expand: Any, text: str, mes
 )
 def test_an_environment_that_is_not_whole_is_refused(changes: dict[str, str | None], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        slurm_task(environment(**changes))
+        read_slurm_task(environment(**changes))
     assert str(caught.value).startswith(message)
 
 

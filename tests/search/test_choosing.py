@@ -12,7 +12,7 @@ from torch import nn
 from tests.search.support import Judge, Net, iter_count, letters, noisy, numbers, search_in, vowels
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.classic.network_space import begin_with, keep_weights, nearest, weights_file
+from treadle.nas.classic.network_space import keep_weights, load_matching_weights, nearest, weights_file
 from treadle.search import run as running
 from treadle.search.store.history import Outcome
 
@@ -209,7 +209,7 @@ def test_weights_go_to_the_layers_of_the_same_name_and_shape(tmp_path: Path) -> 
     one, two = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
     keep_weights(one, tmp_path / "x.safetensors")
     other = two[1].weight.clone()
-    assert begin_with(two, tmp_path / "x.safetensors") == ["0.weight", "0.bias"]
+    assert load_matching_weights(two, tmp_path / "x.safetensors") == ["0.weight", "0.bias"]
     assert torch.equal(two[0].weight, one[0].weight)
     assert torch.equal(two[1].weight, other)
 

@@ -13,7 +13,7 @@ from treadle import nas, search
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.config.yaml_format import from_yaml
 from treadle.errors import ConfigError
-from treadle.search.space.config_space import dimensions_in, domains_in, name_of_place, with_values
+from treadle.search.space.config_space import config_key, fill_values, find_dimensions, find_domains
 from treadle.search.space.domains import Choice, Range, is_domain, parse_domain
 
 
@@ -28,13 +28,13 @@ def config() -> ConfigDict:
 
 
 def test_domains_are_found_with_their_places() -> None:
-    assert list(dimensions_in(config())) == ["optim.lr", "optim.betas[1]", "model.layers[0].width"]
+    assert list(find_dimensions(config())) == ["optim.lr", "optim.betas[1]", "model.layers[0].width"]
 
 
 def test_values_are_put_into_a_copy_and_everything_else_stays() -> None:
     given = config()
     taken = {"optim.lr": 0.001, "optim.betas[1]": 0.99, "model.layers[0].width": 3}
-    decided = with_values(given, taken)
+    decided = fill_values(given, taken)
     assert decided.optim.lr == 0.001
     assert tuple(decided.optim.betas) == (0.9, 0.99)
     assert type(decided.optim.betas) is type(given.optim.betas)
@@ -45,8 +45,8 @@ def test_values_are_put_into_a_copy_and_everything_else_stays() -> None:
 
 def test_plain_dicts_lists_and_tuples_hold_domains_too() -> None:
     tree = {"a": [1, nas.one_of(2, 3)], "b": (nas.one_of("x"), {"c": 4})}
-    assert [name_of_place(place) for place, _ in domains_in(tree)] == ["a[1]", "b[0]"]
-    assert with_values(tree, {"a[1]": 3, "b[0]": "x"}) == {"a": [1, 3], "b": ("x", {"c": 4})}
+    assert [config_key(place) for place, _ in find_domains(tree)] == ["a[1]", "b[0]"]
+    assert fill_values(tree, {"a[1]": 3, "b[0]": "x"}) == {"a": [1, 3], "b": ("x", {"c": 4})}
     assert isinstance(tree["a"], list)
     assert isinstance(tree["a"][1], Choice)
 
@@ -59,16 +59,16 @@ def test_a_frozen_config_can_be_searched(tmp_path: Path) -> None:
 
 def test_yaml_calls_a_domain_by_name() -> None:
     loaded = ConfigDict(from_yaml("lr: {_target_: treadle.nas.log_uniform, low: 1e-4, high: 1e-2}", "x.yaml"))
-    (dimension,) = dimensions_in(loaded).values()
+    (dimension,) = find_dimensions(loaded).values()
     assert dimension.described() == {"range": [0.0001, 0.01], "step": None, "log": True}
-    assert with_values(loaded, {"lr": 0.005}) == {"lr": 0.005}
+    assert fill_values(loaded, {"lr": 0.005}) == {"lr": 0.005}
 
 
 def test_value_choices_and_expressions_over_them_are_domains() -> None:
     width = nas.ValueChoice([8, 16], label="width")
     tree = {"first": width, "second": width * 2 + 1, "third": nas.ValueChoice([1, 2])}
-    assert list(dimensions_in(tree)) == ["width", "third"]
-    assert with_values(tree, {"width": 16, "third": 2}) == {"first": 16, "second": 33, "third": 2}
+    assert list(find_dimensions(tree)) == ["width", "third"]
+    assert fill_values(tree, {"width": 16, "third": 2}) == {"first": 16, "second": 33, "third": 2}
 
 
 def test_a_label_for_different_values_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_a_search_of_settings_sends_models_and_proxies_by_name_to_the_search_of_
 )
 def test_a_file_names_domains_by_every_place_that_they_ever_had(place: str) -> None:
     tree = {"width": {"_target_": f"{place}.integer", "low": 2, "high": 8}}
-    assert [(place, domain) for place, domain in domains_in(tree)] == [(("width",), nas.integer(2, 8))]
+    assert [(place, domain) for place, domain in find_domains(tree)] == [(("width",), nas.integer(2, 8))]
 
 
 def test_searching_settings_loads_no_networks() -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.search.space.dimensions import Categorical, Numeric, dimension_of
+from treadle.search.space.dimensions import Categorical, Numeric, make_dimension
 from treadle.search.space.domains import Range
 
 
 def drawn(domain: Any, count: int = 400) -> list[Any]:
     chance = random.Random(0)
-    dimension = dimension_of("x", domain)
+    dimension = make_dimension("x", domain)
     return [dimension.sample(chance) for _ in range(count)]
 
 
@@ -55,12 +55,12 @@ def test_weights_say_how_often_a_value_is_drawn() -> None:
     ids=str,
 )
 def test_a_grid_visits(domain: Any, options: list[Any]) -> None:
-    assert list(dimension_of("x", domain).options()) == pytest.approx(options) or options[0] == "a"
-    assert len(dimension_of("x", domain).options()) == len(options)
+    assert list(make_dimension("x", domain).options()) == pytest.approx(options) or options[0] == "a"
+    assert len(make_dimension("x", domain).options()) == len(options)
 
 
 def test_a_logarithmic_grid_has_equal_ratios() -> None:
-    values = dimension_of("x", nas.log_uniform(1e-4, 1)).options()
+    values = make_dimension("x", nas.log_uniform(1e-4, 1)).options()
     assert list(values) == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
 
 
@@ -70,7 +70,7 @@ def test_a_logarithmic_grid_has_equal_ratios() -> None:
     ids=str,
 )
 def test_a_mutation_is_another_value_of_the_domain(domain: Any) -> None:
-    dimension, chance = dimension_of("x", domain), random.Random(0)
+    dimension, chance = make_dimension("x", domain), random.Random(0)
     value = dimension.sample(chance)
     for _ in range(100):
         changed = dimension.mutate(value, chance)
@@ -81,7 +81,7 @@ def test_a_mutation_is_another_value_of_the_domain(domain: Any) -> None:
 
 @pytest.mark.parametrize("domain", [nas.one_of(1), nas.integer(4, 4), nas.uniform(2.0, 2.0)], ids=str)
 def test_a_domain_of_one_value_is_fixed_and_does_not_mutate(domain: Any) -> None:
-    dimension = dimension_of("x", domain)
+    dimension = make_dimension("x", domain)
     assert dimension.is_fixed
     assert dimension.mutate(dimension.options()[0], random.Random(0)) == dimension.options()[0]
 
@@ -100,7 +100,7 @@ def test_every_value_comes_back_from_the_store_as_it_was(values: list[Any]) -> N
 
 def test_numbers_come_back_from_the_store_as_they_were() -> None:
     for domain, value in ((nas.log_uniform(1e-4, 1), 0.012345678901234567), (nas.integer(1, 9, step=2), 7)):
-        dimension = dimension_of("x", domain)
+        dimension = make_dimension("x", domain)
         distribution: Any = dimension.distribution()
         assert dimension.restored(distribution.to_external_repr(distribution.to_internal_repr(value))) == value
 

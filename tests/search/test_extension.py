@@ -13,7 +13,7 @@ from treadle import search
 from treadle.errors import ConfigError
 from treadle.search.launchers import processes as spawning
 from treadle.search.space.base import Searched
-from treadle.search.space.dimensions import Categorical, Dimension, dimension_of
+from treadle.search.space.dimensions import Categorical, Dimension, make_dimension
 from treadle.search.space.extension import OpenValue, Restriction, TrialWeights
 from treadle.search.store.history import Outcome
 
@@ -101,7 +101,7 @@ class Square(OpenValue):
     """The square of a number that is decided."""
 
     def dimensions(self, label: str) -> list[Dimension]:
-        return [dimension_of("side", search.integer(1, 3))]
+        return [make_dimension("side", search.integer(1, 3))]
 
     def evaluate(self, taken: Mapping[str, Any]) -> int:
         return int(taken["side"]) ** 2

@@ -21,7 +21,7 @@ from treadle.errors import ConfigError, MissingDependencyError
 from treadle.search import StopSearchError
 from treadle.search.launchers import processes as spawning
 from treadle.search.launchers.ray import RayWorker
-from treadle.search.launchers.wire import Exchange, Line, WireError, connect
+from treadle.search.launchers.wire import Connection, WireError, WorkerServer, connect
 from treadle.search.trial.task import Task
 
 
@@ -269,7 +269,7 @@ def test_without_optuna_the_message_names_the_extra(monkeypatch: pytest.MonkeyPa
 
 
 def test_whoever_does_not_know_the_secret_is_not_heard() -> None:
-    exchange = Exchange()
+    exchange = WorkerServer()
     try:
         host, port, secret, worker = exchange.address("7").split(":")
         stranger = connect(f"{host}:{port}:{'0' * len(secret)}:{worker}")
@@ -297,7 +297,7 @@ def test_a_line_that_is_cut_says_so() -> None:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
-    line = Line(socket.create_connection(server.getsockname()[:2]))
+    line = Connection(socket.create_connection(server.getsockname()[:2]))
     with pytest.raises(WireError, match="the other end has gone"):
         line.receive()
     line.close()

@@ -11,7 +11,7 @@ import pytest
 from tests.search.support import Judge, Net
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.search.plots.axes import Names, Scale, round_numbers
+from treadle.search.plots.axes import CategoryScale, Scale, round_numbers
 from treadle.search.plots.panels import write_panels
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -207,4 +207,4 @@ def test_a_logarithmic_axis_has_powers_of_ten() -> None:
 
 def test_one_value_lies_in_the_middle() -> None:
     assert (Scale([3.0]).place(3.0), Scale([3.0], log=True).place(3.0)) == (0.5, pytest.approx(0.5))
-    assert Names(["a", "b"]).place("b") == 0.75
+    assert CategoryScale(["a", "b"]).place("b") == 0.75

@@ -16,9 +16,9 @@ from tests.search.support import Killed, letters, noisy, numbers, search_in, wit
 from treadle import nas
 from treadle.search.store import heartbeat as presence
 from treadle.search.store import store as stores_module
-from treadle.search.store.heartbeat import Presence, Watch, machine, start_of
+from treadle.search.store.heartbeat import Heartbeat, OwnerWatch, machine, start_of
 from treadle.search.store.history import OWNER
-from treadle.search.store.store import Store, study_as_mutex
+from treadle.search.store.store import Store, lock_study
 
 
 def database(tmp_path: Path) -> str:
@@ -122,7 +122,7 @@ def owner_elsewhere(name: str = "other") -> dict[str, Any]:
 
 def test_a_search_on_another_machine_is_dead_once_it_has_been_silent_for_long_enough() -> None:
     clock, beats = [0.0], {"alive:other": 1.0}
-    watch = Watch(lambda: beats, clock=lambda: clock[0])
+    watch = OwnerWatch(lambda: beats, clock=lambda: clock[0])
     assert watch.is_alive(owner_elsewhere()) is None
     clock[0] = presence.GRACE_SECONDS - 1
     assert watch.is_alive(owner_elsewhere()) is None
@@ -132,7 +132,7 @@ def test_a_search_on_another_machine_is_dead_once_it_has_been_silent_for_long_en
 
 def test_a_search_on_another_machine_is_alive_while_it_says_so() -> None:
     clock, beats = [0.0], {"alive:other": 1.0}
-    watch = Watch(lambda: beats, clock=lambda: clock[0])
+    watch = OwnerWatch(lambda: beats, clock=lambda: clock[0])
     watch.is_alive(owner_elsewhere())
     clock[0], beats["alive:other"] = 10.0, 2.0
     assert watch.is_alive(owner_elsewhere()) is True
@@ -145,7 +145,7 @@ def test_a_search_on_another_machine_is_alive_while_it_says_so() -> None:
 def test_a_search_says_that_it_is_alive_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "BEAT_SECONDS", 0.01)
     said: list[str] = []
-    with Presence(lambda name, value: said.append(name)) as present:
+    with Heartbeat(lambda name, value: said.append(name)) as present:
         while len(said) < 3:
             time.sleep(0.005)
     count = len(said)
@@ -155,7 +155,7 @@ def test_a_search_says_that_it_is_alive_until_it_ends(monkeypatch: pytest.Monkey
 
 
 def test_a_process_is_known_by_its_number_and_its_beginning() -> None:
-    watch = Watch(dict)
+    watch = OwnerWatch(dict)
     own = {"id": "x", "machine": machine(), "pid": os.getpid(), "started": start_of(os.getpid())}
     assert watch.is_alive(own) is False  # this process, but no search of it
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -195,7 +195,7 @@ def test_one_holds_the_mutex_of_a_database_at_a_time(tmp_path: Path) -> None:
 
     def enter() -> None:
         for _ in range(5):
-            with study_as_mutex(storage, "x"):
+            with lock_study(storage, "x"):
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
                 time.sleep(0.002)
@@ -217,7 +217,7 @@ def test_a_mutex_whose_holder_died_is_taken_after_a_while(tmp_path: Path) -> Non
 
     storage = optuna.storages.RDBStorage(database(tmp_path))
     storage.create_new_study([StudyDirection.MINIMIZE], "x")
-    with study_as_mutex(storage, "x", stale=0.1):
+    with lock_study(storage, "x", stale=0.1):
         assert len(storage.get_all_studies()) == 1
     assert storage.get_all_studies() == []
 

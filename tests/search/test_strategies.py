@@ -9,7 +9,7 @@ import pytest
 from tests.search.support import Net, letters, numbers, vowels
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.classic.network_space import searched_of
+from treadle.nas.classic.network_space import as_search_space
 from treadle.search import Random, Sampled
 from treadle.search.space.base import Searched
 from treadle.search.store.history import Outcome, Proposal
@@ -28,7 +28,7 @@ def aged(values: list[float]) -> list[Outcome]:
     return [Outcome(number, {"x": number, "y": 0}, (value,)) for number, value in enumerate(values)]
 
 
-SPACE = searched_of({"x": nas.integer(0, 99), "y": nas.one_of(*range(10))})
+SPACE = as_search_space({"x": nas.integer(0, 99), "y": nas.one_of(*range(10))})
 
 
 def test_evolution_draws_its_first_population_at_random() -> None:
@@ -86,7 +86,7 @@ def test_the_same_history_and_number_give_the_same_child() -> None:
 
 
 def test_a_mutation_draws_decisions_that_come_to_exist_and_drops_those_that_do_not() -> None:
-    searched = searched_of(Net)
+    searched = as_search_space(Net)
     chance = random.Random(0)
     for _ in range(50):
         child = mutated(searched, {"inner": "skip"}, chance)

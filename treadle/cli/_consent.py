@@ -28,7 +28,7 @@ Allow = Annotated[
 ]
 
 
-def ask_for_config(file: Path, allow: Sequence[str] | None, *, run: Path | None = None) -> list[str]:
+def confirm_config(file: Path, allow: Sequence[str] | None, *, run: Path | None = None) -> list[str]:
     """Make sure that what a config in the folder of a run names may be called.
 
     Nothing is asked of a config that this user wrote here, and of one that names only harmless parts of torch and
@@ -57,19 +57,19 @@ def ask_for_config(file: Path, allow: Sequence[str] | None, *, run: Path | None 
     return [*given, *_agreed(file, unknown)] if unknown else given
 
 
-def ask_for_source(source: str, allow: Sequence[str] | None) -> list[str]:
+def confirm_source(source: str, allow: Sequence[str] | None) -> list[str]:
     """Make sure of what a config file names, if it is that of a run; others are their user's own.
 
     Raises:
-        ConfigError: As for `ask_for_config`.
+        ConfigError: As for `confirm_config`.
     """
     file = Path(source)
     beside = [file.parent / name for name in ("manifest.json", "checkpoints", "status.json")]
     in_run = file.name == CONFIG_FILE and file.is_file() and any(path.exists() for path in beside)
-    return ask_for_config(file, allow) if in_run else _given(allow)
+    return confirm_config(file, allow) if in_run else _given(allow)
 
 
-def ask_for_program(run: Path, allow: Sequence[str] | None) -> list[str]:
+def confirm_program(run: Path, allow: Sequence[str] | None) -> list[str]:
     """Make sure that what made a run, as its folder tells, may be run again.
 
     Raises:
@@ -79,7 +79,7 @@ def ask_for_program(run: Path, allow: Sequence[str] | None) -> list[str]:
 
     manifest, config = read_json(run / "manifest.json"), read_config(run)
     if {"model", "optim"} <= config.keys():
-        return ask_for_config(run / CONFIG_FILE, allow)
+        return confirm_config(run / CONFIG_FILE, allow)
     given = _given(allow)
     if not manifest or is_own_manifest(manifest):
         return given
@@ -120,7 +120,7 @@ def _agreed(file: Path, unknown: Sequence[tuple[str, str]]) -> list[str]:
     listed = [f"{name!r} ({where})" for where, name in unknown][:SHOWN]
     more = len(unknown) - SHOWN
     shown = ", ".join([*listed, *([f"and {more} more"] if more > 0 else [])])
-    if not _somebody_is_there():
+    if not _is_interactive():
         raise ConfigError(
             f"{file} was not written by you here, or was changed since, and this calls what it names: {shown}. Whoever "
             f"wrote it decides what that does. If you trust it, pass --allow with these names, or '*' for all, or set "
@@ -133,5 +133,5 @@ def _agreed(file: Path, unknown: Sequence[tuple[str, str]]) -> list[str]:
     return names
 
 
-def _somebody_is_there() -> bool:
-    return not worker.is_one_of_several() and sys.stdin.isatty() and sys.stderr.isatty()
+def _is_interactive() -> bool:
+    return not worker.in_process_group() and sys.stdin.isatty() and sys.stderr.isatty()

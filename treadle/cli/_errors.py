@@ -28,7 +28,7 @@ _CONFIG_FILE = "_treadle_config_"
 
 
 @contextmanager
-def reported(command: str) -> Iterator[None]:
+def report_errors(command: str) -> Iterator[None]:
     """Run the body of a command: a mistake of the user's ends it with one message and status 1.
 
     Args:
@@ -39,7 +39,7 @@ def reported(command: str) -> Iterator[None]:
     except (KeyboardInterrupt, PreemptedExit) as left:
         _leave(command, left)
     except Exception as error:
-        if is_control(error):
+        if is_typer_exit(error):
             raise
         _tell(command, error)
         raise typer.Exit(1) from error
@@ -47,16 +47,16 @@ def reported(command: str) -> Iterator[None]:
 
 def _tell(command: str, error: Exception) -> None:
     """Say what went wrong: to the launcher if there is one, which says it once for all processes."""
-    if is_mistake(error) and not os.environ.get(TRACEBACK):
-        if not worker.report(worker.REFUSED, message_of(error)):
-            complain(command, message_of(error))
+    if is_user_error(error) and not os.environ.get(TRACEBACK):
+        if not worker.report(worker.REFUSED, error_message(error)):
+            complain(command, error_message(error))
         return
-    text = explained(command, error)
+    text = format_error(command, error)
     if not worker.report(worker.FAILED, text):
         typer.echo(text, err=True)
 
 
-def explained(command: str, error: Exception) -> str:
+def format_error(command: str, error: Exception) -> str:
     """Return an error with its traceback.
 
     Treadle's own error adds where in the config it was; the traceback that matters is then that of its cause.
@@ -65,15 +65,15 @@ def explained(command: str, error: Exception) -> str:
     if cause is None or os.environ.get(TRACEBACK):
         return "".join(traceback.format_exception(error)).rstrip()
     text = "".join(traceback.format_exception(cause)).rstrip()
-    return text if cause is error else f"{text}\n{_message(command, message_of(error))}"
+    return text if cause is error else f"{text}\n{_message(command, error_message(error))}"
 
 
-def message_of(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return what an error says, with a line for each note that was added to it, or to Treadle's errors behind it.
 
     >>> error = ValueError("the loss is a list")
     >>> error.add_note("at step 1, epoch 1")
-    >>> print(message_of(error))
+    >>> print(error_message(error))
     the loss is a list
     at step 1, epoch 1
     """
@@ -94,7 +94,7 @@ def _leave(command: str, left: BaseException) -> None:
     raise typer.Exit(EXIT_CODE if isinstance(left, PreemptedExit) else INTERRUPTED)
 
 
-def is_control(error: Exception) -> bool:
+def is_typer_exit(error: Exception) -> bool:
     """Whether an exception is typer's own: an exit, or a wrong use of an option, which typer shows itself."""
     return isinstance(error, (typer.Exit, typer.Abort)) or hasattr(error, "exit_code")
 
@@ -105,10 +105,10 @@ def complain(command: str, message: str) -> None:
 
 
 def _message(command: str, message: str) -> str:
-    return fitted("\n".join(map(printable, f"treadle {command}: {message}".split("\n"))), sys.stderr.isatty())
+    return with_width("\n".join(map(printable, f"treadle {command}: {message}".split("\n"))), sys.stderr.isatty())
 
 
-def fitted(text: str, is_terminal: bool) -> str:
+def with_width(text: str, is_terminal: bool) -> str:
     """Return `text` in lines that fit the terminal; as it is where there is none, for programs to read."""
     if not is_terminal and "COLUMNS" not in os.environ:
         return text
@@ -120,7 +120,7 @@ def fitted(text: str, is_terminal: bool) -> str:
     return "\n".join(lines)
 
 
-def is_mistake(error: Exception) -> bool:
+def is_user_error(error: Exception) -> bool:
     """Whether the message says it all: an error of Treadle's that no code of the user's stands behind.
 
     A target that was called with a wrong argument is one; a target that failed inside is not, for that is a program to

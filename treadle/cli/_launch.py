@@ -15,7 +15,7 @@ import typer
 from treadle.cli._errors import INTERRUPTED, complain
 from treadle.cli._options import LaunchOptions
 from treadle.parallel.launch import worker
-from treadle.parallel.launch.slurm import SlurmTask, adopt_task, slurm_task
+from treadle.parallel.launch.slurm import SlurmTask, read_slurm_task, use_slurm_task
 from treadle.parallel.launch.spec import Launch, Launcher
 from treadle.runs.preemption import EXIT_CODE
 
@@ -42,9 +42,9 @@ def parse_launch(options: LaunchOptions) -> Launch:
         by_slurm = _launch_in_step(options.nproc, restarts)
         if by_slurm is not None:
             return by_slurm
-    _check_meeting(options, most, endpoint)
+    _check_rendezvous(options, most, endpoint)
     launch = Launch(_processes(options.nproc), least, most, rank, endpoint, restarts, options.rdzv_id)
-    if launch.processes > 1 and worker.is_one_of_several() and not worker.is_worker():
+    if launch.processes > 1 and worker.in_process_group() and not worker.is_worker():
         raise typer.BadParameter(
             f"--nproc {options.nproc}, but this process is already one of {os.environ['WORLD_SIZE']}; leave it out "
             "there"
@@ -52,7 +52,7 @@ def parse_launch(options: LaunchOptions) -> Launch:
     return launch
 
 
-def _check_meeting(options: LaunchOptions, machines: int, endpoint: str) -> None:
+def _check_rendezvous(options: LaunchOptions, machines: int, endpoint: str) -> None:
     """Refuse several machines that do not know where they meet, and a machine whose number is none of theirs."""
     rank = options.node_rank
     if machines > 1 and not endpoint:
@@ -90,12 +90,12 @@ def _launch_in_step(nproc: str | None, max_restarts: int | None) -> Launch | Non
 
     Tasks that are to be the processes themselves take their numbers from SLURM here.
     """
-    if worker.is_one_of_several():
+    if worker.in_process_group():
         return None
     if nproc is None and max_restarts is None:
-        adopt_task()
+        use_slurm_task()
         return None
-    task = slurm_task()
+    task = read_slurm_task()
     if task is None or task.size == 1:
         return None
     _check_one_each(task, nproc)
@@ -106,7 +106,7 @@ def _launch_in_step(nproc: str | None, max_restarts: int | None) -> Launch | Non
         endpoint=f"{task.host}:{task.port}",
         restarts=max_restarts,
         name=task.name,
-        is_meeting_place=task.machine == 0,
+        is_rendezvous_host=task.machine == 0,
     )
 
 

@@ -146,12 +146,12 @@ def _work(config: dict[str, Any]) -> None:
     status = sys.modules[__package__].app(config["arguments"], prog_name="treadle", standalone_mode=False)
     if status and any(report.rank == int(os.environ["RANK"]) for report in _refusals(folder)):
         # No failure, for Ray would start all of them again; but whoever was not refused must not wait for this one.
-        _cut_connections()
+        _leave_process_group()
     elif status:
         raise RuntimeError(f"the command ended with status {status}")
 
 
-def _cut_connections() -> None:
+def _leave_process_group() -> None:
     from treadle.parallel.processes import leave_group
 
     leave_group()

@@ -13,9 +13,9 @@ from treadle.config import ConfigDict
 from treadle.config.files import plain
 from treadle.config.yaml_format import from_yaml
 from treadle.engine import DefaultTrainer
-from treadle.engine.config.saved import saved_form
+from treadle.engine.config.saved import config_to_save
 from treadle.engine.setup import prepare_environment
-from treadle.engine.trainers.factory import trainer_of
+from treadle.engine.trainers.factory import build_trainer
 from treadle.events import flatten_results
 from treadle.files.bounded_io import without_passwords
 from treadle.parallel.launch import worker
@@ -27,7 +27,7 @@ OWN_KEYS = ("train.start_iter", "train.resume", "train.output_dir", "trainer._ta
 """Keys that a start of a run sets itself."""
 
 
-def run_here(config: ConfigDict, folder: Path, *, keep_resume: bool = False) -> None:
+def run_in_process(config: ConfigDict, folder: Path, *, keep_resume: bool = False) -> None:
     """Begin the run that `config` describes in `folder`, or go on with it.
 
     Args:
@@ -75,10 +75,10 @@ def _build(config: ConfigDict, folder: Path, *, resume: Any) -> DefaultTrainer:
     prepare_environment(config)
     earlier = folder / CONFIG_FILE
     before = from_yaml(earlier.read_text(encoding="utf-8"), str(earlier)) if earlier.is_file() else None
-    trainer = trainer_of(config)(config)
+    trainer = build_trainer(config)(config)
     logger.info("command line: %s", without_passwords(shlex.join(sys.argv)))
     if before is not None and trainer.start_iter and worker.is_first():
-        _say_changes(before, plain(saved_form(trainer.cfg)))
+        _say_changes(before, plain(config_to_save(trainer.cfg)))
     return trainer
 
 

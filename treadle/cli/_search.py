@@ -18,7 +18,7 @@ from treadle.errors import ConfigError, did_you_mean
 from treadle.files.atomic_io import replace_text
 from treadle.nas import Search
 from treadle.runs.reader import PANELS
-from treadle.search.space.config_space import dimensions_in, with_values
+from treadle.search.space.config_space import fill_values, find_dimensions
 from treadle.search.space.dimensions import Categorical
 from treadle.search.space.domains import Choice, Domain, Range, is_domain, parse_domain
 from treadle.tools.run_config import load_config
@@ -30,7 +30,7 @@ SEARCH = "search"
 CHOICES = "choices"
 
 
-def config_with_domains(config: ConfigDict, changes: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
+def load_search_config(config: ConfigDict, changes: Sequence[str]) -> tuple[ConfigDict, dict[str, Any]]:
     """Return a config with domains in the place of values, and the settings of its search.
 
     Domains stand in the config itself, in its `search.choices` by key, or in the changes.
@@ -53,7 +53,7 @@ def config_with_domains(config: ConfigDict, changes: Sequence[str]) -> tuple[Con
     return config, settings
 
 
-def opened(config: DictConfig, change: Callable[[Any], Any]) -> Any:
+def unlocked_config(config: DictConfig, change: Callable[[Any], Any]) -> Any:
     """Return a copy of a config that was changed."""
     copied = copy.deepcopy(config)
     OmegaConf.set_readonly(copied, False)
@@ -135,7 +135,7 @@ def run_search(
     """
     if not Path(source).is_file():
         load_config(source)  # says what is there instead
-    config, settings = config_with_domains(load_config(source), changes)
+    config, settings = load_search_config(load_config(source), changes)
     settings.update(options)
     if objectives:
         settings["objectives"] = _objectives(objectives)
@@ -161,7 +161,7 @@ def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet
     for name in settings:
         if name not in known:
             raise ConfigError(f"search.{name}: a search takes no {name!r}{did_you_mean(name, known)}")
-    settings = {"run_dir": folder, "on_trial": None if quiet else _Telling(), **settings}
+    settings = {"run_dir": folder, "on_trial": None if quiet else _SearchProgress(), **settings}
     if int(settings.get("workers", 1)) > 1:
         settings.setdefault("launcher", "processes")
     space, trainer = _subject(config, folder)
@@ -189,17 +189,17 @@ def _check_values(config: Any) -> None:
     """
     from treadle.engine.config.builders import complete
 
-    dimensions = dimensions_in(config)
+    dimensions = find_dimensions(config)
     first = {label: dimension.options()[0] for label, dimension in dimensions.items()}
-    complete(with_values(config, first))
+    complete(fill_values(config, first))
     for label, dimension in dimensions.items():
         others = dimension.options()[1:] if isinstance(dimension, Categorical) else dimension.options()[-1:]
         for value in others:
-            complete(with_values(config, {**first, label: value}))
+            complete(fill_values(config, {**first, label: value}))
 
 
 def _without(config: ConfigDict, keys: Sequence[str]) -> Any:
-    return opened(config, lambda copied: [copied.pop(key) for key in keys if key in copied])
+    return unlocked_config(config, lambda copied: [copied.pop(key) for key in keys if key in copied])
 
 
 def _objectives(given: Sequence[str]) -> dict[str, str]:
@@ -216,12 +216,12 @@ def _save_best(config: ConfigDict, results: dict[str, Any], folder: Path) -> Pat
     if best is None or "space" in config:
         return None
     path = folder / BEST
-    decided = with_values(_without(config, OWN if "objective" in config else ("search",)), best["parameters"])
+    decided = fill_values(_without(config, OWN if "objective" in config else ("search",)), best["parameters"])
     LazyConfig.save(decided, path)
     return path
 
 
-class _Telling:
+class _SearchProgress:
     """Says a line about each trial that has ended."""
 
     def __call__(self, trial: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.cli._options import Overrides
 from treadle.errors import ConfigError
 from treadle.tools.run_config import ADDED, CHANGED, REMOVED, Difference, differences, load_config
@@ -54,7 +54,7 @@ def show(
       treadle config show configs/gpt.py optim.lr=1e-3 --key optim
       treadle config show runs/first --format py
     """
-    with reported("config show"):
+    with report_errors("config show"):
         from treadle.config import LazyConfig
 
         made = LazyConfig.apply_overrides(load_config(config), overrides or [])
@@ -107,7 +107,7 @@ def diff(
       treadle config diff configs/gpt.py configs/gpt_wide.py
       treadle config diff runs/first runs/second
     """
-    with reported("config diff"):
+    with report_errors("config diff"):
         found = differences(_plain(load_config(first)), _plain(load_config(second)))
         _show(first, second, found)
         if found and exit_code:

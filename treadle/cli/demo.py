@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.cli.report import write_page
 from treadle.tools.demo import DEMOS, find_demo
 
@@ -31,7 +31,7 @@ def demo(
       treadle demo
       treadle demo digits
     """
-    with reported("demo"):
+    with report_errors("demo"):
         chosen = name or _ask()
         if chosen is None:
             return

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli._consent import Allow, ask_for_source
-from treadle.cli._errors import fitted, reported
+from treadle.cli._consent import Allow, confirm_source
+from treadle.cli._errors import report_errors, with_width
 from treadle.cli._options import Overrides
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def doctor(
       treadle doctor train.py
       treadle doctor configs/gpt.py --steps 30 train.amp.enabled=true
     """
-    with reported("doctor"):
-        from treadle.tools.doctor.processes import examine_apart
+    with report_errors("doctor"):
+        from treadle.tools.doctor.processes import examine_in_processes
 
-        ask_for_source(str(program), allow)
-        found = examine_apart(program, steps, tuple(overrides or ()))
+        confirm_source(str(program), allow)
+        found = examine_in_processes(program, steps, tuple(overrides or ()))
         for line in _lines(found, as_json):
             typer.echo(line)
         if found.findings:
@@ -49,10 +49,12 @@ def _lines(found: "Examination", as_json: bool) -> list[str]:
     if as_json:
         return [json.dumps(one) for one in (*map(asdict, found.findings), *map(asdict, found.notes))]
     lines = [
-        fitted(f"{finding.place + ': ' if finding.place else ''}{finding.kind}: {finding.message}", is_terminal=True)
+        with_width(
+            f"{finding.place + ': ' if finding.place else ''}{finding.kind}: {finding.message}", is_terminal=True
+        )
         for finding in found.findings
     ]
-    lines += [fitted(f"{note.kind}: {note.message}", is_terminal=True) for note in found.notes]
+    lines += [with_width(f"{note.kind}: {note.message}", is_terminal=True) for note in found.notes]
     count = len(found.findings)
     said = "nothing wrong was found" if not count else f"{count} finding{'s' if count > 1 else ''}"
     return [*lines, f"{said} in {found.steps} steps"]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli._consent import Allow, allow_options, ask_for_config
-from treadle.cli._errors import reported
+from treadle.cli._consent import Allow, allow_options, confirm_config
+from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
 from treadle.cli._options import LaunchOptions, Nproc, Overrides, Run
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel.launch import worker
-from treadle.tools.run_config import config_of_run, load_saved
+from treadle.tools.run_config import find_run_config, load_saved
 
 if TYPE_CHECKING:
     from treadle.checkpoint import CheckpointStore
@@ -40,8 +40,8 @@ def evaluate(
       treadle eval runs/first --checkpoint best
       treadle eval runs/first train.test_micro_batch_size=256 --json
     """
-    with reported("eval"), worker.ready():
-        agreed = ask_for_config(config_of_run(run), allow)
+    with report_errors("eval"), worker.ready():
+        agreed = confirm_config(find_run_config(run), allow)
         launch = parse_launch(LaunchOptions(nproc))
         changes = overrides or []
         if launch.is_needed:
@@ -55,16 +55,16 @@ def evaluate(
 
 def _measure(run: Path, overrides: list[str], which: str) -> tuple[int, dict[str, float]]:
     from treadle.checkpoint import CheckpointStore, Policy
-    from treadle.engine.trainers.factory import trainer_of
+    from treadle.engine.trainers.factory import build_trainer
     from treadle.events import flatten_results
 
     _show_warnings_only()
     config = load_saved(run, overrides)
     store = CheckpointStore(run / "checkpoints", Policy())
-    step = find_step(run, store, which)
+    step = find_checkpoint_step(run, store, which)
     with tempfile.TemporaryDirectory(prefix="treadle-eval-", ignore_cleanup_errors=True) as scratch:
         config.train.update(output_dir=scratch, resume=False, load_weight=str(store.path(step)))
-        trainer = trainer_of(config)(config)
+        trainer = build_trainer(config)(config)
         if not trainer.test_loader:
             raise ConfigError(f"{run}/config.yaml has no test data; add dataloader.test")
         results = trainer.test(trainer.cfg, trainer.test_loader, trainer.graph_eval or trainer.model)
@@ -78,7 +78,7 @@ def _show_warnings_only() -> None:
     logging.basicConfig(handlers=[handler], format="%(levelname)s: %(message)s")
 
 
-def find_step(run: Path, store: "CheckpointStore", which: str) -> int:
+def find_checkpoint_step(run: Path, store: "CheckpointStore", which: str) -> int:
     """Return the iteration of the checkpoint that `which` names.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.runs.place import is_url
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def export(
     Example:
       treadle export runs/first --best --output weights.safetensors
     """
-    with reported("export"):
+    with report_errors("export"):
         from treadle.checkpoint.format.suffixes import format_of
 
         target = output or Path("model.pt" if torch else "model.safetensors")

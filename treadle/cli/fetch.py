@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 
 
 def fetch(
@@ -22,7 +22,7 @@ def fetch(
       treadle fetch s3://bucket/first runs/first
       treadle report runs/first
     """
-    with reported("fetch"):
+    with report_errors("fetch"):
         from treadle.runs.mirror import fetch_run
 
         count, size = fetch_run(url, folder)

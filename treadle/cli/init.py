@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._errors import reported
-from treadle.tools.scaffold import held_before, package_of, write_project
+from treadle.cli._errors import report_errors
+from treadle.tools.scaffold import existing_entries, package_name, write_project
 
 SHOWN = 5
 """How many things are named that a folder held before."""
@@ -28,11 +28,11 @@ def init(
       cd my_project && treadle train configs/train.py
       treadle init .
     """
-    with reported("init"):
+    with report_errors("init"):
         folder = Path(name)
-        others = held_before(folder)
+        others = existing_entries(folder)
         written = write_project(folder)
-        typer.echo(f"{folder}: a project whose package is {package_of(folder)}")
+        typer.echo(f"{folder}: a project whose package is {package_name(folder)}")
         for path in written:
             typer.echo(f"  {path}")
         if others:

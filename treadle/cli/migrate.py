@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def migrate(
       treadle migrate train.py
       treadle migrate train.py settings.yaml --write
     """
-    with reported("migrate"):
+    with report_errors("migrate"):
         from treadle.tools.migrate import migrate as migrate_file
 
         found = [migrate_file(path) for path in files]
@@ -73,7 +73,7 @@ def import_checkpoint(
       treadle import epoch=3.ckpt -o weights.safetensors
       treadle import export.json -o found.json --space my.spaces.Net
     """
-    with reported("import"):
+    with report_errors("import"):
         if source.suffix == ".json":
             typer.echo(_import_architecture(source, output, space))
             return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
 from treadle.cli._options import LaunchOptions, Nproc
 from treadle.cli.report import write_page
@@ -30,7 +30,7 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Of commands whose further options are settings of the recommender door."""
 
 
-def given_settings(ctx: typer.Context) -> dict[str, str]:
+def parse_settings(ctx: typer.Context) -> dict[str, str]:
     """Return the settings that stand on a command line.
 
     A name that no setting of Treadle's has may be one that the user's own model reads, which shows only when all is
@@ -137,9 +137,9 @@ def train(
       treadle recsys train --model BPR --dataset ml-100k --epochs=20
       treadle recsys train -m SASRec -d ml-1m -c sasrec.yaml --run_dir=runs/a
     """
-    with reported("recsys"), worker.ready():
+    with report_errors("recsys"), worker.ready():
         launch = parse_launch(LaunchOptions(nproc))
-        given_settings(ctx)  # judged here, once for all processes
+        parse_settings(ctx)  # judged here, once for all processes
         if resume is not None and not resume.exists():
             raise CheckpointError(f"--resume {resume} is not there; give the .pth file of a run, or its folder")
         if launch.is_needed:
@@ -238,7 +238,7 @@ def recommend(
     Example:
       treadle recsys recommend saved/BPR-Jan-31-2026_12-00-00.pth 196 186 -k 5
     """
-    with reported("recsys recommend"):
+    with report_errors("recsys recommend"):
         found = _recommender(model_file, model).recommend(users, k, exclude_seen=False if include_seen else None)
         _show_or_write(found, output)
 
@@ -257,7 +257,7 @@ def similar(
     Example:
       treadle recsys similar saved/BPR-Jan-31-2026_12-00-00.pth 242 302 -k 5
     """
-    with reported("recsys similar"):
+    with report_errors("recsys similar"):
         _show_or_write(_recommender(model_file, model).similar_items(items, k), output)
 
 
@@ -278,7 +278,7 @@ def export(
       treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o top.parquet
       treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o v.csv --what items
     """
-    with reported("recsys export"):
+    with report_errors("recsys export"):
         from treadle.errors import ConfigError
         from treadle.recsys.serve.recommender import check_format
 
@@ -348,11 +348,11 @@ def tune(
       treadle recsys tune -m BPR -d ml-100k -s "learning_rate log 1e-4,1e-2" \\
         -s "embedding_size choice [32,64,128]" --trials 30 --epochs=50
     """
-    with reported("recsys tune"), worker.ready():
+    with report_errors("recsys tune"), worker.ready():
         from treadle.recsys.tune.search import Search
         from treadle.recsys.tune.space import parse_space, read_space
 
-        settings = given_settings(ctx)
+        settings = parse_settings(ctx)
         lines = [*(search or ())]
         dimensions = ([] if space is None else read_space(space)) + (
             parse_space(lines, where="--search") if lines or space is None else []
@@ -420,11 +420,11 @@ def bench(
       treadle recsys bench --models BPR,LightGCN,KGAT --dataset ml-100k \\
         --seeds 2020,2021,2022 --epochs=50
     """
-    with reported("recsys bench"), worker.ready():
+    with report_errors("recsys bench"), worker.ready():
         from treadle.recsys.bench import Benchmark, Protocol
 
         names = [name.strip() for name in models.split(",") if name.strip()]
-        protocol = Protocol(names, dataset, separate(files), given_settings(ctx))
+        protocol = Protocol(names, dataset, separate(files), parse_settings(ctx))
         made = Benchmark(protocol, folder, seeds=_numbers(seeds))
         table = made.run(typer.echo)
         _show(table.columns(), table.rows(), len(table.metrics))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._errors import complain, reported
+from treadle.cli._errors import complain, report_errors
 from treadle.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ def report(
       treadle report runs/first runs/second -o both.html
       treadle report runs --serve
     """
-    with reported("report"):
+    with report_errors("report"):
         if serve and output is not None:
             raise ConfigError("--serve writes no file; leave out --output")
         if serve:

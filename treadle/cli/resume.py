@@ -5,15 +5,15 @@ from pathlib import Path
 
 import typer
 
-from treadle.cli._consent import Allow, allow_options, ask_for_config
-from treadle.cli._errors import reported
+from treadle.cli._consent import Allow, allow_options, confirm_config
+from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
 from treadle.cli._options import LaunchOptions, Overrides, Run, with_launch_options
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import Launch
 from treadle.runs.lock import require_free
 from treadle.runs.status import read_status
-from treadle.tools.run_config import config_of_run, load_saved
+from treadle.tools.run_config import find_run_config, load_saved
 
 
 @with_launch_options
@@ -30,8 +30,8 @@ def resume(run: Run, overrides: Overrides = None, allow: Allow = None, *, option
       treadle resume runs/first
       treadle resume runs/first train.train_iter=20000
     """
-    with reported("resume"), worker.ready():
-        agreed = ask_for_config(config_of_run(run), allow)
+    with report_errors("resume"), worker.ready():
+        agreed = confirm_config(find_run_config(run), allow)
         number = options.nproc or _earlier_number(run, options.nnodes)
         launch = parse_launch(replace(options, nproc=number))
         _go_on(run, overrides or [], launch, agreed)
@@ -40,7 +40,7 @@ def resume(run: Run, overrides: Overrides = None, allow: Allow = None, *, option
 def _earlier_number(run: Path, nnodes: str) -> str | None:
     """Return on how many processes the run was, if it was on one machine and this process starts them."""
     status = read_status(run)
-    if status is None or nnodes != "1" or worker.is_one_of_several() or status.processes != status.processes_here:
+    if status is None or nnodes != "1" or worker.in_process_group() or status.processes != status.processes_here:
         return None
     return str(status.processes) if status.processes > 1 else None
 
@@ -52,6 +52,6 @@ def _go_on(run: Path, overrides: list[str], launch: Launch, agreed: list[str]) -
     if launch.is_needed:
         arguments = ["resume", str(run), *allow_options(agreed), "--", *overrides]
         raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, dist=made.train.dist))
-    from treadle.cli._run import run_here
+    from treadle.cli._run import run_in_process
 
-    run_here(made, run)
+    run_in_process(made, run)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.errors import ConfigError
 from treadle.files.bounded_io import printable
 from treadle.runs.metric_rows import MetricLines, is_number
@@ -21,8 +21,6 @@ from treadle.runs.reader import UNREADABLE, find_runs, newest_of, read_any_run, 
 # What the folder of a run tells, read without torch
 
 
-__all__ = ["RunFacts", "facts_of", "find_runs"]
-
 LOSSES = ("total_loss", "loss", "train_loss_epoch")
 """Under which names the doors report the loss, the first that is there counts."""
 
@@ -31,7 +29,7 @@ FALLBACK_METRIC = ("eval_loss_epoch", "min")
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunSummary:
     """A run in a list.
 
     Attributes:
@@ -59,17 +57,17 @@ class RunFacts:
     problems: tuple[str, ...] = ()
 
 
-def facts_of(run: Path, folder: Path) -> RunFacts:
+def summarize_run(run: Path, folder: Path) -> RunSummary:
     """Return what the folder of a run tells; what cannot be read is left out."""
     name = str(run.relative_to(folder)) if run != folder else run.name or str(run)
     try:
         return _facts(run, name)
     except Exception as error:  # of many runs, one that nobody has thought of must not hide the others
         problem = f"{type(error).__name__}: {error}"
-        return RunFacts(name, UNREADABLE, None, None, None, None, None, age=0.0, size=0, problems=(problem,))
+        return RunSummary(name, UNREADABLE, None, None, None, None, None, age=0.0, size=0, problems=(problem,))
 
 
-def _facts(run: Path, name: str) -> RunFacts:
+def _facts(run: Path, name: str) -> RunSummary:
     found = read_any_run(run, name)
     manifest = read_json(newest_of(run) / "manifest.json")
     metric, mode = _watched(found.config)
@@ -82,7 +80,7 @@ def _facts(run: Path, name: str) -> RunFacts:
     planned = manifest.get("planned")
     limit = planned.get("steps") if isinstance(planned, dict) else None
     files = list(_files(run))
-    return RunFacts(
+    return RunSummary(
         name=name,
         state=found.state,
         step=max(steps, default=None),
@@ -154,11 +152,11 @@ def runs(
       treadle runs
       treadle runs experiments --json
     """
-    with reported("runs"):
+    with report_errors("runs"):
         require_folder(folder, "runs are listed by their folders")
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {folder}")
-        found = sorted((facts_of(run, folder) for run in find_runs(folder)), key=lambda facts: facts.age)
+        found = sorted((summarize_run(run, folder) for run in find_runs(folder)), key=lambda facts: facts.age)
         if as_json:
             for facts in found:
                 typer.echo(json.dumps(asdict(facts), sort_keys=True))
@@ -168,7 +166,7 @@ def runs(
             typer.echo(f"there are no runs in {folder}")
 
 
-def _show(found: list[RunFacts]) -> None:
+def _show(found: list[RunSummary]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._consent import Allow, ask_for_source
-from treadle.cli._errors import reported
+from treadle.cli._consent import Allow, confirm_source
+from treadle.cli._errors import report_errors
 from treadle.parallel.launch import worker
 
 Changes = Annotated[
@@ -71,8 +71,8 @@ def search(
         "processes": nproc,
         "retries": retries,
     }
-    with reported("search"), worker.ready():
-        ask_for_source(config, allow)
+    with report_errors("search"), worker.ready():
+        confirm_source(config, allow)
         from treadle.cli._search import run_search
 
         given = {name: value for name, value in options.items() if value is not None}

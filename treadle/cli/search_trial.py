@@ -8,7 +8,7 @@ from typing import Any
 from treadle.config import LazyConfig
 from treadle.engine import HookBase
 from treadle.engine.config.builders import complete
-from treadle.engine.trainers.factory import trainer_of
+from treadle.engine.trainers.factory import build_trainer
 from treadle.errors import ConfigError
 from treadle.events import flatten_results
 from treadle.nas import current_trial, report_final_result, report_intermediate_result
@@ -44,8 +44,8 @@ def train_trial(config: Any, folder: str) -> None:
     LazyConfig.check(made)
     own = Path(folder) / "trials" / f"{current_trial() or 0:04d}"
     made.train.update(output_dir=str(own), resume="auto")
-    trainer = trainer_of(made)(made)
-    _leave_the_console_to_the_search()
+    trainer = build_trainer(made)(made)
+    _silence_console()
     if not trainer.test_loader or not made.train.evaluation.enabled:
         raise ConfigError(
             "a search compares what trials evaluate, and the config has no dataloader.test, or does not use it"
@@ -59,7 +59,7 @@ def train_trial(config: Any, folder: str) -> None:
     report_final_result(flatten_results(results))
 
 
-def _leave_the_console_to_the_search() -> None:
+def _silence_console() -> None:
     """Show only warnings of the training, and not where the search prints; `log.txt` of the trial has everything."""
     for handler in logging.getLogger("treadle").handlers:
         if getattr(handler, "of_treadle", False) and type(handler) is logging.StreamHandler:

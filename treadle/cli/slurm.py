@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from treadle.cli._errors import reported
+from treadle.cli._errors import report_errors
 from treadle.cli._options import Overrides
 from treadle.errors import ConfigError
 from treadle.runs.preemption import EXIT_CODE
-from treadle.tools.run_config import folder_for, load_for_run
+from treadle.tools.run_config import find_run_dir, load_for_run
 
 if TYPE_CHECKING:
     from treadle.config import ConfigDict
@@ -192,9 +192,9 @@ def slurm(
       treadle slurm configs/gpt.py --nodes 2 --gpus 8 --time 24:00:00
       sbatch gpt.sbatch
     """
-    with reported("slurm"):
+    with report_errors("slurm"):
         made = load_for_run(config, overrides or [])
-        folder = folder_for(made, config, run_dir)
+        folder = find_run_dir(made, config, run_dir)
         job = BatchJob(
             name=job_name or folder.name,
             command=[sys.executable, "-m", "treadle.cli", "train", config, "--run-dir", str(folder)],

@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from treadle.cli._consent import Allow, allow_options, ask_for_source
-from treadle.cli._errors import reported
+from treadle.cli._consent import Allow, allow_options, confirm_source
+from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
 from treadle.cli._options import LaunchOptions, Overrides, with_launch_options
 from treadle.errors import ConfigError
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import Launch
 from treadle.runs.lock import require_free
-from treadle.tools.run_config import folder_for, load_for_run
+from treadle.tools.run_config import find_run_dir, load_for_run
 
 
 @with_launch_options
@@ -47,9 +47,9 @@ def train(
       treadle train configs/gpt.py -o runs/wide model.width=512 --nproc 2
       treadle train configs/gpt.py --fast-dev-run
     """
-    with reported("train"), worker.ready():
+    with report_errors("train"), worker.ready():
         launch = parse_launch(options)
-        agreed = ask_for_source(config, allow)
+        agreed = confirm_source(config, allow)
         with _scratch(fast_dev_run and run_dir is None) as scratch:
             _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch, agreed)
 
@@ -60,7 +60,7 @@ def _start(
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder; give a config file, or go on with a run by 'treadle resume {source}'")
     made = load_for_run(source, overrides, fast=fast)
-    folder = folder_for(made, source, run_dir)
+    folder = find_run_dir(made, source, run_dir)
     if launch.may_look:
         require_free(folder)
     if launch.is_needed:
@@ -68,12 +68,12 @@ def _start(
         arguments = ["train", source, "--run-dir", str(folder), *flags, "--", *overrides]
         status = run_group("train", arguments, launch, folder.name, run=folder, dist=made.train.dist)
         raise typer.Exit(status)
-    from treadle.cli._run import run_fast, run_here
+    from treadle.cli._run import run_fast, run_in_process
 
     if fast:
         run_fast(made, folder)
     else:
-        run_here(made, folder, keep_resume=any("train.resume=" in text for text in overrides))
+        run_in_process(made, folder, keep_resume=any("train.resume=" in text for text in overrides))
 
 
 @contextmanager

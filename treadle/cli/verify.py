@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treadle.cli._consent import Allow, ask_for_program
-from treadle.cli._errors import complain, explained, is_mistake, message_of
-from treadle.cli._errors import is_control as is_typers
+from treadle.cli._consent import Allow, confirm_program
+from treadle.cli._errors import complain, error_message, format_error, is_user_error
+from treadle.cli._errors import is_typer_exit as is_typers
 from treadle.cli._options import Run
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ def verify(
     try:
         from treadle.tools.reproduce import verify as verify_run
 
-        ask_for_program(run, allow)
+        confirm_program(run, allow)
         found = verify_run(None, run, steps=steps, checkpoint=checkpoint)
     except Exception as error:
         if is_typers(error):
             raise
-        if is_mistake(error):
-            complain("verify", message_of(error))
+        if is_user_error(error):
+            complain("verify", error_message(error))
         else:
-            typer.echo(explained("verify", error), err=True)
+            typer.echo(format_error("verify", error), err=True)
         raise typer.Exit(UNTRIED) from error
     typer.echo(json.dumps(_plain(found)) if as_json else str(found))
     if found.status:

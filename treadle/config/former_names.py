@@ -1,7 +1,9 @@
 """Where modules were before: paths that programs import, and that the configs and searches of earlier runs name."""
 
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 FORMER: dict[str, str] = {
@@ -30,7 +32,7 @@ FORMER: dict[str, str] = {
     "nas.conditions": "nas.space.decisions",
     "nas.constraints": "nas.space.model_space",
     "nas.costs.scopes": "nas.costs.cost",
-    "nas.costs.walking": "nas.costs.trace",
+    "nas.costs.trace_space": "nas.costs.trace",
     "nas.counting": "nas.space.model_space",
     "nas.decisions": "nas.space.decisions",
     "nas.drawing": "nas.viz",
@@ -150,13 +152,19 @@ FORMER: dict[str, str] = {
 
 
 class _Loader:
-    """Gives the module as it is called now, so that its classes are the same by both names."""
+    """Gives what a name stands for now, so that its classes are the same by both names."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module itself."""
-        module = import_module(spec.loader_state)
-        self._spec = module.__spec__
-        return module
+        """Return the module itself; for a package, one that has its names, and in which no file is found again."""
+        now = import_module(spec.loader_state)
+        self._spec = now.__spec__
+        if not hasattr(now, "__path__"):
+            return now
+        former = ModuleType(spec.name, now.__doc__)
+        former.__path__ = []
+        former.__getattr__ = partial(getattr, now)  # type: ignore[method-assign]
+        self._spec = spec
+        return former
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave the module as it is: it has been run, and keeps the spec of its own name."""
@@ -175,4 +183,5 @@ def find_former(name: str) -> ModuleSpec | None:
         if not former:
             return None
         below = f".{last}{below}"
-    return ModuleSpec(name, _Loader(), loader_state=f"treadle.{FORMER[former]}{below}")  # type: ignore[arg-type]
+    now = f"treadle.{FORMER[former]}{below}"
+    return ModuleSpec(name, _Loader(), loader_state=now) if find_spec(now) else None  # type: ignore[arg-type]

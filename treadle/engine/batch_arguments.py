@@ -9,7 +9,7 @@ from treadle.config.signatures import known_names
 from treadle.errors import DataError
 
 
-def with_placement(get_batch: Callable[..., Any], device: str | None, mixup: Any = None) -> Callable[[Any], Any]:
+def bind_placement(get_batch: Callable[..., Any], device: str | None, mixup: Any = None) -> Callable[[Any], Any]:
     """Return `get_batch` as a function of the batch alone, with those of the other arguments that it takes."""
     parameters = known_names(get_batch)
     offered = {"input_placement_device": device, "mixup_func": mixup}

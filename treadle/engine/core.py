@@ -18,7 +18,7 @@ from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.dist import broadcast_from_main
 from treadle.engine.hooks.events import BACKWARD_END, EVENT_OF, EngineCallbacks, HookEvents, overrides
 from treadle.engine.log import EngineHistory, EngineLog
-from treadle.engine.metrics import mean_over_window, put_numbers, scalars_of, total_loss
+from treadle.engine.metrics import find_scalars, mean_over_window, put_numbers, total_loss
 from treadle.engine.run_checkpointer import EngineCheckpointer, EngineState
 from treadle.engine.updater import EngineUpdater
 from treadle.errors import CheckpointError, ConfigError, StopTrainingError
@@ -249,7 +249,7 @@ class EngineCore(Trainer):
         if event != BACKWARD_END and isinstance(first, HookEvents):
             getattr(first, event)(self)
 
-    def heeding_stops(self, act: Callable[[], None]) -> None:
+    def defer_stop(self, act: Callable[[], None]) -> None:
         """Have something act whose wish to stop is met after the step."""
         try:
             act()
@@ -285,7 +285,7 @@ class EngineCore(Trainer):
         self._logged_to = self.checked_to
         self.track_gradient_norm = False
         self._step_watch = ForeignStep(self)
-        self.batches = self._draw_one_by_one()
+        self.batches = self._custom_step_batches()
         self._leavable = self._leavable_evaluation()
 
     def create_due(self) -> Due:
@@ -338,7 +338,7 @@ class EngineCore(Trainer):
         streams.by_name = {"train": stream}
         self.tracked.remove("stream_train")
         self.track(stream_train=stream)
-        self.batches = self._draw_one_by_one()
+        self.batches = self._custom_step_batches()
         if self._phase is not None:
             self._phase.stream = stream
         if before is not None:
@@ -363,7 +363,7 @@ class EngineCore(Trainer):
         updater = self.this_run.updater
         updater.phase = None
         assert self._train_dataloader is not None
-        self._show_first_data_of_foreign_step()
+        self._show_first_data_of_custom_step()
         with self.precision.autocast():
             self._step_watch.run(self.plan.foreign, self.plan.accumulation)
         updater.samples = self._train_dataloader.take_samples() or updater.samples
@@ -386,7 +386,7 @@ class EngineCore(Trainer):
         """Make the core's update, tell hooks in between of its gradient, and report it."""
         self.calculate_gradients(phase, window)
         if self.callback_handler.table[BACKWARD_END] and not self._is_still_to_normalise():
-            self._tell_of_gradients(phase)
+            self._fire_backward_end(phase)
         self.apply_gradients(phase)
         self._report_window()
 
@@ -398,9 +398,9 @@ class EngineCore(Trainer):
         """Make the gradient that of one batch, and tell hooks that it is."""
         super().normalise_gradients(phase)
         if self.callback_handler.table[BACKWARD_END]:
-            self._tell_of_gradients(phase)
+            self._fire_backward_end(phase)
 
-    def _tell_of_gradients(self, phase: Phase) -> None:
+    def _fire_backward_end(self, phase: Phase) -> None:
         self.precision.unscale(phase.optimizer)
         self.fire(BACKWARD_END)
 
@@ -428,7 +428,7 @@ class EngineCore(Trainer):
         weight: Any = size
         if isinstance(outputs, Mapping) and "num_items_in_batch" in outputs:
             weight = result["num_items_in_batch"] = outputs["num_items_in_batch"]
-        self._outputs.append((weight, scalars_of(outputs)))
+        self._outputs.append((weight, find_scalars(outputs)))
         return result
 
     def arguments_of(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -447,7 +447,7 @@ class EngineCore(Trainer):
         if look is not None:
             look(self.plan.model, args, kwargs)
 
-    def _show_first_data_of_foreign_step(self) -> None:
+    def _show_first_data_of_custom_step(self) -> None:
         """Look over the user's shoulder when he calls the model; what is compiled is left alone."""
         if self.on_first_data is None or self.plan.call is not self.plan.model:
             return
@@ -477,7 +477,7 @@ class EngineCore(Trainer):
         if self.this_run.updater.clips and self.gradient_norm is not None:
             self.storage.put_scalar("grad_norm", self.gradient_norm)
 
-    def _draw_one_by_one(self) -> Iterator[Batch]:
+    def _custom_step_batches(self) -> Iterator[Batch]:
         """Yield the batches of the run to a step of the user's; the stream counts them."""
         assert self._train_dataloader is not None
         yield from self._train_dataloader.rest()
@@ -494,7 +494,7 @@ class EngineCore(Trainer):
             self.this_run.log.write()
 
     @property
-    def leaves_bad_updates_out(self) -> bool:
+    def skips_nonfinite_updates(self) -> bool:
         """Whether updates whose numbers are not finite are left out."""
         return self.this_run.updater.gate_in_use is not None
 

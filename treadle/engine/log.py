@@ -91,7 +91,7 @@ class EngineLog(Log):
         """Refuse to keep weights that are not finite."""
         # A number that went wrong says more of the cause than the weights it spoilt. Where bad updates are left out it
         # spoils none, and is acted on when it is due, as in a run that nobody interrupts to save it.
-        if not self.trainer.leaves_bad_updates_out:
+        if not self.trainer.skips_nonfinite_updates:
             self.write()
         super().check_weights()
 

@@ -13,7 +13,7 @@ from treadle.events import get_event_storage
 from treadle.events.names import DATA_TIME
 
 
-def scalars_of(outputs: Any) -> dict[str, Any]:
+def find_scalars(outputs: Any) -> dict[str, Any]:
     """Return the numbers among what a model returned, detached; a bare tensor is called "loss"."""
     named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     found: dict[str, Any] = {}
@@ -45,10 +45,10 @@ def total_loss(outputs: Any) -> Tensor:
     return total
 
 
-def sum_of_all(outputs: Any) -> Tensor:
+def sum_outputs(outputs: Any) -> Tensor:
     """Return the sum of all that a model returned, whatever the names, but for what its losses are means over.
 
-    >>> sum_of_all({"box": torch.tensor(1.0), "mask": torch.tensor(0.5)})
+    >>> sum_outputs({"box": torch.tensor(1.0), "mask": torch.tensor(0.5)})
     tensor(1.5000)
 
     Raises:
@@ -92,13 +92,13 @@ def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "", *, 
         prefix: What the names of the metrics begin with.
         weight: What the losses are means over, as samples or tokens: a number, or a tensor on the device.
     """
-    put_numbers(scalars_of(loss_dict), data_time, prefix, weight=weight)
+    put_numbers(find_scalars(loss_dict), data_time, prefix, weight=weight)
 
 
 def put_numbers(
     numbers: dict[str, Any], data_time: float | None, prefix: str = "", *, weight: Any = 1.0, add_all: bool = False
 ) -> None:
-    """Put what `scalars_of` returned into the storage of the run, as `write_metrics` does.
+    """Put what `find_scalars` returned into the storage of the run, as `write_metrics` does.
 
     Args:
         numbers: The numbers by name.

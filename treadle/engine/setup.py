@@ -129,7 +129,7 @@ def launch(
     if world == 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         main_func(*args)
         return
-    host, port = _meeting_place(dist_url, num_machines)
+    host, port = _rendezvous_address(dist_url, num_machines)
     check_that_others_can_start(f"launch: num_gpus_per_machine={num_gpus_per_machine}")
     start_group(
         _joined,
@@ -142,7 +142,7 @@ def launch(
     )
 
 
-def _meeting_place(url: str | None, machines: int) -> tuple[str, int]:
+def _rendezvous_address(url: str | None, machines: int) -> tuple[str, int]:
     if url in (None, "auto") and machines == 1:
         return HOST, free_port()
     parts = urlsplit(url or "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from treadle.data import Batch
-from treadle.engine.metrics import mean_over_window, scalars_of, total_loss
+from treadle.engine.metrics import find_scalars, mean_over_window, total_loss
 from treadle.events.names import DATA_TIME
 from treadle.loop import Updater
 from treadle.parallel.pipeline.loss import Entry, StageLoss
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ITEMS = "num_items_in_batch"
 
 
-class OutputsAtEnd(StageLoss):
+class LastStageLoss(StageLoss):
     """The last module returns what the model does: a dict whose losses are summed up.
 
     Args:
@@ -40,7 +40,7 @@ class OutputsAtEnd(StageLoss):
     def finish(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sum of the losses as "loss", and the numbers to report as "numbers"."""
         outputs = last(hidden, **ending)
-        found = {"loss": total_loss(outputs), "numbers": scalars_of(outputs)}
+        found = {"loss": total_loss(outputs), "numbers": find_scalars(outputs)}
         if isinstance(outputs, Mapping) and ITEMS in outputs:
             found[ITEMS] = outputs[ITEMS]
         return found
@@ -76,7 +76,7 @@ class EngineUpdater(Updater):
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages: as the model takes them."""
         core = self.trainer
-        return OutputsAtEnd(lambda batch: core.parallel.route(core.model, *core.arguments_of(batch)))
+        return LastStageLoss(lambda batch: core.parallel.route(core.model, *core.arguments_of(batch)))
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Give every stage what the last one reports of a window, and what its losses are means over."""

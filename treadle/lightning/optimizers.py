@@ -18,7 +18,7 @@ REMEDY = "override phases() of treadle.Trainer to have several take turns"
 
 
 @dataclass(frozen=True)
-class Configured:
+class OptimizerSetup:
     """An optimizer and its schedule.
 
     Attributes:
@@ -34,7 +34,7 @@ class Configured:
     metric: str | None = None
 
 
-def configured(found: Any) -> Configured:
+def read_optimizers(found: Any) -> OptimizerSetup:
     """Return what `configure_optimizers` returned: an optimizer, a dict, or lists of optimizers and schedules.
 
     Raises:
@@ -46,7 +46,7 @@ def configured(found: Any) -> Configured:
     if isinstance(found, (list, tuple)):
         optimizers, schedules = _lists(found)
         if len(optimizers) == 1 and isinstance(optimizers[0], Mapping):
-            return configured(optimizers[0])
+            return read_optimizers(optimizers[0])
         if len(optimizers) != 1 or len(schedules) > 1:
             raise ConfigError(f"configure_optimizers returned {len(optimizers)} optimizers; {REMEDY}")
         return _with_schedule(optimizers[0], _made(schedules[0]) if schedules else None, None)
@@ -66,21 +66,21 @@ def _lists(found: Any) -> tuple[list[Any], list[Any]]:
     return list(found), []
 
 
-def _with_schedule(optimizer: Any, schedule: Any, monitor: str | None) -> Configured:
+def _with_schedule(optimizer: Any, schedule: Any, monitor: str | None) -> OptimizerSetup:
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(
             f"configure_optimizers returned a {type(optimizer).__name__}; return a torch optimizer, alone or with its "
             "schedule"
         )
     if not isinstance(schedule, Mapping):
-        return Configured(optimizer, None if schedule is None else _made(schedule), metric=monitor)
+        return OptimizerSetup(optimizer, None if schedule is None else _made(schedule), metric=monitor)
     _check_keys(schedule, OF_SCHEDULES)
     if int(schedule.get("frequency", 1)) != 1:
         raise ConfigError(f"a schedule with frequency={schedule['frequency']} is not known; it moves in every interval")
     interval = schedule.get("interval", "epoch")
     if interval not in ("step", "epoch"):
         raise ConfigError(f"a schedule moves by 'step' or 'epoch', not by {interval!r}")
-    return Configured(optimizer, _made(schedule.get("scheduler")), interval, schedule.get("monitor", monitor))
+    return OptimizerSetup(optimizer, _made(schedule.get("scheduler")), interval, schedule.get("monitor", monitor))
 
 
 def _made(schedule: Any) -> Any:

@@ -7,7 +7,7 @@ from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.errors import ConfigError
 from treadle.lightning.core import StepCore
 from treadle.lightning.module import StepModel
-from treadle.lightning.optimizers import configured
+from treadle.lightning.optimizers import read_optimizers
 from treadle.parallel.processes import known_device
 from treadle.result import TrainResult
 from treadle.spec import Names, Refused, options_of
@@ -144,7 +144,7 @@ class StepTrainer:
     def _made(self, model: StepModel) -> tuple[StepCore, Any]:
         if not isinstance(model, StepModel):
             raise ConfigError(f"fit() got a {type(model).__name__}; derive it from treadle.lightning.StepModel")
-        made = configured(model.configure_optimizers())
+        made = read_optimizers(model.configure_optimizers())
         self.core = StepCore(model, made.optimizer, callbacks=self._callbacks, **self._options)
         return self.core, made
 
@@ -158,10 +158,10 @@ class StepTrainer:
 
     def predict(self, model: StepModel, dataloaders: Any) -> Any:
         """Return the outputs of the model for every sample."""
-        return self._core_of(model).predict(dataloaders)
+        return self._find_core(model).predict(dataloaders)
 
     def _evaluated(self, model: StepModel, data: Any, step: str) -> dict[str, float]:
-        core = self._core_of(model)
+        core = self._find_core(model)
         core.evaluates_by = step
         try:
             found = core.evaluate(data)
@@ -171,7 +171,7 @@ class StepTrainer:
         found.pop("evaluation_loss", None)
         return {**found, **core.evaluated}
 
-    def _core_of(self, model: StepModel) -> StepCore:
+    def _find_core(self, model: StepModel) -> StepCore:
         if self.core is None or self.core.model is not model:
             return self._made(model)[0]
         return self.core

@@ -14,7 +14,7 @@ from treadle.nas.space.choosers import DEFAULTS, Chooser
 from treadle.nas.space.input_choice import InputChoice
 from treadle.nas.space.layer_choice import LayerChoice
 from treadle.nas.space.model_space import Space
-from treadle.nas.space.value_choice import FREEZING
+from treadle.nas.space.value_choice import FREEZE_KEY
 
 # Putting modules of one's own in the place of choices
 
@@ -99,7 +99,7 @@ def attach(model: nn.Module, chooser: Chooser = DEFAULTS) -> Space:
 
 
 @contextmanager
-def attached(space: Space, chooser: Chooser) -> Iterator[None]:
+def temporarily_attach(space: Space, chooser: Chooser) -> Iterator[None]:
     """Let `chooser` decide inside of the block, and afterwards whoever did before."""
     users: list[Any] = [*space.choices.values(), *(leaf for leaf, _ in space.values)]
     before = [user.chooser for user in users]
@@ -126,7 +126,7 @@ def freeze(model: nn.Module, architecture: Mapping[str, Any]) -> nn.Module:
         ConfigError: A value is missing or cannot be taken.
     """
     space = Space(model)
-    memo: dict[Any, Any] = {FREEZING: space.complete(architecture)}
+    memo: dict[Any, Any] = {FREEZE_KEY: space.complete(architecture)}
     with torch.random.fork_rng(devices=[]):
         network: nn.Module = deepcopy(space.model, memo)
     return network

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.parallel.flight_recorder import record_collectives
-from treadle.parallel.launch.slurm import adopt_task
+from treadle.parallel.launch.slurm import use_slurm_task
 from treadle.parallel.rendezvous import meet, store_outlives_processes
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -49,7 +49,7 @@ class Processes:
         folder: Path | None = None,
     ) -> None:
         _check_timeout(timeout)
-        adopt_task()
+        use_slurm_task()
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))

@@ -16,7 +16,7 @@ from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
 from treadle.recsys.config.configurator import Config
-from treadle.recsys.config.values import log_level, own_arguments, resumed_run
+from treadle.recsys.config.values import command_line_settings, log_level, resumed_run
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.preparation import create_dataset, data_preparation
@@ -105,7 +105,7 @@ def run_recbole(
     Returns:
         `best_valid_score`, `valid_score_bigger`, `best_valid_result` and `test_result`.
     """
-    config = Config(model, dataset, config_file_list, config_dict, argv=own_arguments(sys.argv))
+    config = Config(model, dataset, config_file_list, config_dict, argv=command_line_settings(sys.argv))
     trainer, _, train_data, valid_data, test_data = build(config)
     resumed = resumed_run(sys.argv)
     if resumed is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.data.seeds import fold_seed
 from treadle.search.assignment import Assignment
-from treadle.search.space.base import Searched, identity
+from treadle.search.space.base import Searched, assignment_key
 from treadle.search.store.history import SCORE, Outcome, Proposal
 from treadle.search.store.store import Store
 from treadle.search.strategies.base import Strategy
@@ -38,7 +38,7 @@ class Candidate:
     score: float = 0.0
 
 
-class Proposing:
+class Proposer:
     """Chooses trials. All chance in it comes from the seed and the number of the trial.
 
     Args:
@@ -77,7 +77,7 @@ class Proposing:
         if self._proxy is None:
             return self._untried(number, outcomes, known)
         drawn = [self._drawn(number, attempt, outcomes) for attempt in range(self._pool)]
-        fresh = [one for one in drawn if identity(one.taken) not in known]
+        fresh = [one for one in drawn if assignment_key(one.taken) not in known]
         ranked = fresh or drawn[:1]  # nothing new: one of the known ones, which is replayed or run again
         for candidate in ranked:
             candidate.score = self._score(candidate.taken, number)
@@ -87,18 +87,18 @@ class Proposing:
     def _untried(self, number: int, outcomes: list[Outcome], known: "dict[str, FrozenTrial]") -> Candidate:
         for attempt in range(REDRAWS):
             candidate = self._drawn(number, attempt, outcomes)
-            twin = known.get(identity(candidate.taken))
+            twin = known.get(assignment_key(candidate.taken))
             if twin is None or twin.state.is_finished():
                 break
         return candidate
 
     def _drawn(self, number: int, attempt: int, outcomes: list[Outcome]) -> Candidate:
-        from treadle.search.trial.view import TrialView, pending_trial, study_as_seen
+        from treadle.search.trial.view import TrialView, pending_trial, study_view
 
         view = TrialView(self._store.storage, pending_trial(number))
         notes: dict[str, Any] = {}
         chance = random.Random(fold_seed("trial", self._seed, number, attempt))
-        study = study_as_seen(self._store.study, view)
+        study = study_view(self._store.study, view)
         taken = self._strategy.propose(Proposal(self._searched, study, view.own, chance, outcomes, notes))
         return Candidate(taken, notes, dict(view.own.system_attrs))
 

@@ -18,7 +18,7 @@ from treadle.errors import ConfigError
 # Names in recorded data, and what they stand for when it is read
 
 
-class Names:
+class RecordedNames:
     """From a name to what it stands for, under the rules of one load.
 
     Args:
@@ -32,7 +32,7 @@ class Names:
         renamed: Mapping[str, str] | None = None,
         allow: Sequence[str] | None = None,
         *,
-        make: Callable[[Any, "Names"], Any],
+        make: Callable[[Any, "RecordedNames"], Any],
     ) -> None:
         self.renamed = dict(renamed or {})
         self.allow = allow
@@ -181,7 +181,7 @@ _WRITERS: dict[type, Callable[[Any, str], Any]] = {
 }
 
 
-def decode(data: Any, names: Names) -> Any:
+def decode(data: Any, names: RecordedNames) -> Any:
     """Return what `encode` wrote, made anew.
 
     Raises:
@@ -212,7 +212,7 @@ def build(value: Any) -> Any:
     return value
 
 
-def _read_lazy(data: Any, names: Names) -> Any:
+def _read_lazy(data: Any, names: RecordedNames) -> Any:
     from treadle.config.nodes import as_node
 
     tree = decode(data["$lazy"], names)
@@ -220,7 +220,7 @@ def _read_lazy(data: Any, names: Names) -> Any:
     return as_node(tree)
 
 
-def _check_targets(tree: Any, names: Names) -> None:
+def _check_targets(tree: Any, names: RecordedNames) -> None:
     """Look every target of a lazy call up under the rules of this load; the tree gets the present names."""
     for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if key in ("_target_", "name") and isinstance(item, str) and "_target_" in tree:
@@ -231,12 +231,12 @@ def _check_targets(tree: Any, names: Names) -> None:
             _check_targets(item, names)
 
 
-def _read_partial(data: Any, names: Names) -> Any:
+def _read_partial(data: Any, names: RecordedNames) -> Any:
     arguments = {name: decode(item, names) for name, item in data["kwargs"].items()}
     return partial(decode(data["$partial"], names), *(decode(item, names) for item in data["args"]), **arguments)
 
 
-_READERS: dict[str, Callable[[Any, Names], Any]] = {
+_READERS: dict[str, Callable[[Any, RecordedNames], Any]] = {
     "$float": lambda data, names: float(data["$float"]),
     "$tuple": lambda data, names: tuple(decode(item, names) for item in data["$tuple"]),
     "$set": lambda data, names: {decode(item, names) for item in data["$set"]},

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.search.encoding import RECORD, Names, build, decode, encode
+from treadle.search.encoding import RECORD, RecordedNames, build, decode, encode
 
 FORMAT = "treadle-record-1"
 VERSION = "record_version"
@@ -59,7 +59,7 @@ class Record:
             raise ConfigError(f"this is no record of a trainer: its format is {found!r}, not {FORMAT!r}")
         return Record(data["target"], dict(data["arguments"]), int(data["version"]))
 
-    def make(self, names: Names, *model: Any) -> Any:
+    def make(self, names: RecordedNames, *model: Any) -> Any:
         """Make the object again.
 
         Args:
@@ -79,7 +79,7 @@ class Record:
         bound.arguments = {**dict(zip(first, model, strict=True)), **values}
         return kind(*bound.args, **bound.kwargs)
 
-    def _present_arguments(self, kind: Any, names: Names) -> dict[str, Any]:
+    def _present_arguments(self, kind: Any, names: RecordedNames) -> dict[str, Any]:
         """Return the arguments under the names that the class has for them now."""
         arguments, now = dict(self.arguments), version_of(kind)
         if self.version != now and hasattr(kind, MIGRATE):
@@ -106,7 +106,7 @@ def is_recorded(kind: Any) -> bool:
     return isinstance(kind, type) and RECORD in vars(kind)
 
 
-def record_of(made: Any) -> Record | None:
+def find_record(made: Any) -> Record | None:
     """Return the record of an object; None if it keeps none."""
     found = getattr(made, "__dict__", {}).get(RECORD)
     return found if isinstance(found, Record) else None
@@ -122,7 +122,7 @@ def recorded(kind: Kind) -> Kind:
     ... class Scale:
     ...     def __init__(self, factor, offset=0.0):
     ...         self.factor = factor
-    >>> record_of(Scale(2)).arguments
+    >>> find_record(Scale(2)).arguments
     {'factor': 2, 'offset': 0.0}
 
     Args:
@@ -176,7 +176,7 @@ def dump_trainer(trainer: Any) -> dict[str, Any]:
     Raises:
         ConfigError: Its class is not registered, or another process could not find it.
     """
-    record = record_of(trainer)
+    record = find_record(trainer)
     if record is None:
         raise ConfigError(
             f"{type(trainer).__qualname__} does not know its arguments; decorate the class itself with "
@@ -213,6 +213,6 @@ def load_trainer(
     return Record.decoded(parsed).make(reader(renamed, allow), model)
 
 
-def reader(renamed: Mapping[str, str] | None = None, allow: Sequence[str] | None = None) -> Names:
+def reader(renamed: Mapping[str, str] | None = None, allow: Sequence[str] | None = None) -> RecordedNames:
     """Return how the names of one load are looked up."""
-    return Names(renamed, allow, make=lambda data, names: Record.decoded(data).make(names))
+    return RecordedNames(renamed, allow, make=lambda data, names: Record.decoded(data).make(names))

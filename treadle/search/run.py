@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
-from treadle.search.ask import Candidate, Proposing
+from treadle.search.ask import Candidate, Proposer
 from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
-from treadle.search.space.base import identity
+from treadle.search.space.base import assignment_key
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.history import (
     ERROR,
@@ -28,7 +28,7 @@ from treadle.search.store.history import (
 from treadle.search.store.store import Store
 from treadle.search.strategies.base import ExhaustedError, Strategy
 from treadle.search.trial.reports import objective_values
-from treadle.search.trial.trial import Session
+from treadle.search.trial.trial import RunningTrial
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Which failed trials are run again
 
 
-class Retrying:
+class RetryPolicy:
     """The rule by which failed trials are run again, with the same values under a new number.
 
     Args:
@@ -61,7 +61,7 @@ class Retrying:
             return None
         attempts: dict[int, list[FrozenTrial]] = {}
         for trial in trials:
-            attempts.setdefault(first_number(trial), []).append(trial)
+            attempts.setdefault(first_attempt(trial), []).append(trial)
         for made in attempts.values():
             last = made[-1]
             if last.state.name == "FAIL" and len(made) <= self.times and self._is_worth_it(last.user_attrs):
@@ -72,7 +72,7 @@ class Retrying:
         return self.kinds is None or attributes.get(ERROR, {}).get("kind") in self.kinds
 
 
-def first_number(trial: "FrozenTrial") -> int:
+def first_attempt(trial: "FrozenTrial") -> int:
     """Return the number that a trial had when it was first tried."""
     return int(trial.user_attrs.get(RETRIED, trial.number))
 
@@ -94,12 +94,12 @@ TICK = 1.0
 
 
 @dataclass(frozen=True)
-class Rules:
+class SearchRules:
     """What a search does, as its arguments say it."""
 
     strategy: Strategy
     pruner: Any
-    retrying: Retrying
+    retrying: RetryPolicy
     max_failures: int | None
     replays: bool
     nonfinite: str
@@ -108,7 +108,7 @@ class Rules:
     weights: TrialWeights
 
 
-class Running:
+class SearchRun:
     """One run of a search.
 
     Everything that decides what comes next is read from the store, so that whoever is killed loses nothing.
@@ -120,7 +120,7 @@ class Running:
 
     def __init__(self, search: "Search", store: Store) -> None:
         self.search, self.store, self.rules = search, store, search.rules
-        self._proposing = Proposing(
+        self._proposing = Proposer(
             store,
             search.searched,
             search.rules.strategy,
@@ -198,7 +198,7 @@ class Running:
                 return trial
 
     def _retried(self, failed: "FrozenTrial") -> "FrozenTrial":
-        notes = {RETRIED: first_number(failed)}
+        notes = {RETRIED: first_attempt(failed)}
         if INHERITED in failed.user_attrs:
             notes[INHERITED] = failed.user_attrs[INHERITED]
         return self.store.create(failed.params, failed.distributions, notes)
@@ -213,7 +213,7 @@ class Running:
             logger.info("every combination has been tried")
             self._exhausted = True
             return None
-        twin = known.get(identity(candidate.taken))
+        twin = known.get(assignment_key(candidate.taken))
         if twin is not None and twin.state.is_finished() and self.rules.replays:
             return self._replayed(candidate, twin, trials)
         return self._stored(candidate, outcomes)
@@ -228,7 +228,7 @@ class Running:
         for trial in trials:
             if trial.number not in self._memory and _is_known(trial):
                 taken = self.search.searched.restored(trial.params)
-                self._memory[trial.number] = (taken, identity(taken))
+                self._memory[trial.number] = (taken, assignment_key(taken))
         outcomes = [
             Outcome(trial.number, self._memory[trial.number][0], self._wanted_small(trial))
             for trial in trials
@@ -265,11 +265,11 @@ class Running:
     # What becomes of it -----------------------------------------------------------------------------------
 
     def _begin(self, launcher: Launcher, trial: "FrozenTrial") -> None:
-        session = Session(self.store, trial, self.search.objectives, self.rules.pruner, self.rules.nonfinite)
+        session = RunningTrial(self.store, trial, self.search.objectives, self.rules.pruner, self.rules.nonfinite)
         taken = self.search.searched.restored(trial.params)
         launcher.start(self.search.task(trial.number, taken, trial.user_attrs.get(INHERITED)), session)
 
-    def on_end(self, session: Session, ending: Ending) -> None:
+    def on_end(self, session: RunningTrial, ending: Ending) -> None:
         """Store how a trial ended.
 
         Raises:
@@ -305,7 +305,7 @@ class Running:
             self.store.finish(trial, states[state], values)
         self.search.tell(self.store.storage.get_trial(trial._trial_id))
 
-    def _require_objectives(self, session: Session) -> None:
+    def _require_objectives(self, session: RunningTrial) -> None:
         """End a search for something that trials do not report: the next one would fail as this one did."""
         if session.lacking is None or self.rules.max_failures is None:
             return

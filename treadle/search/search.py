@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.runs.place import require_folder
-from treadle.search.launchers import launcher_of, require_launcher
+from treadle.search.launchers import make_launcher, require_launcher
 from treadle.search.plots.panels import Panels
 from treadle.search.results import SearchResults, pareto_front, trial_data
-from treadle.search.run import Retrying, Rules, Running
+from treadle.search.run import RetryPolicy, SearchRules, SearchRun
 from treadle.search.space.base import Searched
-from treadle.search.space.config_space import Both, ConfigSearched, has_domains, searched_of, with_values
+from treadle.search.space.config_space import ConfigSpace, JointSpace, as_search_space, fill_values, has_domains
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.store import MEMORY, Store, optuna
-from treadle.search.strategies import strategy_of
-from treadle.search.trial.evaluators import Evaluator, Lazy, evaluator_of
-from treadle.search.trial.objectives import objectives_of
-from treadle.search.trial.pruning import pruner_of
+from treadle.search.strategies import make_strategy
+from treadle.search.trial.evaluators import Evaluator, Lazy, make_evaluator
+from treadle.search.trial.objectives import parse_objectives
+from treadle.search.trial.pruning import make_pruner
 from treadle.search.trial.task import Task
 from treadle.search.trial.trial import require_nonfinite
 
@@ -122,18 +122,18 @@ class Search:
         on_trial: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         optuna()
-        self._evaluator = evaluator_of(trainer)
+        self._evaluator = make_evaluator(trainer)
         self.searched = self._searched_with(space, self._evaluator)
-        self.objectives = objectives_of(objectives)
+        self.objectives = parse_objectives(objectives)
         require_folder(run_dir, "the trials of a search are in a journal that all of its workers append to")
         self.run_dir = Path(run_dir)
         self.name = name or self.run_dir.name
         self.seed = seed
         self.trials = _positive("trials", trials)
-        self.rules = Rules(
-            strategy=strategy_of(strategy, seed=seed, workers=workers),
-            pruner=pruner_of(pruner),
-            retrying=Retrying(retries, retry_on),
+        self.rules = SearchRules(
+            strategy=make_strategy(strategy, seed=seed, workers=workers),
+            pruner=make_pruner(pruner),
+            retrying=RetryPolicy(retries, retry_on),
             max_failures=None if max_failures is None else _positive("max_failures", max_failures),
             replays=_one_of("duplicates", duplicates, DUPLICATES) == "replay",
             nonfinite=require_nonfinite(nonfinite),
@@ -170,8 +170,8 @@ class Search:
         self.is_stopping = False
         name, workers, trial_timeout, options = self._launching
         store = self._opened()
-        running = Running(self, store)
-        launcher = launcher_of(name, workers, running.on_end, timeout=trial_timeout, options=options)
+        running = SearchRun(self, store)
+        launcher = make_launcher(name, workers, running.on_end, timeout=trial_timeout, options=options)
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         try:
             with store.presence:
@@ -240,9 +240,9 @@ class Search:
         if self._panels is not None and self._panels.is_due:
             self._panels.write(self.results())
 
-    def create_searched(self, space: Any) -> Searched:
+    def create_search_space(self, space: Any) -> Searched:
         """Return what there is to decide in a space; a search over spaces of another kind overrides this."""
-        return searched_of(space)
+        return as_search_space(space)
 
     def create_proxy(self, given: Any) -> Callable[[Any], float]:
         """Return what guesses how good something is that a trial may build; larger is better.
@@ -252,18 +252,18 @@ class Search:
         """
         if not callable(given):
             raise ConfigError(f"proxy={given!r} must be a function of what is tried")
-        self.searched.require_guess()
+        self.searched.require_proxy_support()
         return given  # type: ignore[no-any-return]
 
     def _searched_with(self, space: Any, evaluator: Evaluator) -> Searched:
         """Return what is searched: the space, and what stands open in the trainer."""
         if not (isinstance(evaluator, Lazy) and has_domains(evaluator.call)):
-            return self.create_searched(space)
-        return Both(self.create_searched(space), ConfigSearched(evaluator.call, TRAINER))
+            return self.create_search_space(space)
+        return JointSpace(self.create_search_space(space), ConfigSpace(evaluator.call, TRAINER))
 
     def _decided_evaluator(self, taken: Mapping[str, Any]) -> Any:
-        if isinstance(self.searched, Both) and isinstance(self._evaluator, Lazy):
-            return Lazy(with_values(self._evaluator.call, taken, TRAINER))
+        if isinstance(self.searched, JointSpace) and isinstance(self._evaluator, Lazy):
+            return Lazy(fill_values(self._evaluator.call, taken, TRAINER))
         return self._evaluator
 
     def _opened(self) -> Store:

@@ -83,14 +83,14 @@ def load_config(source: str) -> "ConfigDict":
 
     path = Path(source)
     if path.is_dir():
-        path = config_of_run(path)
+        path = find_run_config(path)
     elif not path.exists():
         with suppress(ConfigError):  # if it is none of those either, the file is what is missing
             return get_config(source)  # type: ignore[no-any-return]
     return LazyConfig.load(path)  # type: ignore[no-any-return]
 
 
-def config_of_run(run: Path) -> Path:
+def find_run_config(run: Path) -> Path:
     """Return the config file of a run.
 
     Raises:
@@ -128,7 +128,7 @@ def load_for_run(source: str, overrides: Sequence[str], *, fast: bool = False) -
     return config
 
 
-def folder_for(config: "ConfigDict", source: str, run_dir: Path | None) -> Path:
+def find_run_dir(config: "ConfigDict", source: str, run_dir: Path | None) -> Path:
     """Return the folder of a run: the one given, the `train.output_dir` of the config, or `runs/` and its name."""
     if run_dir is not None:
         return run_dir

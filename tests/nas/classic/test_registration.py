@@ -18,7 +18,7 @@ from tests.nas.classic.parts import Add, Colour, Loose, Migrated, PointTrainer, 
 from treadle import nas
 from treadle.config import LazyCall
 from treadle.errors import ConfigError
-from treadle.search.recorded_calls import record_of
+from treadle.search.recorded_calls import find_record
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,7 +64,7 @@ def test_behaviour_2_positional_named_and_default_arguments_are_recorded_by_name
         def fit(self) -> None:
             """Do nothing."""
 
-    record = record_of(Recorded(None, 1, c=[1, 2]))
+    record = find_record(Recorded(None, 1, c=[1, 2]))
     assert record is not None
     assert record.arguments == {"a": 1, "b": "x", "c": [1, 2]}
 
@@ -349,13 +349,13 @@ import json, sys, torch
 from torch import nn
 from treadle import nas
 from treadle.search.trial.task import seeded
-from treadle.search.trial.reports import reporting_to
+from treadle.search.trial.reports import report_trial_to
 
 class Note:
     def intermediate(self, metrics, step): return False
     def final(self, metrics): print(repr(metrics["default"]))
 
-with seeded(7), reporting_to(Note()):
+with seeded(7), report_trial_to(Note()):
     nas.load_trainer(sys.argv[1], nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 2))).fit()
 """
 
@@ -380,7 +380,7 @@ def test_a_subclass_records_its_own_arguments_or_none() -> None:
         ConfigError, match=r"Child does not know its arguments; decorate the class itself with @nas.reg"
     ):
         nas.dump_trainer(Child(network(), 3))
-    record = record_of(nas.register_trainer(Child)(network(), 3))
+    record = find_record(nas.register_trainer(Child)(network(), 3))
     assert record is not None
     assert record.arguments == {"extra": 3}
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from treadle.errors import ConfigError
-from treadle.recsys.config.values import model_value, own_arguments, parse_arguments, parse_literal, typed_value
+from treadle.recsys.config.values import command_line_settings, model_value, parse_arguments, parse_literal, typed_value
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_an_argument_that_is_no_setting_is_an_error(arguments: list[str], messag
     ],
 )
 def test_settings_are_found_among_the_arguments_of_a_program(command: list[str], taken: list[str]) -> None:
-    assert own_arguments(command) == taken
+    assert command_line_settings(command) == taken
 
 
 def test_arguments_that_are_no_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING"):
-        assert own_arguments(["train.py", "--epochs", "5", "-v", "--seed=1"]) == ["--seed=1"]
+        assert command_line_settings(["train.py", "--epochs", "5", "-v", "--seed=1"]) == ["--seed=1"]
     assert "['--epochs', '5', '-v'] on the command line are no settings, which are written --name=value" in caplog.text
 
 

@@ -12,7 +12,7 @@ from tests.recsys.data.small import Sequential
 from tests.recsys.data.test_transforms import LENGTHS, PLACES, batch
 from treadle.errors import ConfigError
 from treadle.recsys import Config, Interaction, create_dataset
-from treadle.recsys.data.transforms import HideItemsAndSegments, pretraining_columns
+from treadle.recsys.data.transforms import HideItemsAndSegments, pretrain_columns
 
 HIDDEN = 10
 """The number of items, padding included."""
@@ -26,7 +26,7 @@ def hidden(seed: int = 1, places: Tensor = PLACES, rows: Interaction | None = No
     table = {"user_id": ["u"] * 9, "item_id": [str(n) for n in range(9)], "timestamp": list(range(9))}
     transform = HideItemsAndSegments(config, create_dataset(config, inter=table))
     made = transform(batch()[: len(places)] if rows is None else rows, seed, places)
-    return [made[name] for name in ("item_id_list", *pretraining_columns("item_id_list"))]
+    return [made[name] for name in ("item_id_list", *pretrain_columns("item_id_list"))]
 
 
 def test_items_are_hidden_as_often_as_asked_for_and_the_last_one_always() -> None:

@@ -105,7 +105,7 @@ def test_an_epoch_gathered_at_once_is_the_epoch_gathered_batch_by_batch(
 def test_the_order_of_an_epoch_is_the_permutation_that_its_seed_gives(tmp_path: Path) -> None:
     loader = loader_of(tmp_path)
     generator = torch.Generator().manual_seed(fold_seed(int(loader.config["seed"]), "order", 3))
-    order = loader.order_of(3)
+    order = loader.epoch_order(3)
     assert order.dtype == torch.int64
     assert torch.equal(order, torch.randperm(42, generator=generator))
 

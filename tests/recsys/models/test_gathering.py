@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from treadle.recsys.models.layers.functional import rows_of_table
+from treadle.recsys.models.layers.functional import embedding_rows
 
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -21,7 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_rows_and_gradients_are_those_of_calling_the_table(kind: str, shape: tuple[int, ...]) -> None:
     ids = torch.tensor([0, 3, 3, 1, 0, 3]).view(shape)
     found = []
-    for way in (rows_of_table, nn.Embedding.__call__):
+    for way in (embedding_rows, nn.Embedding.__call__):
         torch.manual_seed(0)
         table = nn.Embedding(4, 3, **KINDS[kind])
         rows = way(table, ids)

@@ -12,7 +12,7 @@ from tests.recsys.models import tiny_shop
 from tests.recsys.models.tiny_shop import ITEMS, LENGTH, Built, fill
 from treadle.errors import ConfigError
 from treadle.recsys import Interaction
-from treadle.recsys.data.transforms import HideItemsAndSegments, pretraining_columns
+from treadle.recsys.data.transforms import HideItemsAndSegments, pretrain_columns
 
 SMALL: dict[str, Any] = {
     "hidden_size": 12,
@@ -57,7 +57,7 @@ def test_the_losses_of_the_first_stage_are_sums_over_positions_and_means_over_ro
     weights = model.double()
     for row in range(len(batch)):
         items = batch["item_id_list"][row]
-        masked, others, without, own, foreign = (batch[name][row] for name in pretraining_columns("item_id_list"))
+        masked, others, without, own, foreign = (batch[name][row] for name in pretrain_columns("item_id_list"))
         for place, output in enumerate(outputs(weights, masked)):
             is_hidden = masked[place] == model.mask_token
             asked = (model.map_norm if is_hidden else model.aap_norm)(output)

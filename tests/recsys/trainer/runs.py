@@ -9,7 +9,7 @@ import torch
 
 from tests.interrupting import Updates, assert_same_bits, train_through
 from treadle.recsys import Config, ModelType, create_dataset, data_preparation, get_model, get_trainer, init_seed
-from treadle.recsys.trainers.loop.core import optimizers_of
+from treadle.recsys.trainers.loop.core import find_optimizers
 
 USERS, ITEMS, EACH = 24, 30, 12
 
@@ -120,7 +120,7 @@ def fit_through(cuts: list[int], make_run: Callable[..., Run], *, saved: int = 1
 
 def state_of(trainer: Any) -> dict[str, Any]:
     """Return all that a training ends in."""
-    found = optimizers_of(trainer)
+    found = find_optimizers(trainer)
     optimizers = found if isinstance(found, dict) else {"optimizer": found}
     return {
         "model": trainer.model.state_dict(),

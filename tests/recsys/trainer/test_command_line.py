@@ -200,7 +200,7 @@ def test_a_training_leaves_a_page_with_its_metrics_by_groups(project: Path) -> N
 def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark, "run_alone", _here)
+    monkeypatch.setattr(benchmark, "run_subprocess", _here)
     given = [*options(project, epochs=1), "--folder", "compared", "--seeds", "1"]
     output = treadle("bench", "--models", f"Pop,BPR,{Broken.__module__}.Broken", "-d", "toy", *given, status=1).output
     assert "Broken, seed 1: failed: ValueError: this model has a mistake in it" in output
@@ -213,7 +213,7 @@ def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
 
 
 def test_a_page_that_cannot_be_written_costs_no_comparison(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "run_alone", _here)
+    monkeypatch.setattr(benchmark, "run_subprocess", _here)
     (project / "compared" / "report.html").mkdir(parents=True)
     result = treadle("bench", "--models", "Pop", "-d", "toy", *options(project), "--folder", "compared")
     assert "the table is in compared/leaderboard.md" in result.stdout

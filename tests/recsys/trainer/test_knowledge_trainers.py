@@ -10,7 +10,7 @@ from tests.recsys.trainer.runs import make
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.recsys import KGATTrainer, KGDataLoaderState, KGTrainer, MKRTrainer, ModelType, get_trainer
-from treadle.recsys.trainers.kg_trainer import part_of
+from treadle.recsys.trainers.kg_trainer import select_batches
 
 SMALL: dict[str, Any] = {"embedding_size": 8}
 KGAT: dict[str, Any] = {**SMALL, "kg_embedding_size": 8, "layers": [8]}
@@ -119,9 +119,9 @@ def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
 
 
 def test_data_without_triples_is_refused_where_they_are_trained_on() -> None:
-    assert part_of([1], KGDataLoaderState.RS) == [1]
+    assert select_batches([1], KGDataLoaderState.RS) == [1]
     with pytest.raises(ConfigError, match="the training data is a list, which has no triples to train on"):
-        part_of([1], KGDataLoaderState.KG)
+        select_batches([1], KGDataLoaderState.KG)
 
 
 def test_a_loop_of_ones_own_chooses_by_modes(tmp_path: Path) -> None:

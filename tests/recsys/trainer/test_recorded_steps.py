@@ -101,7 +101,7 @@ def test_the_next_order_is_drawn_before_an_epoch_ends_on_a_device(tmp_path: Path
     while stream.has_next():
         stream.places(1)
     assert loader._order[0] == 4
-    assert torch.equal(loader.order_of(4), loader.order_of(4))
+    assert torch.equal(loader.epoch_order(4), loader.epoch_order(4))
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import build
 from treadle.recsys.trainers import Trainer
 from treadle.recsys.tune.search import Search
-from treadle.recsys.tune.space import parse_space, read_space, space_of
+from treadle.recsys.tune.space import make_space, parse_space, read_space
 from treadle.runs.reader import is_search
 from treadle.search import SearchError
 
@@ -34,7 +34,7 @@ def make(folder: Path, space: Any = None, **given: Any) -> Search:
         if key in given
     }
     return Search(
-        space_of(SPACE if space is None else space),
+        make_space(SPACE if space is None else space),
         folder / "search",
         model=given.pop("model", "BPR"),
         dataset="toy",
@@ -64,13 +64,13 @@ def test_the_model_of_the_best_trial_is_kept_and_no_other(tmp_path: Path) -> Non
 
 def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: Any) -> None:
     evaluated: list[Any] = []
-    plain = Trainer._evaluation_of
+    plain = Trainer._evaluate_loader
 
     def noting(self: Any, loader: Any) -> Any:
         evaluated.append(loader)
         return plain(self, loader)
 
-    monkeypatch.setattr(Trainer, "_evaluation_of", noting)
+    monkeypatch.setattr(Trainer, "_evaluate_loader", noting)
     loaders: list[Any] = []
     monkeypatch.setattr("treadle.recsys.tune.search.build", lambda *args: loaders.append(build(*args)) or loaders[-1])
     make(tmp_path).run(2)
@@ -320,7 +320,7 @@ def test_a_search_goes_on_with_its_own_settings_alone(tmp_path: Path) -> None:
 def test_a_search_judges_all_trials_on_the_same_rows(tmp_path: Path) -> None:
     def search(number: int) -> Search:
         return Search(
-            space_of({"learning_rate": [1e-3, 1e-2]}),
+            make_space({"learning_rate": [1e-3, 1e-2]}),
             tmp_path / "search",
             model="BPR",
             dataset="toy",

@@ -14,11 +14,11 @@ from tests.recsys.trainer.runs import Run
 from treadle.callback import TrainerCallback
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys import ModelType, PretrainTrainer, RaCTTrainer, S3RecTrainer, get_trainer
-from treadle.recsys.data.transforms import pretraining_columns
+from treadle.recsys.data.transforms import pretrain_columns
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.trainers.loop.model_file import read_model_file
 
-HIDDEN = pretraining_columns("item_id_list")[0]
+HIDDEN = pretrain_columns("item_id_list")[0]
 
 
 class Drawn(TrainerCallback):

@@ -11,7 +11,7 @@ from treadle.errors import ConfigError
 from treadle.tools.doctor import Examination, examine
 from treadle.tools.doctor.detectors.optimization import end_of
 from treadle.tools.doctor.findings import Finding
-from treadle.tools.doctor.processes import differences, examine_apart, loaded, saved, told
+from treadle.tools.doctor.processes import describe_failure, differences, examine_in_processes, from_json, to_json
 
 HERE = Path(__file__).parent
 FAULTS = sorted((HERE / "faults").glob("*.py"))
@@ -62,7 +62,7 @@ def test_a_program_without_a_fault_is_left_in_peace(program: Path) -> None:
 def test_what_cannot_be_repeated_shows_in_several_processes(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if program.stem in FORKED:
         monkeypatch.setattr("treadle.tools.doctor.processes.subprocess.run", run_command)
-    assert "not_repeatable" in [finding.kind for finding in examine_apart(program).findings]
+    assert "not_repeatable" in [finding.kind for finding in examine_in_processes(program).findings]
 
 
 def test_a_program_that_trains_nothing_is_refused(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_program_that_fails_before_it_trains_is_told_with_its_line(tmp_path: P
     program.write_text(text)
     with pytest.raises(Exception) as caught:
         examine(program)
-    assert told(caught.value, program) == message.format(program=program)
+    assert describe_failure(caught.value, program) == message.format(program=program)
 
 
 def test_the_folder_of_a_run_is_not_touched(tmp_path: Path) -> None:
@@ -145,4 +145,4 @@ def test_the_end_of_a_schedule_is_where_it_is_lowest(rates: list[float], end: in
 def test_an_examination_survives_its_file() -> None:
     found = look(HERE / "faults" / "a_head_that_nothing_uses.py")
     assert found.findings
-    assert loaded(saved(found)) == found
+    assert from_json(to_json(found)) == found

@@ -16,8 +16,8 @@ from treadle.data import size_of
 from treadle.loop import Due
 from treadle.tools.doctor import Note, examine
 from treadle.tools.doctor.detectors import memory as head_room
-from treadle.tools.doctor.detectors.memory import HeadRoom, repeated
-from treadle.tools.doctor.processes import Clock, examine_apart, milliseconds_of_a_step
+from treadle.tools.doctor.detectors.memory import MemoryHeadroom, repeat_rows
+from treadle.tools.doctor.processes import Clock, examine_in_processes, measure_step_ms
 
 PLAIN = Path(__file__).parent / "clean" / "plain.py"
 
@@ -45,7 +45,7 @@ def large(tmp_path: Path) -> Path:
 def test_a_batch_is_repeated_in_whatever_holds_its_tensors() -> None:
     pair = namedtuple("pair", ["inputs", "rest"])
     batch = pair(torch.arange(6).view(3, 2), {"labels": torch.tensor([7, 8, 9]), "scale": torch.tensor(2.0), "n": 3})
-    larger: Any = repeated(batch, 5)
+    larger: Any = repeat_rows(batch, 5)
     assert isinstance(larger, pair)
     assert larger.inputs.tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
     assert larger.rest["labels"].tolist() == [7, 8, 9, 7, 8]
@@ -60,7 +60,7 @@ def test_a_batch_of_a_type_of_its_own_is_not_repeated() -> None:
         def take_rows(self, first: int, last: int) -> "Rows":
             return self
 
-    assert repeated([Rows()], 4) is None
+    assert repeat_rows([Rows()], 4) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_batch_of_a_type_of_its_own_is_not_repeated() -> None:
 def test_the_largest_micro_batch_is_the_largest_that_fits(
     monkeypatch: pytest.MonkeyPatch, fixed: int, each: int, samples: int, expected: int
 ) -> None:
-    detector = HeadRoom(SimpleNamespace(), {})  # type: ignore[arg-type]
+    detector = MemoryHeadroom(SimpleNamespace(), {})  # type: ignore[arg-type]
     total = 1000
     tried = []
 
@@ -87,7 +87,7 @@ def test_the_largest_micro_batch_is_the_largest_that_fits(
 
 
 def test_a_guess_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = HeadRoom(SimpleNamespace(), {})  # type: ignore[arg-type]
+    detector = MemoryHeadroom(SimpleNamespace(), {})  # type: ignore[arg-type]
     # Beyond 40 samples something else is in the way, which no line through two points foretells.
     monkeypatch.setattr(detector, "_peak_of", lambda count: None if count > 40 else 10 * count)
     monkeypatch.setattr(detector, "_samples", lambda: head_room.MOST)
@@ -106,7 +106,7 @@ def test_on_a_cpu_it_is_told_what_a_gpu_would_show(monkeypatch: pytest.MonkeyPat
     if torch.cuda.is_available():
         pytest.skip("here a GPU is used")
     monkeypatch.setattr("treadle.tools.doctor.processes.subprocess.run", run_command)
-    (note,) = examine_apart(PLAIN).notes
+    (note,) = examine_in_processes(PLAIN).notes
     assert note.kind == "no_gpu"
     assert note.message.startswith("trained on a CPU: head-room of memory, the largest micro-batch")
 
@@ -123,7 +123,7 @@ def test_the_clock_counts_from_the_end_of_the_warm_up_to_the_last_step(monkeypat
 
 
 def test_steps_are_timed_without_touching_the_program(large: Path) -> None:
-    took = milliseconds_of_a_step(large, "eager")
+    took = measure_step_ms(large, "eager")
     assert took is not None
     assert took > 0
 
@@ -134,17 +134,17 @@ def test_larger_micro_batches_are_tried_on_the_trainer_and_leave_it_as_it_was(
     """A GPU is played by the CPU: its memory is the largest batch that the model was given."""
     sizes: list[int] = []
     states: list[tuple[Any, ...]] = []
-    peak_of = HeadRoom._peak_of
+    peak_of = MemoryHeadroom._peak_of
 
-    def watched(detector: HeadRoom, samples: int) -> int | None:
+    def watched(detector: MemoryHeadroom, samples: int) -> int | None:
         before = _state(detector.trainer)
         found = peak_of(detector, samples)
         states.append((before, _state(detector.trainer)))
         sizes.append(samples)
         return None if found is None or samples > 1000 else samples
 
-    monkeypatch.setattr(HeadRoom, "_peak_of", watched)
-    monkeypatch.setattr(HeadRoom, "begin", _begin_as_on_a_gpu(HeadRoom.begin))
+    monkeypatch.setattr(MemoryHeadroom, "_peak_of", watched)
+    monkeypatch.setattr(MemoryHeadroom, "begin", _begin_as_on_a_gpu(MemoryHeadroom.begin))
     monkeypatch.setattr(head_room, "peak_device_memory", lambda device: 100)
     card = SimpleNamespace(total_memory=1200)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
@@ -161,7 +161,7 @@ def test_larger_micro_batches_are_tried_on_the_trainer_and_leave_it_as_it_was(
 
 
 def _begin_as_on_a_gpu(begin: Any) -> Any:
-    def begin_so(detector: HeadRoom) -> None:
+    def begin_so(detector: MemoryHeadroom) -> None:
         begin(detector)
         detector._is_cuda = True
 
@@ -213,7 +213,7 @@ def test_on_a_gpu_memory_that_runs_out_is_found_by_trying(large: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_the_gain_of_graphs_is_measured(large: Path) -> None:
-    notes = {note.kind: note for note in examine_apart(large).notes}
+    notes = {note.kind: note for note in examine_in_processes(large).notes}
     assert re.fullmatch(
         r"a step takes [\d.]+ ms, and [\d.]+ ms with execution='graph': ([\d.]+ times as fast|not worth it)",
         notes["graph"].message,

@@ -13,7 +13,7 @@ from tests.contract import test_recbole_pages as recbole_page
 from tests.contract import test_trainer_page as trainer_page
 from tests.contract.pages import Mend, block_with
 from tests.tools.migrate.conftest import migrate_text
-from treadle.tools.migrate.checker import problems_in
+from treadle.tools.migrate.checker import find_problems
 
 
 @pytest.fixture(autouse=True)
@@ -431,7 +431,7 @@ def test_there_are_programs_enough() -> None:
     }.items(),
 )
 def test_what_keeps_a_program_from_running_is_found(text: str, told: tuple[int, str]) -> None:
-    assert told in problems_in(text)
+    assert told in find_problems(text)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_what_keeps_a_program_from_running_is_found(text: str, told: tuple[int, 
     ],
 )
 def test_what_nobody_can_tell_is_not_told(text: str) -> None:
-    assert problems_in(text) == []
+    assert find_problems(text) == []
 
 
 def test_a_migrated_program_is_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,4 +466,4 @@ def test_a_migrated_program_is_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_told_of_programs_that_run() -> None:
     examples = sorted(Path(__file__).parents[3].glob("examples/**/*.py"))
     assert len(examples) > 5
-    assert [(path.name, found) for path in examples if (found := problems_in(path.read_text()))] == []
+    assert [(path.name, found) for path in examples if (found := find_problems(path.read_text()))] == []

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from tests.tools.report.runs import make_run, rows_of
 from treadle.cli import app
-from treadle.cli.runs import facts_of
+from treadle.cli.runs import summarize_run
 from treadle.events import names
 from treadle.runs.metric_rows import WALL_TIME, FileRows, MetricLines
 from treadle.runs.reader import read_any_run, read_run
 from treadle.tools.report import write_report
-from treadle.tools.report.payload import payload_of
+from treadle.tools.report.payload import build_payload
 from treadle.tools.report.server import ReportServer
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -107,14 +107,14 @@ def test_an_odd_file_makes_its_own_run_odd_and_no_other(name: str, tmp_path: Pat
     folders = [make_run(tmp_path / "runs" / run, rows_of([2.0, 1.0])) for run in ("good", "odd")]
     spoil(folders[1])
     with ReportServer([tmp_path / "runs"]) as server:
-        for payload in (payload_of([read_any_run(one) for one in folders]), json.loads(server.data()[1])):
+        for payload in (build_payload([read_any_run(one) for one in folders]), json.loads(server.data()[1])):
             good, odd = payload["runs"]
             assert (good["name"], good["message"], good["step"]) == ("good", "", 2)
             assert odd["name"] == "odd"
             assert problem in odd["message"]
-    facts = facts_of(folders[1], tmp_path / "runs")
+    facts = summarize_run(folders[1], tmp_path / "runs")
     assert problem in "; ".join(facts.problems)
-    assert facts_of(folders[0], tmp_path / "runs").problems == ()
+    assert summarize_run(folders[0], tmp_path / "runs").problems == ()
 
 
 def test_a_list_of_runs_says_what_is_wrong_with_one_of_them(tmp_path: Path) -> None:
@@ -137,12 +137,12 @@ def test_a_run_that_nobody_has_thought_of_is_shown_as_unreadable(
         return read_run(path, name)
 
     monkeypatch.setattr("treadle.runs.reader.read_run", strange)
-    shown = payload_of([read_any_run(one) for one in folders])["runs"]
+    shown = build_payload([read_any_run(one) for one in folders])["runs"]
     assert [(run["state"], run["message"]) for run in shown] == [
         ("finished", ""),
         ("unreadable", "ZeroDivisionError: what?"),
     ]
-    assert (facts_of(folders[1], tmp_path).state, facts_of(folders[1], tmp_path).problems) == (
+    assert (summarize_run(folders[1], tmp_path).state, summarize_run(folders[1], tmp_path).problems) == (
         "unreadable",
         ("ZeroDivisionError: what?",),
     )
@@ -233,7 +233,7 @@ def test_a_server_that_reads_bit_by_bit_shows_what_one_pass_shows(tmp_path: Path
         for end in (10, 11, 50, 300):
             (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:end]))
             shown = json.loads(server.data()[1])
-        assert shown == json.loads(json.dumps(payload_of([read_run(folder, "run")])))
+        assert shown == json.loads(json.dumps(build_payload([read_run(folder, "run")])))
 
 
 def test_a_long_run_is_listed_and_shown_in_little_memory(tmp_path: Path) -> None:
@@ -241,12 +241,12 @@ def test_a_long_run_is_listed_and_shown_in_little_memory(tmp_path: Path) -> None
     with (folder / "metrics.jsonl").open("w") as file:
         for step in range(12_000):
             file.write(f'{{"step": {step}, "wall_time": {1767225600 + step}, "train_loss": {1000 - step % 1000}.5}}\n')
-    facts_of(folder, tmp_path)
+    summarize_run(folder, tmp_path)
     tracemalloc.start()
-    facts_of(folder, tmp_path)
+    summarize_run(folder, tmp_path)
     listed = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
-    series = payload_of([read_run(folder)])["runs"][0]["series"]["train_loss"]
+    series = build_payload([read_run(folder)])["runs"][0]["series"]["train_loss"]
     shown = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # A block of lines, and some screens of points, whatever the length: all rows of this file take 8 MB.

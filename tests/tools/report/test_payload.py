@@ -9,13 +9,13 @@ from tests.tools.report.runs import make_run, rows_of
 from treadle.errors import CheckpointError
 from treadle.runs.panels import write_table
 from treadle.runs.reader import Run, Start, read_panels, read_run
-from treadle.tools.report.charts import Point, charts_of, series_of, thinned, training_seconds
-from treadle.tools.report.payload import payload_of
+from treadle.tools.report.charts import Point, downsample, group_charts, read_series, training_seconds
+from treadle.tools.report.payload import build_payload
 
 
 def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "first", rows_of([2.0, 1.0], lr=0.1)))
-    assert series_of(run) == {
+    assert read_series(run) == {
         "lr": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.1, 0.1]},
         "train_loss": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [2.0, 1.0]},
     }
@@ -23,7 +23,7 @@ def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: 
 
 def test_what_is_not_finite_is_a_gap_and_what_is_no_number_is_no_curve(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "first", rows_of([2.0, "nan", "inf", 1.0], note="words", many=[1, 2])))
-    assert series_of(run) == {
+    assert read_series(run) == {
         "train_loss": {"step": [1, 2, 3, 4], "seconds": [1.0, 2.0, 3.0, 4.0], "value": [2.0, None, None, 1.0]}
     }
 
@@ -38,11 +38,11 @@ def test_seconds_of_a_step_are_a_curve_beside_the_clock_and_left_out_where_an_ol
     tmp_path: Path,
 ) -> None:
     new = read_run(make_run(tmp_path / "new", rows_of([2.0, 1.0], time=0.25)))
-    assert series_of(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
-    assert [chart.title for chart in charts_of(["time"])] == ["Seconds per step"]
+    assert read_series(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
+    assert [chart.title for chart in group_charts(["time"])] == ["Seconds per step"]
     begin = 1767225600.0
     old = [{"step": 0, "time": begin + 3.0, "total_loss": 2.0}, {"step": 2, "time": 0.25, "total_loss": 1.0}]
-    found = series_of(read_run(make_run(tmp_path / "old", old)))
+    found = read_series(read_run(make_run(tmp_path / "old", old)))
     assert found == {"total_loss": {"step": [0, 2], "seconds": [3.0, 3.5], "value": [2.0, 1.0]}}
 
 
@@ -62,7 +62,7 @@ def test_without_a_manifest_time_counts_from_the_first_row() -> None:
 @pytest.mark.parametrize("most", [2, 10, 101, 1000])
 def test_a_thinned_curve_keeps_its_ends_and_its_extremes(most: int) -> None:
     points = [Point(step, float(step), float((step * 7919) % 1009)) for step in range(1500)]
-    kept = thinned(points, most)
+    kept = downsample(points, most)
     values = [point.value for point in points]
     assert len(kept) <= max(most, 4)
     assert kept == sorted(set(kept))
@@ -72,14 +72,14 @@ def test_a_thinned_curve_keeps_its_ends_and_its_extremes(most: int) -> None:
 
 def test_a_short_curve_is_kept_as_it_is_and_gaps_survive_thinning() -> None:
     points = [Point(step, 0.0, None) for step in range(100)]
-    assert thinned(points[:10], 10) == points[:10]
-    assert all(point.value is None for point in thinned(points, 10))
+    assert downsample(points[:10], 10) == points[:10]
+    assert all(point.value is None for point in downsample(points, 10))
 
 
 def test_metrics_are_put_into_the_pictures_they_belong_to() -> None:
     metrics = ["step_time/data", "step_time/forward", "eval_loss_epoch", "train_loss", "valid_ndcg@10", "train_f1"]
     metrics += ["eval_f1", "lr/0", "lr/1", "gradient_norm", "samples_per_second", "eta_seconds", "peak_memory_mib"]
-    found = {chart.title: (chart.section, chart.metrics, chart.stacked) for chart in charts_of(metrics)}
+    found = {chart.title: (chart.section, chart.metrics, chart.stacked) for chart in group_charts(metrics)}
     assert found == {
         "Loss": ("Curves", ("train_loss", "eval_loss_epoch"), False),
         "f1": ("Curves", ("train_f1", "eval_f1"), False),
@@ -99,7 +99,7 @@ def test_the_table_of_evaluations_has_the_last_lowest_and_highest_value_of_their
         {"step": 4, "eval_loss_epoch": 1.0, "accuracy": 0.75, "steps_per_second": 9.0},
         {"step": 6, "eval_loss_epoch": 1.5, "accuracy": "nan"},
     ]
-    payload = payload_of([Run("a", Path("a"), rows=rows), Run("b", Path("b"))])
+    payload = build_payload([Run("a", Path("a"), rows=rows), Run("b", Path("b"))])
     assert payload["evaluations"] == {
         "accuracy": [{"last": 0.75, "lowest": 0.5, "highest": 0.75}, None],
         "eval_loss_epoch": [{"last": 1.5, "lowest": 1.0, "highest": 2.0}, None],
@@ -112,14 +112,14 @@ def test_evaluations_of_the_engine_are_those_that_stand_without_training_in_the_
         {"step": 1, "total_loss": 1.0, "ring_loss": 1.0, "lr": 0.1, "Acc@1": 80.0, "samples_per_second": 9.0},
         {"step": 2, "Acc@1": 70.0, "epoch": 0, "time": 1700000000.0},
     ]
-    payload = payload_of([Run("a", Path("a"), rows=rows)])
+    payload = build_payload([Run("a", Path("a"), rows=rows)])
     assert payload["evaluations"] == {"Acc@1": [{"last": 70.0, "lowest": 70.0, "highest": 80.0}]}
 
 
 def test_only_keys_that_differ_between_configs_are_listed_and_a_missing_one_differs() -> None:
     first = Run("a", Path("a"), config={"optim": {"lr": 0.1, "name": "sgd"}, "seed": 0})
     second = Run("b", Path("b"), config={"optim": {"lr": 0.2, "name": "sgd"}})
-    assert payload_of([first, second])["differences"] == [
+    assert build_payload([first, second])["differences"] == [
         {"key": "optim.lr", "values": ["0.1", "0.2"]},
         {"key": "seed", "values": ["0", None]},
     ]
@@ -128,7 +128,7 @@ def test_only_keys_that_differ_between_configs_are_listed_and_a_missing_one_diff
 def test_panels_about_all_runs_stand_beside_those_of_each(tmp_path: Path) -> None:
     write_table(tmp_path / "all", "Who is best", ["", "run"], [[1, "first"]])
     run = read_run(make_run(tmp_path / "first", rows_of([2.0])))
-    found = payload_of([run], list(read_panels(tmp_path / "all")))
+    found = build_payload([run], list(read_panels(tmp_path / "all")))
     assert found["panels"] == [{"title": "Who is best", "svg": "", "columns": ("", "run"), "rows": [["1", "first"]]}]
     assert found["runs"][0]["panels"] == []
 

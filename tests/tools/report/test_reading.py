@@ -10,7 +10,7 @@ from tests.interrupting import make_trainer, samples
 from tests.tools.report.runs import make_run, rows_of
 from treadle.errors import ConfigError
 from treadle.runs.reader import Checkpoint, Panel, Start, read_run
-from treadle.tools.report.payload import payload_of
+from treadle.tools.report.payload import build_payload
 
 
 def test_all_parts_of_a_folder_are_read(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_a_run_has(tmp_path: Path) 
 def test_a_run_that_lacks_a_file_is_shown_without_it(tmp_path: Path, name: str) -> None:
     folder = make_run(tmp_path / "first", rows_of([2.0, 1.0]))
     (folder / name).unlink()
-    payload = payload_of([read_run(folder)])
+    payload = build_payload([read_run(folder)])
     assert [run["name"] for run in payload["runs"]] == ["first"]
 
 
@@ -41,7 +41,7 @@ def test_a_run_that_lacks_a_file_is_shown_without_it(tmp_path: Path, name: str) 
 def test_a_file_full_of_nonsense_spoils_nothing_else(tmp_path: Path, name: str) -> None:
     folder = make_run(tmp_path / "first", rows_of([2.0, 1.0]))
     (folder / name).write_bytes(b"\xff{[: !!python/object:os.system &")
-    assert payload_of([read_run(folder)])["runs"][0]["name"] == "first"
+    assert build_payload([read_run(folder)])["runs"][0]["name"] == "first"
 
 
 def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_new_panel_is_something_new(server: ReportServer, tmp_path: Path) -> N
 def test_connections_that_say_nothing_hold_no_more_than_some_threads(
     server: ReportServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving._Answer, "timeout", 0.5)
+    monkeypatch.setattr(serving._RequestHandler, "timeout", 0.5)
     before = threading.active_count()
     silent = [socket.create_connection(server.server_address[:2]) for _ in range(60)]
     try:

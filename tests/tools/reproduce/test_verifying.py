@@ -17,7 +17,7 @@ from treadle.checkpoint.format.manifest import describe_files, read_manifest, wr
 from treadle.checkpoint.format.readers import FolderReader
 from treadle.errors import CheckpointError, ConfigError
 from treadle.tools.reproduce import verify
-from treadle.tools.reproduce.programs import program_of
+from treadle.tools.reproduce.programs import find_program
 
 
 def test_a_run_of_a_script_is_equal_from_its_beginning_and_from_a_checkpoint_and_is_left_alone(run: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_program_that_is_never_the_same_is_told_so(run: Path) -> None:
 def test_a_run_of_the_command_is_known_however_python_was_told_to_run_it(called: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"command": [called, "recsys", "--model", "BPR"]}))
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    assert program_of(tmp_path).name == "treadle recsys --model BPR"
+    assert find_program(tmp_path).name == "treadle recsys --model BPR"
 
 
 # What cannot be tried ---------------------------------------------------------------------------------------

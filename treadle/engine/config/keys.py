@@ -127,7 +127,7 @@ def _check_renamed(cfg: DictConfig) -> None:
             raise ConfigError(f"unknown key {path!r}{origin(cfg, path)}: {option.reason}")
 
 
-def tell_unknown(unknown: list[str]) -> None:
+def warn_unknown_keys(unknown: list[str]) -> None:
     """Say in one line which keys nobody but the user's own code can read."""
     if unknown:
         logger.warning("keys that Treadle does not read, left to your own code: %s", ", ".join(unknown))

@@ -47,7 +47,7 @@ def stage_count(cfg: Any) -> int:
     return stages
 
 
-def cut_plan(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | str:
+def add_pipeline_stages(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | str:
     """Return the plan with the stages that `custom_pipeline_stage_id` says, having looked whether the model has them.
 
     Raises:
@@ -143,7 +143,7 @@ def check_supported(cfg: Any) -> None:
     """
     if stage_count(cfg) > 1:
         _check_stages(cfg)
-    plan_of(cfg, dist.get_world_size())
+    read_plan(cfg, dist.get_world_size())
     if try_get_key(cfg, "graph.auto_parallel.enabled", default=False):
         raise ConfigError(f"graph.auto_parallel.enabled=True: finding a placement by itself {LATER}; set it to False")
     most = try_get_key(cfg, "train.nccl_fusion_max_ops", default=None)
@@ -152,10 +152,10 @@ def check_supported(cfg: Any) -> None:
             f"train.nccl_fusion_max_ops={most}: torch joins gradients by size alone; leave it at {FUSED} and set "
             "train.nccl_fusion_threshold_mb"
         )
-    execution_of(cfg)
-    precision_of(cfg)
-    loss_scaling_of(cfg)
-    lr_scaling_of(cfg)
+    read_execution(cfg)
+    read_precision(cfg)
+    read_loss_scaling(cfg)
+    read_lr_scaling(cfg)
     _check_world(cfg)
     _check_placement(cfg)
 
@@ -176,13 +176,13 @@ def _check_stages(cfg: Any) -> None:
             f"train.dist.pipeline_parallel_size={stages} goes with data parallelism only; set tensor_parallel_size=1 "
             "and train.zero_optimization.enabled=False"
         )
-    execution = execution_of(cfg)
+    execution = read_execution(cfg)
     if execution.compiles or execution.core == "graph":
         raise ConfigError(
             f"train.dist.pipeline_parallel_size={stages}: stages run by torch's schedule, and are not compiled; set "
             "train.execution='eager'"
         )
-    if precision_of(cfg) == "fp16":
+    if read_precision(cfg) == "fp16":
         raise ConfigError(
             f"train.dist.pipeline_parallel_size={stages}: fp16 scales a loss that only the last stage has; set "
             "train.amp.dtype='bf16'"
@@ -201,7 +201,7 @@ class Execution(NamedTuple):
     core: str
 
 
-def execution_of(cfg: Any) -> Execution:
+def read_execution(cfg: Any) -> Execution:
     """Return how a step is executed: this is the one place that decides it.
 
     `train.execution` says it; where that is None, `graph.enabled` does, as LiBai's users know it: the model is
@@ -262,7 +262,7 @@ def data_size(cfg: Any) -> int:
     return dist.get_world_size() // (tensor_size(cfg) * stage_count(cfg))
 
 
-def plan_of(cfg: Any, world: int) -> Plan | str:
+def read_plan(cfg: Any, world: int) -> Plan | str:
     """Return how so many processes share the run, by `train.zero_optimization` and `train.dist`.
 
     Raises:
@@ -286,7 +286,7 @@ def plan_of(cfg: Any, world: int) -> Plan | str:
     return Plan(data=1, shard=world // tensor, tensor=tensor, reshard_after_forward=stage == 3)
 
 
-def precision_of(cfg: Any) -> str:
+def read_precision(cfg: Any) -> str:
     """Return the number format that `train.amp` asks for: bf16 unless `amp.dtype` says fp16; fp32 if it is off.
 
     Raises:
@@ -299,7 +299,7 @@ def precision_of(cfg: Any) -> str:
     return PRECISIONS[dtype] if try_get_key(cfg, "train.amp.enabled", default=False) else "fp32"
 
 
-def loss_scaling_of(cfg: Any) -> LossScaling | None:
+def read_loss_scaling(cfg: Any) -> LossScaling | None:
     """Return how `train.amp.loss_scaling` wants the loss scaled in fp16; None chooses.
 
     Raises:
@@ -308,7 +308,7 @@ def loss_scaling_of(cfg: Any) -> LossScaling | None:
     given = try_get_key(cfg, "train.amp.loss_scaling", default=None)
     if given is None:
         return None
-    if precision_of(cfg) != "fp16":
+    if read_precision(cfg) != "fp16":
         raise ConfigError(
             "train.amp.loss_scaling is set, but only fp16 scales the loss; set train.amp.enabled=True and "
             "train.amp.dtype='fp16', or leave it out"
@@ -321,7 +321,7 @@ def loss_scaling_of(cfg: Any) -> LossScaling | None:
     return LossScaling(**given)
 
 
-def lr_scaling_of(cfg: Any) -> LRScaling:
+def read_lr_scaling(cfg: Any) -> LRScaling:
     """Return how `train.lr_scaling` wants the rates to follow the batch."""
     rule = try_get_key(cfg, "train.lr_scaling.rule", default=None) or "none"
     return LRScaling(rule, try_get_key(cfg, "train.lr_scaling.reference_batch_size", default=None))
@@ -339,7 +339,7 @@ def device_of(cfg: Any) -> str | None:
     return None
 
 
-def clip_norm_of(optimizer: Optimizer) -> float | None:
+def read_clip_norm(optimizer: Optimizer) -> float | None:
     """Return the bound on the norm of the whole gradient that the optimizer's groups give; None if they give none.
 
     Raises:
@@ -367,22 +367,22 @@ def core_options(cfg: Any, *, model: nn.Module, optimizer: Optimizer, max_to_kee
     return CoreOptions(
         run_dir=os.fspath(cfg.train.output_dir),
         seed=cfg.train.seed,
-        precision=precision_of(cfg),
-        loss_scaling=loss_scaling_of(cfg),
+        precision=read_precision(cfg),
+        loss_scaling=read_loss_scaling(cfg),
         matmul_precision=try_get_key(cfg, "train.matmul_precision", default=None),
         convolution_precision=try_get_key(cfg, "train.convolution_precision", default=None),
         offload_optimizer=bool(try_get_key(cfg, "train.offload_optimizer", default=False)),
         device=device_of(cfg),
-        clip_norm=clip_norm_of(optimizer),
+        clip_norm=read_clip_norm(optimizer),
         gradient_clip_value=try_get_key(cfg, "train.gradient_clip_value", default=None),
         on_nonfinite=policy,
         max_rollbacks=3 if rollbacks is None else rollbacks,
         microbatch=try_get_key(cfg, "train.microbatch", default=None) or "fixed",
         deterministic=bool(try_get_key(cfg, "train.deterministic", default=False)),
-        execution=execution_of(cfg).core,
+        execution=read_execution(cfg).core,
         max_to_keep=max_to_keep,
         check_period=cfg.train.log_period,
         bucket_megabytes=try_get_key(cfg, "train.nccl_fusion_threshold_mb", default=None),
         timeout=try_get_key(cfg, "train.dist.timeout", default=None),
-        parallel=cut_plan(cfg, plan_of(cfg, dist.get_world_size()), model),
+        parallel=add_pipeline_stages(cfg, read_plan(cfg, dist.get_world_size()), model),
     )

@@ -17,7 +17,7 @@ LEFT_TO_CORE = ("callbacks", "max_rollbacks", "microbatch", "gradient_clip_value
 """Keys of `train` that are written only where somebody set them."""
 
 
-def saved_form(cfg: Any, trainer: type | None = None) -> ConfigDict:
+def config_to_save(cfg: Any, trainer: type | None = None) -> ConfigDict:
     """Return a copy of a config in which interpolations are values, with the trainer that it is for.
 
     Values that are still to be given, `???`, stay as they are. Of callbacks there is a key only if there are any.

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from treadle.data import Stream, make_loader
-from treadle.engine.batch_arguments import call_arguments, with_placement
+from treadle.engine.batch_arguments import bind_placement, call_arguments
 from treadle.engine.evaluation.evaluators import DatasetEvaluator
 from treadle.engine.trainers.graph import Graph
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
@@ -108,7 +108,7 @@ def _outputs(model: Any, inputs: Any, strategy: Strategy | None) -> Any:
 def _prepared(get_batch: Callable[..., Any] | None, device: str | None) -> Callable[[Any], Any]:
     if get_batch is None:
         return lambda batch: batch if isinstance(batch, (Mapping, tuple, list)) else (batch,)
-    return with_placement(get_batch, device)
+    return bind_placement(get_batch, device)
 
 
 def _share_of(data: Any, batch_size: int, processes: Processes, strategy: Strategy | None) -> Stream:

@@ -70,7 +70,7 @@ class Entry:
         self._turns, self._place = turns, place
 
 
-class CallbackTurn(Entry):
+class CallbackEntry(Entry):
     """Takes note that the callback behind it acts now."""
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
@@ -90,11 +90,11 @@ class HookEntry(Entry):
     def __init__(self, hook: HookBase, turns: Turns, place: int) -> None:
         super().__init__(turns, place)
         self.hook, self.is_started = hook, False
-        if acts_at(hook, "before_step"):
+        if overrides_moment(hook, "before_step"):
             self.on_update_start = _calling(hook.before_step)
-        if acts_at(hook, "after_backward"):
+        if overrides_moment(hook, "after_backward"):
             setattr(self, BACKWARD_END, _calling(hook.after_backward))
-        if acts_at(hook, "after_step"):
+        if overrides_moment(hook, "after_step"):
             self.on_update_end = self._after_step
 
     def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
@@ -140,7 +140,7 @@ def _calling(moment: Callable[[], None]) -> Callable[..., None]:
     return lambda trainer, **kwargs: moment()
 
 
-class DueLog(Entry):
+class LogEntry(Entry):
     """Tells callbacks of a log when one is due: just before the writers write, else after all others.
 
     Args:
@@ -154,7 +154,7 @@ class DueLog(Entry):
         trainer.log_if_due()
 
 
-class LastOfAll(Entry):
+class FinalEntry(Entry):
     """Comes after everything that is registered."""
 
     def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
@@ -164,7 +164,7 @@ class LastOfAll(Entry):
             raise join_failures(failures)
 
 
-def acts_at(hook: HookBase, moment: str) -> bool:
+def overrides_moment(hook: HookBase, moment: str) -> bool:
     """Whether a hook has something of its own to do at a moment."""
     return moment in vars(hook) or getattr(type(hook), moment) is not getattr(HookBase, moment)
 

@@ -18,13 +18,13 @@ from treadle.engine.hooks.events import (
     CALLBACK,
     LOG,
     MOMENTS,
-    CallbackTurn,
-    DueLog,
+    CallbackEntry,
+    FinalEntry,
     HookEntry,
-    LastOfAll,
+    LogEntry,
     Turns,
-    acts_at,
     join_failures,
+    overrides_moment,
 )
 from treadle.errors import ConfigError, UnknownEventError
 from treadle.parallel import Processes
@@ -149,10 +149,10 @@ class HookList:
         if place_of_log >= len(self._registered):
             found += self._log()
         self.turns.done = len(self.turns.keys)
-        return [*found, LastOfAll(self.turns, len(self.turns.keys))]
+        return [*found, FinalEntry(self.turns, len(self.turns.keys))]
 
     def _log(self) -> list[Any]:
-        entry = DueLog(self.turns, len(self.turns.keys))
+        entry = LogEntry(self.turns, len(self.turns.keys))
         self.turns.keys.append(LOG)
         return [entry]
 
@@ -160,14 +160,14 @@ class HookList:
         """Return what stands in the table for something registered."""
         place = len(self.turns.keys)
         if isinstance(one, HookBase):
-            if acts_at(one, "after_step"):
+            if overrides_moment(one, "after_step"):
                 self.turns.keys.append(key)
             self.entries.append(HookEntry(one, self.turns, place))
             return [self.entries[-1]]
         if not listens(one, "on_update_end"):
             return [one]
         self.turns.keys.append(key)
-        return [CallbackTurn(self.turns, place), one]
+        return [CallbackEntry(self.turns, place), one]
 
     def late_entries(self, one: Any) -> list[Any]:
         """Return what stands in the table for something that is registered while the run is under way."""
@@ -195,7 +195,7 @@ class HookList:
     def _catch_up_with(self, core: Any, act: Callable[[], None]) -> None:
         key = self.turns.resumed.pop(0)
         try:
-            core.heeding_stops(act)
+            core.defer_stop(act)
         except EvaluationLeft:
             self.turns.resumed.insert(0, key)
             raise

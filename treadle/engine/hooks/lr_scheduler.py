@@ -73,7 +73,7 @@ class LRScheduler(HookBase):
             self._multiplier = LRMultiplier(self.optimizer, self._scheduler, self.trainer.max_iter, done - 1)
         if not hasattr(self.scheduler, "step") or self.optimizer is None:
             raise ConfigError(f"hooks.LRScheduler: {self.scheduler!r} is no schedule of an optimizer")
-        self._group = group_to_report(self.optimizer)
+        self._group = reported_group(self.optimizer)
 
     def after_step(self) -> None:
         """Report the rate that the iteration used, then move on."""
@@ -97,7 +97,7 @@ class LRScheduler(HookBase):
             self.scheduler.load_state_dict(saved)
 
 
-def group_to_report(optimizer: Optimizer) -> int:
+def reported_group(optimizer: Optimizer) -> int:
     """Return which group's rate stands for all: the largest, or one with the commonest rate if each has one tensor."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     if max(sizes) > 1:

@@ -111,7 +111,7 @@ def count_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     >>> count_forward(nn.Linear(4, 3, bias=False), (torch.zeros(2, 4),), {})
     48
     """
-    shadow = shadow_of(model)
+    shadow = copy_to_meta(model)
     counter = FlopCounterMode(display=False)
     # What the model reports in this pass is of no iteration.
     with torch.no_grad(), EventStorage(), counter:
@@ -119,7 +119,7 @@ def count_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     return int(counter.get_total_flops())
 
 
-def shadow_of(model: nn.Module) -> nn.Module:
+def copy_to_meta(model: nn.Module) -> nn.Module:
     """Return a copy of `model` whose tensors have no numbers, and whose passes nobody notices."""
     tensors = [*model.parameters(), *model.buffers()]
     # Found in the memo, a tensor is not copied but replaced: no memory of the device is taken.

@@ -52,7 +52,7 @@ class TrainerBase:
     """
 
     def __init__(self) -> None:
-        _tell_of_slips(type(self))
+        _warn_misspelt(type(self))
         self.hook_list = HookList()
         self.iter = self.start_iter = self.max_iter = 0
         self.failure: BaseException | None = None
@@ -64,8 +64,8 @@ class TrainerBase:
         self._no_data: list[Any] = [()]
 
     @cached_property
-    def _stand_in(self) -> "_StandIn":
-        return _StandIn()
+    def _stand_in(self) -> "_PlaceholderModel":
+        return _PlaceholderModel()
 
     @property
     def storage(self) -> Any:
@@ -168,9 +168,9 @@ class TrainerBase:
 
     def _run(self, start_iter: int, max_iter: int, *, resume: bool = False) -> None:
         plan = self._plan()
-        core = EngineCore(self, plan, self._spread_as_before(plan, self._options()))
+        core = EngineCore(self, plan, self._keep_sharding(plan, self._options()))
         core.track(**self._besides(plan))
-        carried = self._carried_state(start_iter, core)
+        carried = self._previous_state(start_iter, core)
         self._core, self.failure, self.evaluated_at = core, None, -1
         self._storage = core.storage
         self._bind(core)
@@ -184,14 +184,14 @@ class TrainerBase:
                 logger.error("training failed in iteration %d: %s: %s%s", self.iter, type(error).__name__, error, notes)
             raise
 
-    def _spread_as_before(self, plan: StepPlan, options: CoreOptions) -> CoreOptions:
+    def _keep_sharding(self, plan: StepPlan, options: CoreOptions) -> CoreOptions:
         """Return the options for a model that an earlier run of this trainer may have spread over the processes."""
         last = self._core
         if last is None or not last.parallel.prepared or last.model is not plan.model:
             return options
         return replace(options, parallel=last.parallel) if last.optimizer is plan.optimizer else options
 
-    def _carried_state(self, start_iter: int, core: EngineCore) -> dict[str, Any] | None:
+    def _previous_state(self, start_iter: int, core: EngineCore) -> dict[str, Any] | None:
         """Return the state that the last run ended in, if this one goes on from there with the same parts."""
         last = self._core
         if last is None or self.failure is not None or start_iter == 0 or last.progress.step != start_iter:
@@ -298,7 +298,7 @@ class TrainerBase:
     write_metrics: Callable[..., None] = staticmethod(write_metrics)
 
 
-def _tell_of_slips(kind: type) -> None:
+def _warn_misspelt(kind: type) -> None:
     """Say which methods of a subclass are named nearly like one that it could override, and would not be called."""
     verbs = {name for parent in kind.__mro__ if parent.__module__.startswith(HOME) for name in vars(parent)}
     for name in {name for parent in kind.__mro__ for name in vars(parent)} - verbs - set(dir(object)):
@@ -316,7 +316,7 @@ def _is_same_model(one: nn.Module, other: nn.Module) -> bool:
     return one is other or getattr(one, "module", None) is other or getattr(other, "module", None) is one
 
 
-class _StandIn(nn.Module):
+class _PlaceholderModel(nn.Module):
     """What the core trains where a user's step has no model or optimizer that it could see."""
 
     def __init__(self) -> None:

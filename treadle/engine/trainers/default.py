@@ -15,23 +15,23 @@ from treadle.config import LazyConfig, get_config, instantiate, try_get_key
 from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batch import mover
 from treadle.engine import dist, hooks
-from treadle.engine.batch_arguments import with_placement
+from treadle.engine.batch_arguments import bind_placement
 from treadle.engine.checkpointer import NEEDS_FOLDER, Checkpointer
 from treadle.engine.config import builders as building
 from treadle.engine.config.builders import set_activation_checkpoint
-from treadle.engine.config.keys import check_keys, tell_unknown
+from treadle.engine.config.keys import check_keys, warn_unknown_keys
 from treadle.engine.config.options import (
+    add_pipeline_stages,
     check_supported,
     core_options,
-    cut_plan,
     data_size,
     device_of,
-    execution_of,
-    lr_scaling_of,
-    plan_of,
-    precision_of,
+    read_execution,
+    read_lr_scaling,
+    read_plan,
+    read_precision,
 )
-from treadle.engine.config.saved import saved_form
+from treadle.engine.config.saved import config_to_save
 from treadle.engine.core import CoreOptions, StepPlan
 from treadle.engine.evaluation import DatasetEvaluator, inference_on_dataset
 from treadle.engine.hooks.base import HookBase
@@ -40,7 +40,7 @@ from treadle.engine.hooks.hook_list import is_callback
 from treadle.engine.log import default_writers
 from treadle.engine.setup import seed_all, setup_logger
 from treadle.engine.trainers.base import TrainerBase
-from treadle.engine.trainers.eager import EagerTrainer, core_step, is_core_step, own_step
+from treadle.engine.trainers.eager import EagerTrainer, core_step, custom_step, is_core_step
 from treadle.engine.trainers.graph import BUDGET, Graph, GraphTrainer
 from treadle.errors import CheckpointError, ConfigError
 from treadle.events import flatten_results
@@ -83,13 +83,13 @@ class DefaultTrainer(TrainerBase):
         check_supported(cfg)
         require_folder(cfg.train.output_dir, NEEDS_FOLDER)
         setup_logger(cfg.train.output_dir)
-        tell_unknown(check_keys(cfg))
+        warn_unknown_keys(check_keys(cfg))
         folder, timeout = Path(cfg.train.output_dir), try_get_key(cfg, "train.dist.timeout", default=None)
         self._processes = Processes(device_of(cfg), timeout=timeout, folder=folder)
         seed_all(cfg.train.seed)
         self._build_data(cfg)
         self.model = self._ready(self.build_model(cfg))
-        cut_plan(cfg, plan_of(cfg, dist.get_world_size()), self.model)
+        add_pipeline_stages(cfg, read_plan(cfg, dist.get_world_size()), self.model)
         self.optimizer = self.build_optimizer(cfg, self.model)
         self._scale_rates(cfg)
         self.lr_scheduler = self.build_lr_scheduler(cfg, self.optimizer)
@@ -144,7 +144,7 @@ class DefaultTrainer(TrainerBase):
 
     def _scale_rates(self, cfg: Any) -> None:
         """Have the learning rates follow the batch, before a schedule is built on them."""
-        scaling, batch = lr_scaling_of(cfg), cfg.train.global_batch_size
+        scaling, batch = read_lr_scaling(cfg), cfg.train.global_batch_size
         if scaling.rule != "none":
             scale_rates(self.optimizer, scaling.factor(batch))
             logger.info(scaling.describe(batch))
@@ -152,7 +152,7 @@ class DefaultTrainer(TrainerBase):
     def _build_inner(self) -> EagerTrainer:
         cfg = self.cfg
         accumulation = cfg.train.num_accumulation_steps
-        if not execution_of(cfg).compiles:
+        if not read_execution(cfg).compiles:
             return EagerTrainer(self.model, self.train_loader, self.optimizer, accumulation)
         logger.info("graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be")
         graph = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler, is_train=True)
@@ -189,7 +189,7 @@ class DefaultTrainer(TrainerBase):
             Path(self.cfg.train.output_dir).mkdir(parents=True, exist_ok=True)
             own = None if type(self) is DefaultTrainer else type(self)
             file = Path(self.cfg.train.output_dir) / "config.yaml"
-            LazyConfig.save(saved_form(self.cfg, own), file)
+            LazyConfig.save(config_to_save(self.cfg, own), file)
             mark_file(file)
 
     # Training -----------------------------------------------------------------------------------------------
@@ -227,18 +227,18 @@ class DefaultTrainer(TrainerBase):
         if not is_core_step(self):
             foreign = lambda place: face.run_step()  # noqa: E731 - a name for it is all that is needed
         elif not is_core_step(inner):
-            foreign = own_step(inner, self, self.get_batch, self.cfg.train.input_placement_device)
+            foreign = custom_step(inner, self, self.get_batch, self.cfg.train.input_placement_device)
         if foreign is not None:
             self._check_foreign()
         return inner.step_plan(get_batch, foreign)
 
     def _placed(self, get_batch: Callable[..., Any]) -> Callable[[Any], Any]:
         mixup = getattr(self.train_loader, "mixup_func", None)
-        return with_placement(get_batch, self.cfg.train.input_placement_device, mixup)
+        return bind_placement(get_batch, self.cfg.train.input_placement_device, mixup)
 
     def _check_foreign(self) -> None:
         """Refuse what a step of the user's would silently go without."""
-        if precision_of(self.cfg) == "fp16":
+        if read_precision(self.cfg) == "fp16":
             raise ConfigError(
                 "train.amp.dtype='fp16' scales the loss, which a run_step of your own does not; use 'bf16', or leave "
                 "run_step as it is"
@@ -248,7 +248,7 @@ class DefaultTrainer(TrainerBase):
             raise ConfigError("train.on_nonfinite='skip' works with the built-in run_step only; use 'raise'")
 
     def _bind(self, core: Any) -> None:
-        self._trainer.act_inside(core)
+        self._trainer.attach_core(core)
 
     @core_step
     def run_step(self) -> None:
@@ -258,7 +258,7 @@ class DefaultTrainer(TrainerBase):
         if is_core_step(self._trainer):
             self._trainer.run_step(self.get_batch, device)
         else:
-            own_step(self._trainer, self, self.get_batch, device)(0)
+            custom_step(self._trainer, self, self.get_batch, device)(0)
 
     # What to build ------------------------------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ class DefaultTrainer(TrainerBase):
         named = building.named_loaders(test_loaders)
         bare = model.model if isinstance(model, Graph) else model
         device = next(bare.parameters(), torch.zeros(())).device
-        precision = Precision(precision_of(cfg), device)
+        precision = Precision(read_precision(cfg), device)
         results = {
             name: inference_on_dataset(
                 model,

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle.config.signatures import known_names
-from treadle.engine.batch_arguments import with_placement
+from treadle.engine.batch_arguments import bind_placement
 from treadle.engine.core import CoreOptions, EngineCore, StepPlan
 from treadle.engine.hooks.events import EVENT_OF
 from treadle.engine.trainers.base import TrainerBase, core_moment
@@ -54,7 +54,7 @@ class EagerTrainer(TrainerBase):
     @property
     def _data_loader_iter(self) -> Iterator[Any]:
         """The batches of the run, for a `run_step` of one's own to draw from; they are counted."""
-        return self._acting_core().batches
+        return self._active_core().batches
 
     @core_step
     def run_step(self, get_batch: Callable[..., Any] | None = None, input_placement_device: str | None = None) -> None:
@@ -68,12 +68,12 @@ class EagerTrainer(TrainerBase):
             get_batch: Turns a batch into the arguments of the model.
             input_placement_device: Where `get_batch` should put them.
         """
-        self._acting_core().own_update(with_placement(get_batch, input_placement_device) if get_batch else None)
+        self._active_core().own_update(bind_placement(get_batch, input_placement_device) if get_batch else None)
 
     @core_moment
     def after_backward(self) -> None:
         """Say, in a `run_step` of one's own, that the gradient is complete: hooks are told, those of the loop."""
-        core = self._acting_core()
+        core = self._active_core()
         core.callback_handler.call_event(EVENT_OF["after_backward"], core)
 
     def reset_data_loader(self, data_loader_builder: Callable[[], Any]) -> None:
@@ -94,13 +94,13 @@ class EagerTrainer(TrainerBase):
     def _options(self) -> CoreOptions:
         return self.adapted(super()._options())
 
-    def _acting_core(self) -> EngineCore:
+    def _active_core(self) -> EngineCore:
         core = self._inside() or self._core
         if core is None:
             raise ConfigError(f"this {type(self).__name__} is not training; its data can be drawn in run_step only")
         return core
 
-    def act_inside(self, core: EngineCore) -> None:
+    def attach_core(self, core: EngineCore) -> None:
         """Take the data from `core`, the loop that this trainer makes the steps of."""
         self._inside = weakref.ref(core)
 
@@ -122,10 +122,10 @@ class EagerTrainer(TrainerBase):
         )
 
     def _plan(self) -> StepPlan:
-        return self.step_plan(lambda batch: batch, None if is_core_step(self) else own_step(self, self, lambda b: b))
+        return self.step_plan(lambda batch: batch, None if is_core_step(self) else custom_step(self, self, lambda b: b))
 
 
-def own_step(owner: Any, face: TrainerBase, get_batch: Callable[..., Any], device: str | None = None) -> Step:
+def custom_step(owner: Any, face: TrainerBase, get_batch: Callable[..., Any], device: str | None = None) -> Step:
     """Return a user's `run_step` as the loop calls it: with the arguments its signature takes."""
     parameters = known_names(owner.run_step)
     offered = {"get_batch": get_batch, "input_placement_device": device}

@@ -10,7 +10,7 @@ from treadle.engine.trainers.default import DefaultTrainer
 from treadle.errors import ConfigError
 
 
-def trainer_of(cfg: Any) -> Callable[[Any], DefaultTrainer]:
+def build_trainer(cfg: Any) -> Callable[[Any], DefaultTrainer]:
     """Return what makes the trainer of a config: `DefaultTrainer`, or what its key `trainer` says.
 
     The key is the full name of a class, or a lazy call of it without its first argument, the config:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.engine.core import CoreOptions, StepPlan
-from treadle.engine.metrics import put_numbers, scalars_of, sum_of_all
-from treadle.engine.trainers.eager import EagerTrainer, is_core_step, own_step
+from treadle.engine.metrics import find_scalars, put_numbers, sum_outputs
+from treadle.engine.trainers.eager import EagerTrainer, custom_step, is_core_step
 from treadle.errors import ConfigError
 from treadle.precision import LossScaling
 
@@ -53,13 +53,13 @@ class SimpleTrainer(EagerTrainer):
         """Return what one iteration is made of: the model gets the batch as it is."""
         return replace(
             super().step_plan(lambda batch: (batch,), foreign),
-            total=sum_of_all,
+            total=sum_outputs,
             adds_all=True,
             report_period=self.gather_metric_period,
         )
 
     def _plan(self) -> StepPlan:
-        return self.step_plan(lambda batch: batch, None if is_core_step(self) else own_step(self, self, lambda b: b))
+        return self.step_plan(lambda batch: batch, None if is_core_step(self) else custom_step(self, self, lambda b: b))
 
     def _write_metrics(
         self, loss_dict: Mapping[str, Tensor] | Tensor, data_time: float, prefix: str = "", iter: int | None = None
@@ -80,7 +80,7 @@ class SimpleTrainer(EagerTrainer):
             cur_iter: The iteration, which is that of the run in any case.
             prefix: What the names of the metrics begin with.
         """
-        put_numbers(scalars_of(loss_dict), data_time, prefix, add_all=True)
+        put_numbers(find_scalars(loss_dict), data_time, prefix, add_all=True)
 
 
 class AMPTrainer(SimpleTrainer):

@@ -14,12 +14,12 @@ from treadle.nas.fixed import freeze
 from treadle.nas.space.decisions import Architecture, Decision, Subset
 from treadle.nas.space.model_space import Space
 from treadle.nas.viz import draw
-from treadle.search.encoding import Names, build, decode, encode
+from treadle.search.encoding import RecordedNames, build, decode, encode
 from treadle.search.space.base import Searched
+from treadle.search.space.config_space import as_search_space as config_searched_of
 from treadle.search.space.config_space import is_config, is_lazy_call
-from treadle.search.space.config_space import searched_of as config_searched_of
 from treadle.search.space.dimensions import Categorical, Dimension
-from treadle.search.space.extension import Subject, TrialWeights
+from treadle.search.space.extension import TrialTarget, TrialWeights
 from treadle.search.store.history import Outcome
 from treadle.search.strategies.evolution import distance
 
@@ -36,7 +36,7 @@ def keep_weights(model: nn.Module, path: Path) -> None:
     write_file(path, {"model": model.state_dict()})
 
 
-def begin_with(model: nn.Module, path: Path) -> list[str]:
+def load_matching_weights(model: nn.Module, path: Path) -> list[str]:
     """Give a network the weights in a file, as far as names and shapes agree; return the names of those it got.
 
     Raises:
@@ -85,9 +85,9 @@ class Network:
 
     def build(self) -> Any:
         """Return the network."""
-        network = freeze(made_space(self.space), self.architecture)
+        network = freeze(build_space(self.space), self.architecture)
         if self.begin is not None:
-            begin_with(network, self.begin)
+            load_matching_weights(network, self.begin)
         return network
 
     def leave(self, built: Any) -> None:
@@ -105,7 +105,7 @@ class Network:
         }
 
     @staticmethod
-    def decoded(data: Mapping[str, Any], names: Names) -> "Network":
+    def decoded(data: Mapping[str, Any], names: RecordedNames) -> "Network":
         """Return what `encoded` wrote."""
         return Network(
             decode(data["space"], names),
@@ -142,13 +142,13 @@ class NetworkWeights(TrialWeights):
             return proposed
         return nearest(taken, outcomes, self._folder)
 
-    def handed(self, subject: Subject, number: int, inherits: int | None) -> Subject:
+    def handed(self, subject: TrialTarget, number: int, inherits: int | None) -> TrialTarget:
         """Return the network with the files that it begins with and leaves behind."""
         assert isinstance(subject, Network)
         return replace(subject, begin=None if inherits is None else self.file(inherits), keep=self.file(number))
 
 
-class NetworkSearched(Searched):
+class NetworkSpace(Searched):
     """A space of networks.
 
     Args:
@@ -160,7 +160,7 @@ class NetworkSearched(Searched):
 
     def __init__(self, given: Any) -> None:
         self.given = given
-        self.space = Space(made_space(given))
+        self.space = Space(build_space(given))
         if not self.space.decisions:
             raise ConfigError(
                 f"there is nothing to decide in {type(self.space.model).__name__}; put a LayerChoice, an InputChoice "
@@ -196,7 +196,7 @@ class NetworkSearched(Searched):
         """Return the weights of the networks, which trials keep and may begin with."""
         return NetworkWeights(folder, inherit=inherit)
 
-    def require_guess(self) -> None:
+    def require_proxy_support(self) -> None:
         """Refuse nothing: a network says much before it is trained."""
 
 
@@ -205,7 +205,7 @@ def _weights(decision: Decision) -> tuple[float, ...] | None:
     return None if isinstance(decision, Subset) and decision.chosen != 1 else decision.weights
 
 
-def made_space(given: Any) -> nn.Module:
+def build_space(given: Any) -> nn.Module:
     """Return the model of a space, made anew where something makes it.
 
     Raises:
@@ -224,7 +224,7 @@ def made_space(given: Any) -> nn.Module:
     return made
 
 
-def searched_of(space: Any) -> Searched:
+def as_search_space(space: Any) -> Searched:
     """Return what is searched.
 
     Args:
@@ -235,4 +235,4 @@ def searched_of(space: Any) -> Searched:
     """
     if isinstance(space, Searched) or is_config(space):
         return config_searched_of(space)
-    return NetworkSearched(space)
+    return NetworkSpace(space)

@@ -74,7 +74,7 @@ PROXIES: dict[str, Callable[..., float]] = {
 }
 
 
-def proxy_of(given: Any) -> Callable[[Any], float]:
+def make_proxy(given: Any) -> Callable[[Any], float]:
     """Return the function of a network that a search ranks candidates by; larger is better.
 
     Args:

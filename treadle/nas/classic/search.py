@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from treadle.nas.classic.network_space import NetworkWeights, begin_with, searched_of
-from treadle.nas.classic.proxies import gradient_norm, parameter_count, proxy_of, synflow
+from treadle.nas.classic.network_space import NetworkWeights, as_search_space, load_matching_weights
+from treadle.nas.classic.proxies import gradient_norm, make_proxy, parameter_count, synflow
 from treadle.search import (
     Evolution,
     ExhaustedError,
@@ -65,13 +65,13 @@ class Search(TrialSearch):
     {'x': 3}
     """
 
-    def create_searched(self, space: Any) -> Searched:
+    def create_search_space(self, space: Any) -> Searched:
         """Return what there is to decide in a space of networks, or in a config."""
-        return searched_of(space)
+        return as_search_space(space)
 
     def create_proxy(self, given: Any) -> Callable[[Any], float]:
         """Return a guess of how good a network is before it is trained: a function, or one by its name."""
-        return super().create_proxy(proxy_of(given))
+        return super().create_proxy(make_proxy(given))
 
     def best_network(self) -> Any:
         """Return the network of the best trial, with the weights that it was trained to.
@@ -89,5 +89,5 @@ class Search(TrialSearch):
         task = self.task(number, best["parameters"], None)
         with seeded(task.seed):
             network = task.subject.build()
-        begin_with(network, weights.file(number))
+        load_matching_weights(network, weights.file(number))
         return network

@@ -9,7 +9,7 @@ from torch import nn
 from treadle.errors import ConfigError
 from treadle.nas.space.cell import Cell
 from treadle.nas.space.choice import Choice
-from treadle.nas.space.decisions import Condition, both, holding, text_of
+from treadle.nas.space.decisions import Condition, condition_key, count_holding, intersect_conditions
 from treadle.nas.space.model_space import Space
 from treadle.nas.space.value_choice import assignments
 from treadle.search.assignment import key_of
@@ -30,13 +30,13 @@ class Scope(NamedTuple):
 
     def within(self, outer: "Scope") -> "Scope":
         """Return when it is used, given that it lies in something else."""
-        return Scope(both(outer.decisions, self.decisions), both(outer.rows, self.rows))
+        return Scope(intersect_conditions(outer.decisions, self.decisions), intersect_conditions(outer.rows, self.rows))
 
 
 ALWAYS = Scope([{}], [{}])
 
 
-def scopes_in(choice: Choice) -> dict[str, Scope]:
+def find_scopes(choice: Choice) -> dict[str, Scope]:
     """Return, for modules inside of a choice by their names, when they are used."""
     if isinstance(choice, Cell):
         return dict(_scopes_in_cell(choice))
@@ -52,7 +52,7 @@ def _scopes_in_cell(cell: Cell) -> Iterator[tuple[str, Scope]]:
             yield module, Scope(branches[module], [row])
 
 
-def scopes_of_values(value: Any) -> Iterator[tuple[Any, Scope]]:
+def value_scopes(value: Any) -> Iterator[tuple[Any, Scope]]:
     """Yield what something with expressions in it can be, each with when it is that."""
     for taken, outcome in assignments(value):
         one: Condition = {label: frozenset([key_of(each)]) for label, each in taken.items()}
@@ -78,7 +78,7 @@ class Cost:
         if not (scope.decisions or scope.rows):
             # It can never be.
             return
-        key = f"{text_of(scope.decisions)} {text_of(scope.rows)}"
+        key = f"{condition_key(scope.decisions)} {condition_key(scope.rows)}"
         before = self._terms[key][1] if key in self._terms else 0.0
         self._terms[key] = (scope, before + float(amount))
 
@@ -89,7 +89,7 @@ class Cost:
 
     def of(self, architecture: Mapping[str, Any]) -> float:
         """Return the cost of one network."""
-        return sum(amount * holding(scope.decisions, architecture) for scope, amount in self.terms)
+        return sum(amount * count_holding(scope.decisions, architecture) for scope, amount in self.terms)
 
     @classmethod
     def from_table(

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from treadle.nas.costs.cost import Cost
-from treadle.nas.costs.trace import Walk, walking
+from treadle.nas.costs.trace import SpaceTracer, trace_space
 
 
 def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:
@@ -22,8 +22,8 @@ def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:
         named_inputs: The same by name.
     """
     cost = Cost("FLOPs")
-    walk = Walk(cost)
-    with walking(model, walk), _Counting(walk):
+    walk = SpaceTracer(cost)
+    with trace_space(model, walk), _Counting(walk):
         model(*inputs, **named_inputs)
     return cost
 
@@ -31,7 +31,7 @@ def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds the operations of every call to a cost, where a walk is."""
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: SpaceTracer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._walk = walk
 

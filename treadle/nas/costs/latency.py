@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.nas.costs.cost import ALWAYS, Cost, Scope
-from treadle.nas.costs.trace import Call, Walk, walking
+from treadle.nas.costs.trace import Call, SpaceTracer, trace_space
 from treadle.nas.space.choosers import Chooser
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def latency_of(model: nn.Module, *inputs: Any, repeats: int = 10, warm_up: int =
     """
     cost = Cost("ms")
     timing = Timing(cost, repeats, warm_up)
-    with walking(model, timing):
+    with trace_space(model, timing):
         timing.run("the network", ALWAYS, lambda: model(*inputs, **named_inputs))
     return cost
 
 
-class Timing(Walk):
+class Timing(SpaceTracer):
     """Times every candidate by itself.
 
     Args:
@@ -79,7 +79,7 @@ class Timing(Walk):
     def _timed(self, call: Call) -> float:
         self._quiet = True
         try:
-            times = [milliseconds(call) for _ in range(self._warm_up + self._repeats)]
+            times = [measure_milliseconds(call) for _ in range(self._warm_up + self._repeats)]
         finally:
             self._quiet = False
         return statistics.median(times[self._warm_up :])
@@ -88,22 +88,22 @@ class Timing(Walk):
 
     def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Time every candidate, or call the default."""
-        return (Chooser if self._quiet else Walk).layer(self, choice, args, kwargs)
+        return (Chooser if self._quiet else SpaceTracer).layer(self, choice, args, kwargs)
 
     def repeat(self, choice: "Repeat", state: Any) -> Any:
         """Time every block, or call those of the default."""
-        return (Chooser if self._quiet else Walk).repeat(self, choice, state)
+        return (Chooser if self._quiet else SpaceTracer).repeat(self, choice, state)
 
     def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
         """Time every operation, or call those of the default."""
-        return (Chooser if self._quiet else Walk).node(self, cell, node, states)
+        return (Chooser if self._quiet else SpaceTracer).node(self, cell, node, states)
 
     def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Time every combination of arguments, or call the default."""
-        return (Chooser if self._quiet else Walk).built(self, module, args, kwargs)
+        return (Chooser if self._quiet else SpaceTracer).built(self, module, args, kwargs)
 
 
-def milliseconds(call: Call) -> float:
+def measure_milliseconds(call: Call) -> float:
     """Return how long a call takes, work on a device included."""
     _wait()
     began = time.perf_counter()

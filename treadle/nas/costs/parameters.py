@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from treadle.nas.costs.cost import ALWAYS, Cost, Scope, scopes_in, scopes_of_values
+from treadle.nas.costs.cost import ALWAYS, Cost, Scope, find_scopes, value_scopes
 from treadle.nas.space.choice import Choice
 from treadle.nas.space.model_space import Space
 from treadle.nas.space.parametrized import Built
@@ -21,12 +21,12 @@ def _count(module: nn.Module, path: str, scope: Scope, inner: dict[str, Scope], 
         scope = inner[path].within(scope)
     if isinstance(module, Built) and module.sharing is not None:
         names = dict(module.shared.named_parameters())
-        for arguments, when in scopes_of_values(module.arguments):
+        for arguments, when in value_scopes(module.arguments):
             parts = module.sharing.parts(module.shared, arguments)
             cost.add(when.within(scope), sum(parts[name].numel() for name in names))
         return
     if isinstance(module, Choice):
-        inner = inner | {f"{path}.{name}".lstrip("."): one for name, one in scopes_in(module).items()}
+        inner = inner | {f"{path}.{name}".lstrip("."): one for name, one in find_scopes(module).items()}
     for parameter in module._parameters.values():
         if parameter is not None and id(parameter) not in seen:
             seen.add(id(parameter))

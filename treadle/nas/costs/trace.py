@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from treadle.nas.costs.cost import ALWAYS, Cost, Scope, scopes_in, scopes_of_values
-from treadle.nas.fixed import attached
+from treadle.nas.costs.cost import ALWAYS, Cost, Scope, find_scopes, value_scopes
+from treadle.nas.fixed import temporarily_attach
 from treadle.nas.space.choosers import Chooser
-from treadle.nas.space.fixed_modules import joined, through_part
+from treadle.nas.space.fixed_modules import partial_forward, reduce_tensors
 from treadle.nas.space.model_space import Space
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Call = Callable[[], Any]
 
 
-class Walk(Chooser):
+class SpaceTracer(Chooser):
     """Calls every candidate; what comes out is what the defaults give.
 
     Args:
@@ -53,7 +53,7 @@ class Walk(Chooser):
 
     def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call every candidate."""
-        scopes = scopes_in(choice)
+        scopes = find_scopes(choice)
         self.begin()
         outputs = {name: self.run(name, scopes[name], partial(choice[name], *args, **kwargs)) for name in choice.names}
         default = choice.names[choice.candidates.index(choice.decisions("")[0].default)]
@@ -62,7 +62,7 @@ class Walk(Chooser):
 
     def repeat(self, choice: "Repeat", state: Any) -> Any:
         """Call every block."""
-        scopes = scopes_in(choice)
+        scopes = find_scopes(choice)
         states = [state]
         self.begin()
         for name, block in choice.named_children():
@@ -73,25 +73,25 @@ class Walk(Chooser):
 
     def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
         """Call every operation on every state."""
-        scopes = scopes_in(cell)
+        scopes = find_scopes(cell)
         outputs: dict[str, Tensor] = {}
         self.begin()
         for place in range(node):
             for name in cell.names:
-                call = partial(through_part, states[place], cell.partial_channels, cell.operation(node, place, name))
+                call = partial(partial_forward, states[place], cell.partial_channels, cell.operation(node, place, name))
                 module = f"edges.{node}_{place}.{name}"
                 outputs[module] = self.run(module, scopes[module], call)
         slots = [cell.defaults(node, slot) for slot in range(cell.num_ops_per_node)]
         used = [f"edges.{node}_{source[0]}.{name}" for source, name in slots]
         self.end(used)
         results = [outputs[module] for module in used]
-        total: Tensor = joined(results, "sum", results)
+        total: Tensor = reduce_tensors(results, "sum", results)
         return total
 
     def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the module of every combination of arguments, with inputs of its size."""
         self.begin()
-        for arguments, scope in scopes_of_values(module.arguments):
+        for arguments, scope in value_scopes(module.arguments):
             own = args
             if module.sharing is not None:
                 own = (module.sharing.inputs_like(args[0], arguments), *args[1:])
@@ -112,12 +112,12 @@ class Walk(Chooser):
 
 
 @contextmanager
-def walking(model: nn.Module, walk: Walk) -> Iterator[None]:
+def trace_space(model: nn.Module, walk: SpaceTracer) -> Iterator[None]:
     """Let a model run as it is used afterwards, with `walk` at its choices, and leave no trace in it."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad(), attached(Space(model), walk):
+        with torch.no_grad(), temporarily_attach(Space(model), walk):
             yield
     finally:
         for module, mode in modes:

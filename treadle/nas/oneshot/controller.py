@@ -45,7 +45,7 @@ class Drawn(NamedTuple):
     skip_penalty: Tensor
 
 
-def tokens_of(decision: Decision) -> list[Token]:
+def decision_tokens(decision: Decision) -> list[Token]:
     """Return the draws that a decision takes."""
     if not isinstance(decision, Subset):
         return [Token(decision.label, decision.count)]
@@ -83,7 +83,7 @@ class Controller(nn.Module):
     ) -> None:
         super().__init__()
         self._space = (space,)
-        self.tokens = [token for decision in space.decisions.values() for token in tokens_of(decision)]
+        self.tokens = [token for decision in space.decisions.values() for token in decision_tokens(decision)]
         self._tanh_constant, self._skip_target = tanh_constant, skip_target
         widths = {token.label: token.size for token in self.tokens}
         self._first = {label: 1 + sum(list(widths.values())[:place]) for place, label in enumerate(widths)}

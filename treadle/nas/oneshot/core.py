@@ -22,7 +22,7 @@ from treadle.loop import Updater
 from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space.decisions import Architecture
-from treadle.nas.viz.weight_history import SEARCH_FILE, WeightHistory, collected, name_of
+from treadle.nas.viz.weight_history import SEARCH_FILE, WeightHistory, build_history, weight_metric_name
 from treadle.ops.losses import targets_of
 from treadle.phase import Phase, held_by
 from treadle.run import Run
@@ -34,7 +34,7 @@ from treadle.trainer import Trainer
 # Two streams of batches, taken together or in turns
 
 
-class Pairs:
+class PairedStream:
     """Batches of two streams, side by side, as one stream; each keeps its own place.
 
     Args:
@@ -69,14 +69,14 @@ class Pairs:
         self._validation.leave_small_on_host()
 
 
-def begin_again(*streams: Stream) -> None:
+def restart(*streams: Stream) -> None:
     """Begin another pass over the streams that have ended."""
     for stream in streams:
         if not stream.has_next():
             stream.begin(stream.epoch + 1)
 
 
-def longer_of(train: Stream, validation: Stream) -> Stream:
+def longer_stream(train: Stream, validation: Stream) -> Stream:
     """Return the stream that an epoch lasts as long as; the other begins again when it ends."""
     lengths = train.length, validation.length
     if lengths[0] is not None and lengths[1] is not None and lengths[1] > lengths[0]:
@@ -98,7 +98,7 @@ def step_by_step(verb: Verb) -> Verb:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchPlan:
+class OneShotPlan:
     """What a search does besides the training of the weights.
 
     Args:
@@ -124,7 +124,7 @@ class SearchPlan:
     accumulation: int = 1
 
 
-class SearchState:
+class OneShotState:
     """What a search must find again when it goes on: what its rows stand for, and what its chance depends on.
 
     Args:
@@ -155,7 +155,7 @@ class SearchState:
         self.seed = int(state["seed"])
 
 
-class SearchCore(Trainer):
+class OneShotCore(Trainer):
     """Trains a supernet: in turns the architecture, on validation data, and the weights.
 
     Args:
@@ -169,14 +169,14 @@ class SearchCore(Trainer):
     model: Supernet
 
     def __init__(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Any], plan: SearchPlan, options: dict[str, Any]
+        self, supernet: Supernet, loss: Any, optimizers: dict[str, Any], plan: OneShotPlan, options: dict[str, Any]
     ) -> None:
         self.plan = plan
         patterns = options.pop("activation_checkpointing", None)
         compile_how = options.pop("compile", False)
         super().__init__(supernet, loss, optimizers, compile=_inside(compile_how), **options)
         self.activation_checkpointing = ActivationCheckpointing(supernet.space, patterns or ())
-        self.search = SearchState(self._names())
+        self.search = OneShotState(self._names())
         self.penalties: list[Any] = []
         self.draw_found: Callable[[], None] = lambda: None
 
@@ -203,13 +203,13 @@ class SearchCore(Trainer):
             options = self.get_default_train_dl_kwargs(self.plan.batch_size) | self.plan.loader_options
         self.add_stream("validation", data, **options)
 
-    def create_streams(self) -> "SearchStreams":
+    def create_streams(self) -> "OneShotStreams":
         """Return what makes the streams of both data, and knows how they take turns."""
-        return SearchStreams(self)
+        return OneShotStreams(self)
 
     def updates_per_epoch(self) -> tuple[int | None, int | None]:
         """Return how many updates of the weights an epoch has, and how many in all; None if nobody can know."""
-        length = longer_of(self.streams["train"], self.streams["validation"]).length
+        length = longer_stream(self.streams["train"], self.streams["validation"]).length
         updates = None if length is None else math.ceil(length / self.plan.accumulation)
         return updates, None if updates is None else 2 * updates
 
@@ -219,7 +219,7 @@ class SearchCore(Trainer):
             self.this_run.checkpointer.afterwards(self.draw_found)
         train, validation = self.streams["train"], self.streams["validation"]
         if train.length != validation.length and self.uses_both:
-            shorter = "validation" if longer_of(train, validation) is train else "training"
+            shorter = "validation" if longer_stream(train, validation) is train else "training"
             self.print(
                 f"an epoch has {train.length} batches to train on and {validation.length} to validate on: the "
                 f"{shorter} data begins again when it ends"
@@ -236,12 +236,12 @@ class SearchCore(Trainer):
         if epoch < self.plan.warmup_epochs:
             yield self.weights_phase(train)
             return
-        longer = longer_of(train, validation)
+        longer = longer_stream(train, validation)
         architecture, weights = self.architecture_phase(train, validation), self.weights_phase(train, steps=1)
         while longer.has_next():
-            begin_again(validation)
+            restart(validation)
             yield architecture
-            begin_again(train)
+            restart(train)
             yield weights
 
     def weights_phase(self, train: Stream, *, steps: int | None = None, reuse: bool = False) -> Phase:
@@ -321,9 +321,9 @@ class SearchCore(Trainer):
 
     # Updates ------------------------------------------------------------------------------------------------
 
-    def create_updater(self) -> "SearchUpdater":
+    def create_updater(self) -> "OneShotUpdater":
         """Return what makes the updates of the phases, each bounded by its own norm."""
-        return SearchUpdater(self)
+        return OneShotUpdater(self)
 
     def before_update(self, phase: Phase) -> None:
         """Get ready, on the host, for the update of a phase: what is random in it follows from seed and step."""
@@ -342,9 +342,9 @@ class SearchCore(Trainer):
 
     # State --------------------------------------------------------------------------------------------------
 
-    def create_run(self) -> "SearchRun":
+    def create_run(self) -> "OneShotRun":
         """Return a run that tracks what is searched."""
-        return SearchRun(self)
+        return OneShotRun(self)
 
     def track_search(self) -> None:
         """Name what changes while the search goes on."""
@@ -353,19 +353,19 @@ class SearchCore(Trainer):
 
     def train_epoch_end(self) -> None:
         """Put the weights of the candidates into the storage, for whoever looks at how they went."""
-        for name, value in self.numbers_of_architecture().items():
+        for name, value in self.architecture_metrics().items():
             self.storage.put_scalar(name, value, smoothing_hint=False)
 
-    def numbers_of_architecture(self) -> dict[str, float]:
+    def architecture_metrics(self) -> dict[str, float]:
         """Return what is learnt about the choices, by name."""
-        rows = self.weighed_rows()
+        rows = self.candidate_rows()
         return {
-            name_of(row, candidate): value
+            weight_metric_name(row, candidate): value
             for row, values in self.probabilities().items()
             for candidate, value in zip(rows[row], values, strict=True)
         }
 
-    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+    def candidate_rows(self) -> dict[str, tuple[Any, ...]]:
         """Return what is weighed: for each row its candidates. Nothing, unless a trainer says otherwise."""
         return {}
 
@@ -373,31 +373,31 @@ class SearchCore(Trainer):
         """Return what the candidates of each row weigh, on the host; the weights of a row sum to one."""
         return {}
 
-    def create_checkpointer(self, folder: Path) -> "SearchCheckpointer":
+    def create_checkpointer(self, folder: Path) -> "OneShotCheckpointer":
         """Return what keeps the run, and what it searches."""
-        return SearchCheckpointer(self, self.this_run.state, folder)
+        return OneShotCheckpointer(self, self.this_run.state, folder)
 
     def write_search(self, folder: RunFolder, architecture: Architecture | None = None) -> None:
         """Write into the folder of the run what is searched, by whom, and what was found, once it was."""
-        described = {"trainer": self.trainer_name, "rows": self.weighed_rows(), "architecture": architecture}
+        described = {"trainer": self.trainer_name, "rows": self.candidate_rows(), "architecture": architecture}
         folder.write(SEARCH_FILE, json.dumps(described, indent=1))
 
     def weights_over_time(self) -> WeightHistory:
         """Return how the weights of candidates went, as far as they were recorded."""
-        rows = self.weighed_rows()
+        rows = self.candidate_rows()
         records: dict[int, dict[str, float]] = {}
         for row, candidates in rows.items():
-            for name in (name_of(row, candidate) for candidate in candidates):
+            for name in (weight_metric_name(row, candidate) for candidate in candidates):
                 series = self.storage.series(name) if name in self.storage.names() else Series("step")
                 for step, value in zip(series.steps, series.values, strict=True):
                     records.setdefault(step, {})[name] = value
-        return collected(self.trainer_name, rows, sorted(records.items()))
+        return build_history(self.trainer_name, rows, sorted(records.items()))
 
 
-class SearchRun(Run):
+class OneShotRun(Run):
     """A run that tracks what is searched beside the training of its weights."""
 
-    trainer: SearchCore
+    trainer: OneShotCore
 
     def track(self) -> None:
         """Name everything that changes while the run goes on."""
@@ -405,10 +405,10 @@ class SearchRun(Run):
         self.trainer.track_search()
 
 
-class SearchStreams(Streams):
+class OneShotStreams(Streams):
     """The streams of a search, whose epochs take batches of both data in turns."""
 
-    trainer: SearchCore
+    trainer: OneShotCore
 
     def planned_updates(
         self, num_epochs: int | None, max_steps: int | None, accumulation: int
@@ -424,10 +424,10 @@ class SearchStreams(Streams):
         return every, weights, min(limits, default=None)
 
 
-class SearchUpdater(Updater):
+class OneShotUpdater(Updater):
     """Makes the updates of a search, whose chance is drawn before each."""
 
-    trainer: SearchCore
+    trainer: OneShotCore
 
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Draw what is random in an update, and make it."""
@@ -435,10 +435,10 @@ class SearchUpdater(Updater):
         super().attempt(phase, window)
 
 
-class SearchCheckpointer(RunCheckpointer):
+class OneShotCheckpointer(RunCheckpointer):
     """Keeps a search: what is searched stands in its folder."""
 
-    trainer: SearchCore
+    trainer: OneShotCore
 
     def write_config(self) -> None:
         """Write what the run was asked to do, and what it searches."""

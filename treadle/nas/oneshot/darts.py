@@ -5,12 +5,12 @@ from typing import Any
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import SearchCore
-from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
+from treadle.nas.oneshot.core import OneShotCore
+from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
 from treadle.nas.oneshot.supernet import Supernet
 
 
-class DartsTrainer(WeighingTrainer):
+class DartsTrainer(DifferentiableTrainer):
     """Sums all candidates by the softmax of their weights, and learns these from the validation loss.
 
     In every step the weights of candidates come first, from a batch of the validation data, then the weights of the
@@ -35,5 +35,5 @@ class DartsTrainer(WeighingTrainer):
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
-        return WeighingCore(supernet, loss, optimizers, self._plan, options, unrolled=self.unrolled)
+    ) -> OneShotCore:
+        return DifferentiableCore(supernet, loss, optimizers, self._plan, options, unrolled=self.unrolled)

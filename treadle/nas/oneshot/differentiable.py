@@ -9,9 +9,17 @@ from torch.optim import SGD, Adam, Optimizer
 
 from treadle.data import Batch, Stream, fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, Pairs, SearchCore, begin_again, longer_of, step_by_step
-from treadle.nas.oneshot.mixed_op import Mixed
-from treadle.nas.oneshot.supernet import CandidateWeights, Supernet, rows_of
+from treadle.nas.oneshot.core import (
+    ARCHITECTURE,
+    WEIGHTS,
+    OneShotCore,
+    PairedStream,
+    longer_stream,
+    restart,
+    step_by_step,
+)
+from treadle.nas.oneshot.mixed_op import MixedOp
+from treadle.nas.oneshot.supernet import CandidateWeights, Supernet, find_rows
 from treadle.nas.oneshot.trainer import Found, OneShotTrainer, ranked_architectures
 from treadle.nas.space.model_space import Space
 from treadle.phase import Phase
@@ -124,7 +132,7 @@ def displacement(directions: Sequence[Tensor]) -> Tensor:
     return PERTURBATION / torch.nn.utils.get_total_norm(list(directions)).clamp_min(SMALLEST)
 
 
-class WeighingCore(SearchCore):
+class DifferentiableCore(OneShotCore):
     """Trains the weights of candidates by the gradient of the validation loss.
 
     Args:
@@ -150,7 +158,7 @@ class WeighingCore(SearchCore):
         finally:
             weights.learning = True
 
-    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+    def candidate_rows(self) -> dict[str, tuple[Any, ...]]:
         """Return the candidates of each row."""
         return dict(self.model.weights.rows)
 
@@ -168,12 +176,12 @@ class WeighingCore(SearchCore):
             yield from super().phases(epoch)
             return
         train, validation = self.streams["train"], self.streams["validation"]
-        longer = longer_of(train, validation)
+        longer = longer_stream(train, validation)
         weights = self.weights_phase(train, steps=1, reuse=True)
         architecture = self.architecture_phase(train, validation)
-        architecture.stream = Pairs(train, validation)  # type: ignore[assignment]
+        architecture.stream = PairedStream(train, validation)  # type: ignore[assignment]
         while longer.has_next():
-            begin_again(train, validation)
+            restart(train, validation)
             yield architecture
             yield weights
 
@@ -256,7 +264,7 @@ BETAS = (0.5, 0.999)
 DECAY = 1e-3
 
 
-class WeighingTrainer(OneShotTrainer):
+class DifferentiableTrainer(OneShotTrainer):
     """A trainer that learns a weight for every candidate.
 
     Args:
@@ -266,7 +274,7 @@ class WeighingTrainer(OneShotTrainer):
         kwargs: As for every one-shot trainer.
     """
 
-    core: WeighingCore
+    core: DifferentiableCore
     betas = BETAS
     decay = DECAY
 
@@ -281,8 +289,8 @@ class WeighingTrainer(OneShotTrainer):
         return CandidateWeights(rows, None if self._seed is None else fold_seed("alpha", self._seed))
 
     def _make_supernet(self, space: Space) -> Supernet:
-        rows = rows_of(space, type(self).__name__)
-        return Supernet(space, Mixed(rows), self._make_weights(rows))
+        rows = find_rows(space, type(self).__name__)
+        return Supernet(space, MixedOp(rows), self._make_weights(rows))
 
     def _make_optimizers(self, supernet: Supernet) -> dict[str, Optimizer]:
         parameters = list(supernet.weights.parameters())
@@ -303,6 +311,6 @@ class WeighingTrainer(OneShotTrainer):
 
     def _finished(self) -> None:
         weights, chooser = self.supernet.weights, self.supernet.chooser
-        assert isinstance(chooser, Mixed)
+        assert isinstance(chooser, MixedOp)
         # A call of the bare space shows the mixture as it ended.
         chooser.weights, chooser.picked = weights.probabilities().detach(), None

@@ -11,8 +11,8 @@ from treadle.data import Batch, fold_seed, size_of
 from treadle.errors import ConfigError
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.oneshot.controller import Controller
-from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, SearchCore, begin_again
-from treadle.nas.oneshot.single_path import compiled_parts, number_of, refuse_recording
+from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, OneShotCore, restart
+from treadle.nas.oneshot.single_path import compiled_parts, metric_number, refuse_recording
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.oneshot.trainer import Found, OneShotTrainer
 from treadle.nas.space.choosers import Fixed
@@ -27,7 +27,7 @@ SAMPLED = 64
 """Of how many architectures the mean cost is what penalties without a target are relative to."""
 
 
-class EnasCore(SearchCore):
+class EnasCore(OneShotCore):
     """Trains the weights on architectures that a controller draws, and the controller on their rewards."""
 
     uses_both = False
@@ -66,7 +66,7 @@ class EnasCore(SearchCore):
             yield phase
             return
         for _ in range(self.controller_steps):
-            begin_again(validation)
+            restart(validation)
             yield phase
 
     def before_update(self, phase: Phase) -> None:
@@ -124,8 +124,8 @@ class EnasCore(SearchCore):
     def _reward(self, outputs: Any, batch: Batch) -> Tensor:
         plain, targets = getattr(outputs, "logits", outputs), targets_of(batch)
         if self.reward is not None:
-            return number_of(self.reward(plain, targets), self.device)
-        return -number_of(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
+            return metric_number(self.reward(plain, targets), self.device)
+        return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
 
     def _shared(self, reward: Tensor, batch: Batch) -> Tensor:
         """Return the mean reward over the batches of all processes."""
@@ -148,11 +148,11 @@ class EnasCore(SearchCore):
         super().eval_epoch_start()
         self._go(self.controller.best(1)[0][1])
 
-    def numbers_of_architecture(self) -> dict[str, float]:
+    def architecture_metrics(self) -> dict[str, float]:
         """Return how likely each candidate is, and what reward is expected."""
-        return {**super().numbers_of_architecture(), "baseline": float(self.controller.baseline)}
+        return {**super().architecture_metrics(), "baseline": float(self.controller.baseline)}
 
-    def weighed_rows(self) -> dict[str, tuple[Any, ...]]:
+    def candidate_rows(self) -> dict[str, tuple[Any, ...]]:
         """Return the candidates of each draw that a decision begins with."""
         return self.controller.rows()
 
@@ -235,7 +235,7 @@ class EnasTrainer(OneShotTrainer):
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
+    ) -> OneShotCore:
         return EnasCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _architecture_clip(self) -> float | None:

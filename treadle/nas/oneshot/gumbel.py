@@ -8,9 +8,9 @@ from torch.optim import Optimizer
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import SearchCore
-from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
-from treadle.nas.oneshot.mixed_op import Mixed
+from treadle.nas.oneshot.core import OneShotCore
+from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
+from treadle.nas.oneshot.mixed_op import MixedOp
 from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
 from treadle.nas.oneshot.supernet import CandidateWeights, Supernet
 from treadle.phase import Phase
@@ -58,7 +58,7 @@ class GumbelWeights(CandidateWeights):
         return soft if self.learning else soft.detach()
 
 
-class GumbelCore(WeighingCore):
+class GumbelCore(DifferentiableCore):
     """Draws noise for every update, and cools down from epoch to epoch."""
 
     temperatures = TEMPERATURES
@@ -68,7 +68,7 @@ class GumbelCore(WeighingCore):
         super().before_update(phase)
         weights, chooser = self.model.weights, self.model.chooser
         assert isinstance(weights, GumbelWeights)
-        assert isinstance(chooser, Mixed)
+        assert isinstance(chooser, MixedOp)
         weights.draw(fold_seed(self.search.seed, "gumbel", self.progress.step))
         if weights.hard:
             chooser.picked = weights.picked()
@@ -78,9 +78,9 @@ class GumbelCore(WeighingCore):
         super().train_epoch_start()
         weights = self.model.weights
         assert isinstance(weights, GumbelWeights)
-        weights.temperature.fill_(self.temperature_of(self.progress.epoch))
+        weights.temperature.fill_(self.temperature_at(self.progress.epoch))
 
-    def temperature_of(self, epoch: int) -> float:
+    def temperature_at(self, epoch: int) -> float:
         """Return the temperature of an epoch."""
         first, last = self.temperatures
         epochs = self.settings.num_epochs or 1
@@ -90,15 +90,15 @@ class GumbelCore(WeighingCore):
         """Evaluate the mixture itself, of all candidates and without noise."""
         super().eval_epoch_start()
         chooser = self.model.chooser
-        assert isinstance(chooser, Mixed)
+        assert isinstance(chooser, MixedOp)
         chooser.picked = None
 
-    def numbers_of_architecture(self) -> dict[str, float]:
+    def architecture_metrics(self) -> dict[str, float]:
         """Return the weight of every candidate, and the temperature."""
-        return {**super().numbers_of_architecture(), "temperature": self.temperature_of(self.progress.epoch)}
+        return {**super().architecture_metrics(), "temperature": self.temperature_at(self.progress.epoch)}
 
 
-class GumbelDartsTrainer(WeighingTrainer):
+class GumbelDartsTrainer(DifferentiableTrainer):
     """Sums candidates by weights with Gumbel noise, which cools down until one of them has nearly all (GDAS).
 
     Choices that share a label share their noise. What is random depends on the seed and the number of the step alone,
@@ -129,7 +129,7 @@ class GumbelDartsTrainer(WeighingTrainer):
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
+    ) -> OneShotCore:
         options = compiled_parts(self._space, options) if self.hard else options
         core = GumbelCore(supernet, loss, optimizers, self._plan, options)
         core.temperatures = self.temperature

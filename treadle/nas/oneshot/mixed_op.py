@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.nas.space.choosers import Chooser
-from treadle.nas.space.fixed_modules import joined, through_part
+from treadle.nas.space.fixed_modules import partial_forward, reduce_tensors
 from treadle.nas.space.value_choice import Leaf, assignments
 from treadle.nas.space.weighted_sum import weighted_sum
 from treadle.search.assignment import key_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from treadle.nas.space.repeat import Repeat
 
 
-class Mixed(Chooser):
+class MixedOp(Chooser):
     """Sums what all candidates give, each times its weight.
 
     Args:
@@ -65,7 +65,7 @@ class Mixed(Chooser):
 
     def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the sum over the candidates."""
-        return self.mix(choice.label_now, list(choice), args, kwargs)
+        return self.mix(choice.current_label, list(choice), args, kwargs)
 
     def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
         """Return the sum over the tensors, of the size that the chosen ones would have."""
@@ -73,9 +73,9 @@ class Mixed(Chooser):
             gates = torch.stack([self.row(choice.gate(place))[1] for place in range(choice.n_candidates)])
             weights = gates / gates.sum().clamp_min(1e-6) if choice.reduction == "mean" else gates
         else:
-            row = self.row(choice.label_now)
+            row = self.row(choice.current_label)
             weights = row * choice.n_chosen if choice.reduction == "sum" and choice.n_chosen > 1 else row
-        return weighted_sum(weights, tensors, where=choice.label_now)
+        return weighted_sum(weights, tensors, where=choice.current_label)
 
     def repeat(self, choice: "Repeat", state: Any) -> Any:
         """Return the sum over the depths."""
@@ -86,7 +86,7 @@ class Mixed(Chooser):
             states.append(block(states[-1]))
         depths = self.weigh(choice.depth)
         weights = torch.stack([weight for _, weight in depths])
-        return weighted_sum(weights, [states[depth] for depth, _ in depths], where=choice.label_now or "depth")
+        return weighted_sum(weights, [states[depth] for depth, _ in depths], where=choice.current_label or "depth")
 
     def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
         """Return the sum over all operations on all earlier states."""
@@ -103,8 +103,8 @@ class Mixed(Chooser):
             def mix(part: Tensor, label: str = label, operations: list[nn.Module] = operations) -> Any:
                 return self.mix(label, operations, (part,), {})
 
-            parts.append(through_part(states[place], cell.partial_channels, mix))
-        summed: Tensor = joined(parts, "sum", parts)
+            parts.append(partial_forward(states[place], cell.partial_channels, mix))
+        summed: Tensor = reduce_tensors(parts, "sum", parts)
         return summed
 
     def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

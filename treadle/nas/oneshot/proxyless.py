@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import ARCHITECTURE, SearchCore
-from treadle.nas.oneshot.differentiable import WeighingCore, WeighingTrainer
+from treadle.nas.oneshot.core import ARCHITECTURE, OneShotCore
+from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
 from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
 from treadle.nas.oneshot.supernet import CandidateWeights, Rows, Supernet
 from treadle.nas.space.choosers import Chooser
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Two candidates at a time: one that is used, and one that is compared with it
 
 
-def rows_of_paths(space: Space, trainer: str) -> Rows:
+def find_path_rows(space: Space, trainer: str) -> Rows:
     """Return the candidates of each decision of a space in which every choice takes one.
 
     Raises:
@@ -154,11 +154,11 @@ class TwoPaths(Chooser):
     def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what the candidate gives."""
         candidates = list(choice)
-        return self._compared(choice.label_now, lambda place: candidates[place](*args, **kwargs))
+        return self._compared(choice.current_label, lambda place: candidates[place](*args, **kwargs))
 
     def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
         """Return the tensor."""
-        result = self._compared(choice.label_now, lambda place: tensors[place])
+        result = self._compared(choice.current_label, lambda place: tensors[place])
         return [result] if choice.reduction == "none" else result
 
     def repeat(self, choice: "Repeat", state: Any) -> Any:
@@ -174,13 +174,13 @@ class TwoPaths(Chooser):
                 reached = block(reached)
             return reached
 
-        return self._compared(leaves[0].label_now, run)
+        return self._compared(leaves[0].current_label, run)
 
     def _candidate(self, leaf: "Leaf", place: int) -> Any:
-        return leaf.as_given(self._rows[leaf.label_now][place])
+        return leaf.as_given(self._rows[leaf.current_label][place])
 
 
-class ProxylessCore(WeighingCore):
+class ProxylessCore(DifferentiableCore):
     """Draws a path for every update of the weights, and two for every update of the architecture."""
 
     def before_update(self, phase: Phase) -> None:
@@ -214,7 +214,7 @@ class ProxylessCore(WeighingCore):
         chooser.active, chooser.other = self.model.weights.probabilities().argmax(-1).tolist(), None
 
 
-class ProxylessTrainer(WeighingTrainer):
+class ProxylessTrainer(DifferentiableTrainer):
     """Trains one candidate of each choice at a time, and compares two to learn which is better (ProxylessNAS).
 
     It takes the memory of a single network. Candidates are drawn by their weights, from the seed and the number of the
@@ -235,13 +235,13 @@ class ProxylessTrainer(WeighingTrainer):
         super().__init__(*args, arc_learning_rate=arc_learning_rate, **kwargs)
 
     def _make_supernet(self, space: Space) -> Supernet:
-        rows = rows_of_paths(space, type(self).__name__)
+        rows = find_path_rows(space, type(self).__name__)
         seed = None if self._seed is None else fold_seed("alpha", self._seed)
         return Supernet(space, TwoPaths(rows), PathWeights(rows, seed))
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
+    ) -> OneShotCore:
         return ProxylessCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _finished(self) -> None:

@@ -15,7 +15,7 @@ from treadle.nas.space.model_space import Space
 # What a user's function says of a batch, as a number on the device
 
 
-def number_of(value: Any, device: torch.device, name: str | None = None) -> Tensor:
+def metric_number(value: Any, device: torch.device, name: str | None = None) -> Tensor:
     """Return a number, or the one of several called `name`, by default the first, as a tensor.
 
     Raises:

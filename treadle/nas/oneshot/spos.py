@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from treadle.data import Batch, Stream, fold_seed, size_of
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import SearchCore, is_ready
+from treadle.nas.oneshot.core import OneShotCore, is_ready
 from treadle.nas.oneshot.evolution import Evolution
-from treadle.nas.oneshot.single_path import compiled_parts, number_of, refuse_recording
+from treadle.nas.oneshot.single_path import compiled_parts, metric_number, refuse_recording
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.oneshot.trainer import Found, OneShotTrainer
 from treadle.nas.space.choosers import Fixed
@@ -68,7 +68,7 @@ EVOLUTION = "evolution"
 ATTEMPTS = 1000
 
 
-class SposCore(SearchCore):
+class SposCore(OneShotCore):
     """Trains a random path in every step; in a last epoch every step judges one architecture."""
 
     uses_both = False
@@ -167,8 +167,8 @@ class SposCore(SearchCore):
         outputs = self._outputs(batch)
         plain, targets = getattr(outputs, "logits", outputs), targets_of(batch)
         if self.plan.metrics is not None:
-            return number_of(self.plan.metrics(plain, targets), self.device, self.objective)
-        return -number_of(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
+            return metric_number(self.plan.metrics(plain, targets), self.device, self.objective)
+        return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
 
     def _recalibration(self) -> list[Batch]:
         """Return some batches of the training data, always the same."""
@@ -254,7 +254,7 @@ class SposTrainer(OneShotTrainer):
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
+    ) -> OneShotCore:
         return SposCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _epochs(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
-from treadle.nas.fixed import attached
+from treadle.nas.fixed import temporarily_attach
 from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.model_space import Space
 
@@ -21,7 +21,7 @@ SPREAD = 1e-3
 Rows = dict[str, tuple[Any, ...]]
 
 
-def rows_of(space: Space, trainer: str) -> Rows:
+def find_rows(space: Space, trainer: str) -> Rows:
     """Return what is weighed in a space: for each row its candidates.
 
     Raises:
@@ -29,9 +29,9 @@ def rows_of(space: Space, trainer: str) -> Rows:
     """
     found: Rows = {}
     for place, choice in space.choices.items():
-        reason = choice.why_not_weighed()
+        reason = choice.reason_not_differentiable()
         if reason is not None:
-            raise ConfigError(f"{trainer} cannot weigh the candidates of {choice.label_now!r} at {place}: {reason}")
+            raise ConfigError(f"{trainer} cannot weigh the candidates of {choice.current_label!r} at {place}: {reason}")
         found |= choice.rows()
     for leaf, user in space.values:
         if user is None:
@@ -137,7 +137,7 @@ class Supernet(nn.Module):
     @contextmanager
     def choosing(self, chooser: Chooser) -> Iterator[None]:
         """Let somebody else decide inside of the block."""
-        with attached(self.choices, chooser):
+        with temporarily_attach(self.choices, chooser):
             before, self.chooser = self.chooser, chooser
             try:
                 yield

@@ -17,7 +17,7 @@ from treadle.data.loaders import DefaultSize, chosen_size, loader_arguments
 from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.fixed import freeze
-from treadle.nas.oneshot.core import WEIGHTS, SearchCore, SearchPlan, is_ready
+from treadle.nas.oneshot.core import WEIGHTS, OneShotCore, OneShotPlan, is_ready
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space.choice import Ranked, best_combinations
 from treadle.nas.space.decisions import Architecture
@@ -180,7 +180,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             or `activation_checkpointing`.
     """
 
-    core: SearchCore
+    core: OneShotCore
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         chosen_size(batch_size, self._train_data, validation, name=f"{type(self).__name__}: batch_size")
         if loading and is_ready(self._train_data) and is_ready(validation):
             loader_arguments(self._train_data, {}, loading, type(self).__name__)
-        self._plan = SearchPlan(
+        self._plan = OneShotPlan(
             validation=validation,
             batch_size=int(batch_size),
             loader_options=loading,
@@ -249,7 +249,7 @@ class OneShotTrainer(BaseOneShotTrainer):
 
     def _make_core(
         self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> SearchCore:
+    ) -> OneShotCore:
         raise NotImplementedError
 
     def _architecture_clip(self) -> float | None:
@@ -333,7 +333,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         try:
             if self._has_found():
                 write_picture(folder, "architecture", draw(self.export(), self.model))
-            if self.core.weighed_rows():
+            if self.core.candidate_rows():
                 write_picture(folder, "architecture_weights", draw_weights(self.weights_over_time(), columns=2))
         except (TreadleError, OSError) as error:
             # The run itself is complete, or has an error of its own: a picture must not be another one.
@@ -351,7 +351,7 @@ class OneShotTrainer(BaseOneShotTrainer):
 
     def probabilities(self) -> dict[str, dict[Any, float]]:
         """Return the weight of each candidate, by row; those of a row sum to one, and nothing is random in them."""
-        rows = self.core.weighed_rows()
+        rows = self.core.candidate_rows()
         return {row: dict(zip(rows[row], own, strict=True)) for row, own in self.core.probabilities().items()}
 
     def weights_over_time(self) -> WeightHistory:
@@ -422,7 +422,7 @@ class OneShotTrainer(BaseOneShotTrainer):
     @property
     def nas_modules(self) -> list[tuple[str, nn.Module]]:
         """The choices of the model, with their labels."""
-        return [(choice.key, choice) for choice in self._space.choices.values() if choice.label_now]
+        return [(choice.key, choice) for choice in self._space.choices.values() if choice.current_label]
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:

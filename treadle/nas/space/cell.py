@@ -12,9 +12,9 @@ from treadle.errors import ConfigError
 from treadle.nas.space.choice import Choice, Ranked
 from treadle.nas.space.choosers import Fixed
 from treadle.nas.space.decisions import Architecture, Condition, Decision, Subset
-from treadle.nas.space.fixed_modules import ChosenCell, first_states
+from treadle.nas.space.fixed_modules import ChosenCell, initial_states
 from treadle.nas.space.layer_choice import LayerChoice
-from treadle.nas.space.value_choice import FREEZING
+from treadle.nas.space.value_choice import FREEZE_KEY
 from treadle.search.assignment import key_of
 
 # The cell of NAS-Bench-201: every pair of states is joined by one operation
@@ -138,15 +138,15 @@ class Cell(Choice):
 
     def operation_label(self, node: int, slot: int) -> str:
         """Return the label of the decision which operation a node has in one of its slots."""
-        return f"{self.label_now}/op_{node}_{slot}"
+        return f"{self.current_label}/op_{node}_{slot}"
 
     def input_label(self, node: int, slot: int) -> str:
         """Return the label of the decision which state that operation reads."""
-        return f"{self.label_now}/input_{node}_{slot}"
+        return f"{self.current_label}/input_{node}_{slot}"
 
     def edge_label(self, node: int, place: int) -> str:
         """Return the row that weighs the operations between a state and a node."""
-        return f"{self.label_now}/edge_{node}_{place}"
+        return f"{self.current_label}/edge_{node}_{place}"
 
     def defaults(self, node: int, slot: int) -> tuple[list[int], Any]:
         """Return the state and the operation of a slot in a space that nobody decided on."""
@@ -164,10 +164,10 @@ class Cell(Choice):
 
     def forward(self, *inputs: Any) -> Any:
         """Return the output of the cell for its inputs, which come one by one or in a list."""
-        states = first_states(self.preprocessor, inputs)
+        states = initial_states(self.preprocessor, inputs)
         if len(states) != self.num_predecessors:
             raise ConfigError(
-                f"{self.label_now or 'Cell'} has {self.num_predecessors} inputs and was called with {len(states)}"
+                f"{self.current_label or 'Cell'} has {self.num_predecessors} inputs and was called with {len(states)}"
             )
         for node in self.nodes:
             states.append(self.chooser.node(self, node, states))
@@ -209,7 +209,7 @@ class Cell(Choice):
             chosen = [self.operation(node, place, name) for place, name in zip(places, names, strict=True)]
             # Two slots may have taken the same operation, which are two from now on.
             memos: list[dict[Any, Any]] = [
-                {FREEZING: architecture} if one in chosen[:at] else memo for at, one in enumerate(chosen)
+                {FREEZE_KEY: architecture} if one in chosen[:at] else memo for at, one in enumerate(chosen)
             ]
             operations.append([deepcopy(one, own) for one, own in zip(chosen, memos, strict=True)])
         ends = self.nodes if self.merge_op == "all" else Fixed(architecture).loose_ends(self)
@@ -257,7 +257,7 @@ class Cell(Choice):
             part[self.input_label(node, slot)] = [place]
         return part
 
-    def why_not_weighed(self) -> str | None:
+    def reason_not_differentiable(self) -> str | None:
         """Return why its operations cannot be weighed against each other; None if they can."""
         if self.merge_op == "all":
             return None

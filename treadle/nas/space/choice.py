@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from treadle.nas.space.choosers import DEFAULTS, Chooser
-from treadle.nas.space.decisions import Architecture, Condition, Decision, Labelled
-from treadle.nas.space.value_choice import FREEZING, Leaf, copied
+from treadle.nas.space.decisions import Architecture, Condition, Decision, Label
+from treadle.nas.space.value_choice import FREEZE_KEY, Leaf, copy_module
 
 # The best combinations of parts that are ranked one by one
 
@@ -48,7 +48,7 @@ Ranked = list[tuple[float, Architecture]]
 """Parts of architectures with their scores, the best first."""
 
 
-class Choice(Labelled, nn.Module):
+class Choice(Label, nn.Module):
     """A module that leaves something open.
 
     As it is it forwards with its default; a trainer puts its own `chooser` in the place of that. Whoever has no label
@@ -100,10 +100,10 @@ class Choice(Labelled, nn.Module):
         """
         return []
 
-    def why_not_weighed(self) -> str | None:
+    def reason_not_differentiable(self) -> str | None:
         """Return why its candidates cannot be weighed against each other; None if they can."""
         return None
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         """Return a copy, or what is left of it if the copy is a frozen network."""
-        return self.frozen(memo[FREEZING], memo) if FREEZING in memo else copied(self, memo)
+        return self.frozen(memo[FREEZE_KEY], memo) if FREEZE_KEY in memo else copy_module(self, memo)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from treadle.nas.space.fixed_modules import joined, through_part
+from treadle.nas.space.fixed_modules import partial_forward, reduce_tensors
 
 if TYPE_CHECKING:
     from treadle.nas.space.cell import Cell
@@ -31,12 +31,12 @@ class Chooser:
 
     def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what a layer choice gives for its arguments."""
-        return choice[self.pick(choice.label_now, choice.default)](*args, **kwargs)
+        return choice[self.pick(choice.current_label, choice.default)](*args, **kwargs)
 
     def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
         """Return what an input choice makes of its tensors."""
-        picked = self.pick(choice.label_now, choice.default)
-        return joined([tensors[place] for place in picked], choice.reduction, tensors)
+        picked = self.pick(choice.current_label, choice.default)
+        return reduce_tensors([tensors[place] for place in picked], choice.reduction, tensors)
 
     def repeat(self, choice: "Repeat", state: Any) -> Any:
         """Return what a repeated block makes of its input."""
@@ -50,8 +50,8 @@ class Chooser:
         results = []
         for slot in range(cell.num_ops_per_node):
             ((place,), name) = self._slot(cell, node, slot)
-            results.append(through_part(states[place], cell.partial_channels, cell.operation(node, place, name)))
-        total: Tensor = joined(results, "sum", results)
+            results.append(partial_forward(states[place], cell.partial_channels, cell.operation(node, place, name)))
+        total: Tensor = reduce_tensors(results, "sum", results)
         return total
 
     def _slot(self, cell: "Cell", node: int, slot: int) -> tuple[Any, Any]:
@@ -73,7 +73,7 @@ class Chooser:
 
     def value(self, leaf: "Leaf") -> Any:
         """Return the value of a decision that is used in an expression."""
-        return leaf.as_given(self.pick(leaf.label_now, leaf.default))
+        return leaf.as_given(self.pick(leaf.current_label, leaf.default))
 
 
 class Fixed(Chooser):

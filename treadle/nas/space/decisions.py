@@ -41,7 +41,7 @@ def require_forward(description: str, placed: bool = False) -> None:
         raise ConfigError(f"{description} is not decided yet, {_remedy(maker)}")
 
 
-def undecided(description: str) -> ConfigError:
+def undecided_error(description: str) -> ConfigError:
     """Return the error for whoever wants to know whether an expression is true."""
     _, maker = _asked_by(sys._getframe(2))
     if maker.startswith("nn."):
@@ -85,14 +85,14 @@ def _name(kind: type[nn.Module]) -> str:
 # The names of what is to be decided
 
 
-class Labelled:
+class Label:
     """Something to be decided: called by its label or, where it has none, after the place where it is used."""
 
     label: str | None
     _path: str | None = None
 
     @property
-    def label_now(self) -> str:
+    def current_label(self) -> str:
         """The label in force; empty if it has none, and nobody has looked where it is used."""
         return self.label or self._path or ""
 
@@ -103,20 +103,20 @@ class Labelled:
         Raises:
             ConfigError: It has none, and nobody has looked where it is used.
         """
-        if not self.label_now:
+        if not self.current_label:
             owner = type(self).__name__ if isinstance(self, nn.Module) else self
             raise ConfigError(
                 f"{owner!r} has no label yet; give it one, label=..., or read the model that it is used in first: "
                 "nas.Space(model)"
             )
-        return self.label_now
+        return self.current_label
 
     @property
     def placed(self) -> bool:
         """Whether somebody has looked where it is used."""
         return self._path is not None
 
-    def located(self, path: str) -> None:
+    def set_path(self, path: str) -> None:
         """Take note of where it is used: its label, unless it was given one."""
         self._path = path
 
@@ -230,7 +230,7 @@ def checked_weights(weights: Sequence[float] | None, count: int, where: str) -> 
     return found
 
 
-def normalised(decision: Decision, value: Any) -> Any:
+def normalize_value(decision: Decision, value: Any) -> Any:
     """Return a value as architectures hold it: plain, and positions in ascending order."""
     return sorted(value) if isinstance(decision, Subset) else plain(value)
 
@@ -238,23 +238,23 @@ def normalised(decision: Decision, value: Any) -> Any:
 # Conditions on decisions: alternatives, one of which must hold
 
 
-def both(one: Sequence[Condition], other: Sequence[Condition]) -> list[Condition]:
+def intersect_conditions(one: Sequence[Condition], other: Sequence[Condition]) -> list[Condition]:
     """Return the conditions under which one of each holds."""
     found: dict[str, Condition] = {}
     for left, right in product(one, other):
         shared = {label: left[label] & right[label] for label in set(left) & set(right)}
         if all(shared.values()):
             merged = {**left, **right, **shared}
-            found[text_of([merged])] = merged
+            found[condition_key([merged])] = merged
     return list(found.values())
 
 
-def text_of(alternatives: Sequence[Condition]) -> str:
+def condition_key(alternatives: Sequence[Condition]) -> str:
     """Return a text that is the same for the same alternatives."""
     return repr([sorted((label, sorted(values)) for label, values in one.items()) for one in alternatives])
 
 
-def holding(alternatives: Sequence[Condition], architecture: Mapping[str, Any]) -> int:
+def count_holding(alternatives: Sequence[Condition], architecture: Mapping[str, Any]) -> int:
     """Return how many of some alternatives hold in an architecture."""
     return sum(
         all(label in architecture and key_of(architecture[label]) in values for label, values in one.items())

@@ -32,11 +32,11 @@ class PartialChannels(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return as many channels as `inputs` has."""
-        output: Tensor = through_part(inputs, self.parts, self.module)
+        output: Tensor = partial_forward(inputs, self.parts, self.module)
         return output
 
 
-def through_part(inputs: Tensor, parts: int, operation: Callable[[Tensor], Any]) -> Any:
+def partial_forward(inputs: Tensor, parts: int, operation: Callable[[Tensor], Any]) -> Any:
     """Return what `operation` makes of the first part of the channels, with the others beside it, shuffled.
 
     Raises:
@@ -61,7 +61,7 @@ def through_part(inputs: Tensor, parts: int, operation: Callable[[Tensor], Any])
 REDUCTIONS = ("sum", "mean", "concat", "none")
 
 
-def joined(tensors: Sequence[Tensor], reduction: str, like: Sequence[Tensor]) -> Any:
+def reduce_tensors(tensors: Sequence[Tensor], reduction: str, like: Sequence[Tensor]) -> Any:
     """Return some tensors as one.
 
     A single one is returned as it is. No tensor at all is zeros for "sum" and "mean", a tensor without channels for
@@ -102,7 +102,7 @@ class ChosenInputs(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Return the chosen of `inputs`, which come one by one or in a list, as one."""
         tensors = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
-        return joined([tensors[place] for place in self.chosen], self.reduction, tensors)
+        return reduce_tensors([tensors[place] for place in self.chosen], self.reduction, tensors)
 
     def extra_repr(self) -> str:
         """Return what was chosen."""
@@ -143,18 +143,18 @@ class ChosenCell(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """Return the output of the cell for its inputs, which come one by one or in a list."""
-        states = first_states(self.preprocessor, inputs)
+        states = initial_states(self.preprocessor, inputs)
         count = len(states)
         for node, sources in zip(self.nodes, self.sources, strict=True):
             operations: Any = node
             pairs = zip(operations, sources, strict=True)
-            results = [through_part(states[place], self.partial_channels, one) for one, place in pairs]
-            states.append(joined(results, "sum", results))
+            results = [partial_forward(states[place], self.partial_channels, one) for one, place in pairs]
+            states.append(reduce_tensors(results, "sum", results))
         output = torch.cat([states[place] for place in self.output], self.concat_dim)
         return output if self.postprocessor is None else self.postprocessor(output, states[:count])
 
 
-def first_states(preprocessor: nn.Module | None, inputs: tuple[Any, ...]) -> list[Tensor]:
+def initial_states(preprocessor: nn.Module | None, inputs: tuple[Any, ...]) -> list[Tensor]:
     """Return the states that a cell begins with, for its inputs."""
     given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
     return list(given if preprocessor is None else preprocessor(list(given)))

@@ -60,14 +60,14 @@ class InputChoice(Choice):
 
     def _decision(self, place: str) -> Subset:
         places = tuple(range(self.n_candidates))
-        return Subset(self.label_now, places, self.default, place, self.weights, self.n_chosen)
+        return Subset(self.current_label, places, self.default, place, self.weights, self.n_chosen)
 
     def forward(self, *inputs: Any) -> Any:
         """Return the chosen of `inputs`, which come one by one or in a list, as one."""
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)) else inputs
         if len(given) != self.n_candidates:
             raise ConfigError(
-                f"{self.label_now or 'InputChoice'} chooses from {self.n_candidates} tensors and was called with "
+                f"{self.current_label or 'InputChoice'} chooses from {self.n_candidates} tensors and was called with "
                 f"{len(given)}; call it with one for each candidate"
             )
         return self.chooser.inputs(self, given)
@@ -109,7 +109,7 @@ class InputChoice(Choice):
     def _of(self, places: list[int]) -> Architecture:
         return {self.key: places}
 
-    def why_not_weighed(self) -> str | None:
+    def reason_not_differentiable(self) -> str | None:
         """Return why its tensors cannot be weighed against each other; None if they can."""
         if self.reduction in WEIGHED:
             return None
@@ -120,6 +120,6 @@ MOST_SUBSETS = 10_000
 """How many subsets are looked at to rank them; of more only the best is found."""
 
 
-def shapes_of(tensors: Sequence[Tensor]) -> str:
+def tensor_shapes(tensors: Sequence[Tensor]) -> str:
     """Return the shapes of tensors, for messages."""
     return ", ".join(str(tuple(tensor.shape)) for tensor in tensors)

@@ -88,7 +88,7 @@ class LayerChoice(Choice):
             return names[index]
         near = did_you_mean(index, names) if isinstance(index, str) else ""
         raise (IndexError if isinstance(index, int) else KeyError)(
-            f"{self.label_now or 'this LayerChoice'} has no candidate {index!r}; it has {self.candidates}{near}"
+            f"{self.current_label or 'this LayerChoice'} has no candidate {index!r}; it has {self.candidates}{near}"
         )
 
     def __getitem__(self, index: int | str) -> nn.Module:
@@ -100,14 +100,14 @@ class LayerChoice(Choice):
     def __setitem__(self, index: int | str, module: nn.Module) -> None:
         """Put another module in the place of a candidate."""
         if not isinstance(module, nn.Module):
-            raise ConfigError(f"{self.label_now}[{index!r}] must be a module, not a {type(module).__name__}")
+            raise ConfigError(f"{self.current_label}[{index!r}] must be a module, not a {type(module).__name__}")
         self._modules[self._position(index)] = module
 
     def __delitem__(self, index: int | str) -> None:
         """Leave a candidate out; those of a list that follow it move up."""
         place = self._position(index)
         if len(self._modules) == 1:
-            raise ConfigError(f"{self.label_now}: {index!r} is the last candidate; a choice needs one")
+            raise ConfigError(f"{self.current_label}: {index!r} is the last candidate; a choice needs one")
         if self.weights is not None:
             at = self.names.index(place)
             self.weights = (*self.weights[:at], *self.weights[at + 1 :])
@@ -159,17 +159,17 @@ class _Chosen(Leaf):
         self._choice = choice
 
     @property
-    def label_now(self) -> str:
+    def current_label(self) -> str:
         """The label of the choice."""
-        return self._choice.label_now
+        return self._choice.current_label
 
     @property
     def candidates(self) -> tuple[Any, ...]:
         """What the choice can take."""
         return tuple(self._choice.candidates)
 
-    def located(self, path: str) -> None:
+    def set_path(self, path: str) -> None:
         """Leave it to the choice."""
 
     def __repr__(self) -> str:
-        return f"{self._choice.label_now or 'choice'}.value"
+        return f"{self._choice.current_label or 'choice'}.value"

@@ -10,8 +10,8 @@ from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.space.choice import Choice
-from treadle.nas.space.decisions import Architecture, Condition, Decision, both, normalised
-from treadle.nas.space.value_choice import FREEZING, Expression, Leaf, ValueChoice, copied, expressions_in
+from treadle.nas.space.decisions import Architecture, Condition, Decision, intersect_conditions, normalize_value
+from treadle.nas.space.value_choice import FREEZE_KEY, Expression, Leaf, ValueChoice, copy_module, find_expressions
 from treadle.search.assignment import key_of
 from treadle.search.space.extension import Restriction
 
@@ -77,7 +77,7 @@ class Constraint(Restriction):
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> "Constraint | None":
         """Return a copy; in a frozen network nothing is left of it."""
-        return None if FREEZING in memo else copied(self, memo)
+        return None if FREEZE_KEY in memo else copy_module(self, memo)
 
 
 # How many architectures a space has, without going through all of them where that can be helped
@@ -201,7 +201,7 @@ class Space:
     ) -> None:
         """Note the decisions of `module` and of all in it; `when` says which conditions lead here."""
         if path in branches:
-            when = both(when, branches[path])
+            when = intersect_conditions(when, branches[path])
         if isinstance(module, Choice):
             self._note_choice(module, path, when)
             branches = {**branches, **{_joined(path, name): one for name, one in module.branches().items()}}
@@ -215,7 +215,7 @@ class Space:
         if id(choice) not in self._seen:
             if not path and choice.label is None:
                 raise ConfigError(f"the model itself is a {type(choice).__name__} without a label; give it label=...")
-            choice.located(path)
+            choice.set_path(path)
             self.choices[path] = choice
         for decision in choice.decisions(path):
             self._add(decision, when)
@@ -229,7 +229,7 @@ class Space:
         for name, value in vars(module).items():
             if name in PRIVATE:
                 continue
-            for expression in expressions_in(value):
+            for expression in find_expressions(value):
                 for leaf in expression.leaves():
                     self._note_value(leaf, _joined(path, name), None, when)
             for constraint in _constraints_in(value):
@@ -242,7 +242,7 @@ class Space:
             return
         if id(leaf) not in self._seen:
             self._seen.add(id(leaf))
-            leaf.located(path)
+            leaf.set_path(path)
         self.values.append((leaf, user))
         self._add(leaf.decision(path), when)
 
@@ -298,7 +298,7 @@ class Space:
         architecture: Architecture = {}
         for label, decision in self.decisions.items():
             if self.exists(label, architecture):
-                architecture[label] = normalised(decision, pick(decision))
+                architecture[label] = normalize_value(decision, pick(decision))
         return architecture
 
     def allows(self, architecture: Architecture) -> bool:
@@ -388,7 +388,7 @@ class Space:
             elif not decision.contains(architecture[label]):
                 problems.append(f"{label!r} is {architecture[label]!r}, not one of {decision.described()}")
             else:
-                taken[label] = normalised(decision, architecture[label])
+                taken[label] = normalize_value(decision, architecture[label])
         if problems:
             raise ConfigError(f"the architecture does not fit {type(self.model).__name__}: {'; '.join(problems)}")
         for constraint in self.constraints:

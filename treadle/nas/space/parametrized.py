@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from treadle.errors import ConfigError
 from treadle.nas.space.choice import Choice
 from treadle.nas.space.decisions import Condition
-from treadle.nas.space.value_choice import Leaf, Read, assignments, computed, expressions_in
-from treadle.nas.space.weight_sharing import Sharing, Weigh, sharing_for
+from treadle.nas.space.value_choice import Leaf, Read, assignments, computed, find_expressions
+from treadle.nas.space.weight_sharing import SharedWeights, Weigh, find_shared_weights
 from treadle.nas.space.weighted_sum import weighted_sum
 from treadle.search.assignment import key_of
 
@@ -47,12 +47,12 @@ class Built(Choice):
         self.kind = kind
         self._name = getattr(kind, "__name__", repr(kind))
         self.arguments = _by_name(kind, self._name, args, kwargs)
-        self._open = [name for name, value in self.arguments.items() if expressions_in(value)]
+        self._open = [name for name, value in self.arguments.items() if find_expressions(value)]
         if not self._open:
             raise ConfigError(f"Built({self._name}): no argument is left open; use {self._name}(...) itself")
         found = {self._key(one): one for _, one in assignments(self.arguments)}
         self._combinations: dict[str, dict[str, Any]] = found
-        self.sharing: Sharing | None = sharing_for(kind, list(found.values()))
+        self.sharing: SharedWeights | None = find_shared_weights(kind, list(found.values()))
         if self.sharing is not None:
             self._modules["shared"] = kind(**self.sharing.largest)
             return
@@ -72,7 +72,7 @@ class Built(Choice):
 
     def values(self) -> list[tuple[str, Leaf]]:
         """Return the decisions that the arguments depend on, with the names of these."""
-        open_values = [(name, one) for name in self._open for one in expressions_in(self.arguments[name])]
+        open_values = [(name, one) for name in self._open for one in find_expressions(self.arguments[name])]
         return [(name, leaf) for name, expression in open_values for leaf in expression.leaves()]
 
     def branches(self) -> Mapping[str, Sequence[Condition]]:
@@ -124,9 +124,9 @@ class Built(Choice):
         outputs = [self._variant(arguments)(*args, **kwargs) for arguments, _ in parts]
         return weighted_sum(torch.stack([weight for _, weight in parts]), outputs, where=self._name)
 
-    def why_not_weighed(self) -> str | None:
+    def reason_not_differentiable(self) -> str | None:
         """Return why its arguments cannot be weighed against each other; None if they can."""
-        return None if self.sharing is None else self.sharing.why_not_weighed
+        return None if self.sharing is None else self.sharing.reason_not_differentiable
 
     def frozen(self, architecture: Mapping[str, Any], memo: dict[Any, Any]) -> nn.Module:
         """Return the module with the arguments of the architecture, and with its part of the weights."""

@@ -11,12 +11,12 @@ import torch
 
 from treadle.errors import ConfigError
 from treadle.nas.space.choosers import DEFAULTS, Chooser
-from treadle.nas.space.decisions import Decision, Labelled, checked_weights, require_forward, undecided
+from treadle.nas.space.decisions import Decision, Label, checked_weights, require_forward, undecided_error
 from treadle.search.assignment import key_of, plain
 from treadle.search.space.dimensions import Categorical, Dimension
 from treadle.search.space.extension import OpenValue
 
-FREEZING = "treadle.nas: the architecture that a copy is frozen to"
+FREEZE_KEY = "treadle.nas: the architecture that a copy is frozen to"
 """The entry of a copy's memo that holds the architecture; without it a copy is a copy."""
 
 Read = Callable[["Leaf"], Any]
@@ -63,7 +63,7 @@ class Expression(OpenValue):
             if not isinstance(leaf, ValueChoice):
                 raise ConfigError(f"{label}: {leaf!r} belongs to a model; in a config, use one_of(...) or ValueChoice")
             if leaf.label is None:
-                leaf.located(label)
+                leaf.set_path(label)
             decision = leaf.decision(label)
             found.append(Categorical(decision.label, decision.candidates, decision.weights))
         return found
@@ -112,7 +112,7 @@ class Expression(OpenValue):
         return torch._C._disabled_torch_function_impl
 
     def __bool__(self) -> bool:
-        raise undecided(self._described())
+        raise undecided_error(self._described())
 
     def _require_forward(self) -> None:
         require_forward(self._described(), placed=all(leaf.placed for leaf in self.leaves()))
@@ -123,9 +123,9 @@ class Expression(OpenValue):
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         """Return a copy, or the value if the copy is a frozen network."""
-        if FREEZING in memo:
-            return self.evaluate(memo[FREEZING])
-        return copied(self, memo)
+        if FREEZE_KEY in memo:
+            return self.evaluate(memo[FREEZE_KEY])
+        return copy_module(self, memo)
 
     def __add__(self, other: Any) -> "Expression":
         return Combined(operator.add, "+", self, other)
@@ -209,7 +209,7 @@ class Expression(OpenValue):
         return Combined(operator.not_, "not", self)
 
 
-class Leaf(Labelled, Expression):
+class Leaf(Label, Expression):
     """An expression that is one decision.
 
     Args:
@@ -301,7 +301,7 @@ class ValueChoice(Leaf):
         try:
             return self._by_key[key_of(value)]
         except KeyError:
-            raise ConfigError(f"{self.label_now!r} is {value!r}, which is none of {list(self._values)}") from None
+            raise ConfigError(f"{self.current_label!r} is {value!r}, which is none of {list(self._values)}") from None
 
     def __repr__(self) -> str:
         return f"ValueChoice({list(self._values)!r}, label={self.label!r})"
@@ -398,14 +398,14 @@ def value_of(value: Any) -> Any:
     return value.value()
 
 
-def expressions_in(value: Any) -> list[Expression]:
+def find_expressions(value: Any) -> list[Expression]:
     """Return the expressions in a value and in the lists, tuples and dicts of it."""
     if isinstance(value, Expression):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [found for item in value for found in expressions_in(item)]
+        return [found for item in value for found in find_expressions(item)]
     if isinstance(value, Mapping):
-        return [found for item in value.values() for found in expressions_in(item)]
+        return [found for item in value.values() for found in find_expressions(item)]
     return []
 
 
@@ -413,16 +413,16 @@ def computed(value: Any, read: Read) -> Any:
     """Return a value with every expression in it, also inside of lists, tuples and dicts, as `read` decides it."""
     if isinstance(value, Expression):
         return value.compute(read)
-    if isinstance(value, (list, tuple)) and expressions_in(value):
+    if isinstance(value, (list, tuple)) and find_expressions(value):
         return type(value)(computed(item, read) for item in value)
-    if isinstance(value, Mapping) and expressions_in(value):
+    if isinstance(value, Mapping) and find_expressions(value):
         return {key: computed(item, read) for key, item in value.items()}
     return value
 
 
 def assignments(value: Any) -> Iterator[tuple[dict[str, Any], Any]]:
     """Yield every combination of the decisions in a value, by label, with the value that comes of it."""
-    leaves = {_token(leaf): leaf for one in expressions_in(value) for leaf in one.leaves()}
+    leaves = {_token(leaf): leaf for one in find_expressions(value) for leaf in one.leaves()}
     for values in product(*(leaf.candidates for leaf in leaves.values())):
         taken = dict(zip(leaves, values, strict=True))
         yield taken, computed(value, partial(_look_up, taken))
@@ -434,10 +434,10 @@ def _look_up(taken: Mapping[str, Any], leaf: Leaf) -> Any:
 
 def _token(leaf: Leaf) -> str:
     """Return what tells decisions apart; one that has no label yet is told from others by himself."""
-    return leaf.label_now or f"#{id(leaf)}"
+    return leaf.current_label or f"#{id(leaf)}"
 
 
-def copied(value: Kind, memo: dict[Any, Any]) -> Kind:
+def copy_module(value: Kind, memo: dict[Any, Any]) -> Kind:
     """Return a copy as `deepcopy` makes it of an object without a say in the matter."""
     copy = object.__new__(type(value))
     memo[id(value)] = copy

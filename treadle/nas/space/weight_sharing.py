@@ -11,14 +11,14 @@ Weigh = Callable[[Any], Sequence[tuple[Any, Tensor]]]
 Arguments = Mapping[str, Any]
 
 
-class Sharing:
+class SharedWeights:
     """How modules of one class and several sizes use the weights of the largest.
 
     Args:
         largest: The arguments of the largest module.
 
     Attributes:
-        why_not_weighed: Why sizes cannot be weighed against each other; None if they can.
+        reason_not_differentiable: Why sizes cannot be weighed against each other; None if they can.
     """
 
     sizes: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class Sharing:
 
     def __init__(self, largest: dict[str, Any]) -> None:
         self.largest = largest
-        self.why_not_weighed: str | None = None
+        self.reason_not_differentiable: str | None = None
 
     def run(self, module: Any, arguments: Arguments, inputs: Tensor) -> Tensor:
         """Return what a module with these arguments gives."""
@@ -52,7 +52,7 @@ class Sharing:
                 own[name].copy_(part)
 
 
-class LinearSharing(Sharing):
+class SharedLinear(SharedWeights):
     """Linear layers use the first inputs and outputs."""
 
     sizes = frozenset({"in_features", "out_features"})
@@ -78,7 +78,7 @@ class LinearSharing(Sharing):
         return inputs.new_zeros(*inputs.shape[:-1], arguments["in_features"])
 
 
-class ConvolutionSharing(Sharing):
+class SharedConvolution(SharedWeights):
     """Convolutions use the first channels and the centre of the kernel."""
 
     sizes = frozenset({"in_channels", "out_channels", "kernel_size", "padding", "groups"})
@@ -130,7 +130,7 @@ class ConvolutionSharing(Sharing):
         return inputs.new_zeros(len(inputs), arguments["in_channels"], *inputs.shape[2:])
 
 
-class BatchNormSharing(Sharing):
+class SharedBatchNorm(SharedWeights):
     """Batch norms use the first channels."""
 
     sizes = frozenset({"num_features"})
@@ -168,18 +168,18 @@ class BatchNormSharing(Sharing):
 
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-SHARED: dict[Any, type[Sharing]] = {
-    nn.Linear: LinearSharing,
-    nn.Conv1d: ConvolutionSharing,
-    nn.Conv2d: ConvolutionSharing,
-    nn.Conv3d: ConvolutionSharing,
-    nn.BatchNorm1d: BatchNormSharing,
-    nn.BatchNorm2d: BatchNormSharing,
-    nn.BatchNorm3d: BatchNormSharing,
+SHARED: dict[Any, type[SharedWeights]] = {
+    nn.Linear: SharedLinear,
+    nn.Conv1d: SharedConvolution,
+    nn.Conv2d: SharedConvolution,
+    nn.Conv3d: SharedConvolution,
+    nn.BatchNorm1d: SharedBatchNorm,
+    nn.BatchNorm2d: SharedBatchNorm,
+    nn.BatchNorm3d: SharedBatchNorm,
 }
 
 
-def sharing_for(kind: Any, combinations: Sequence[dict[str, Any]]) -> Sharing | None:
+def find_shared_weights(kind: Any, combinations: Sequence[dict[str, Any]]) -> SharedWeights | None:
     """Return how modules of a class with these arguments share their weights; None if they do not.
 
     Args:
@@ -191,12 +191,12 @@ def sharing_for(kind: Any, combinations: Sequence[dict[str, Any]]) -> Sharing | 
     differing = {name for name in combinations[0] if any(one[name] != combinations[0][name] for one in combinations)}
     if not differing <= SHARED[kind].sizes:
         return None
-    if SHARED[kind] is ConvolutionSharing:
+    if SHARED[kind] is SharedConvolution:
         return _convolutions(combinations, differing)
     return SHARED[kind]({**combinations[0], **{name: max(one[name] for one in combinations) for name in differing}})
 
 
-def _convolutions(combinations: Sequence[dict[str, Any]], differing: set[str]) -> Sharing | None:
+def _convolutions(combinations: Sequence[dict[str, Any]], differing: set[str]) -> SharedWeights | None:
     depthwise = all(one.get("groups", 1) == one["in_channels"] == one["out_channels"] for one in combinations)
     plain = all(one.get("groups", 1) == 1 for one in combinations)
     channels = {"in_channels", "out_channels", "groups"}
@@ -207,9 +207,11 @@ def _convolutions(combinations: Sequence[dict[str, Any]], differing: set[str]) -
     paddings = {(one["kernel_size"], one.get("padding", 0)) for one in combinations}
     if len(paddings) > len({one["kernel_size"] for one in combinations}):
         return None
-    sharing = ConvolutionSharing(largest)
+    sharing = SharedConvolution(largest)
     if not all(_aligned(one, largest) for one in combinations):
-        sharing.why_not_weighed = "its kernels are not centred on the same points; use odd sizes with padding=size // 2"
+        sharing.reason_not_differentiable = (
+            "its kernels are not centred on the same points; use odd sizes with padding=size // 2"
+        )
     return sharing
 
 

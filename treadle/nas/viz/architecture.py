@@ -62,7 +62,7 @@ class Graph:
         return sorted({edge.target for edge in self.edges})
 
 
-def graphs_in(architecture: Mapping[str, Any], space: Space | None = None) -> list[Graph]:
+def find_graphs(architecture: Mapping[str, Any], space: Space | None = None) -> list[Graph]:
     """Return the cells that an architecture decides, in the order of their first decisions.
 
     Args:
@@ -146,7 +146,7 @@ def draw(architecture: Mapping[str, Any], model: nn.Module | None = None, *, tit
     picture.text(MARGIN, 30, title, size=18.0, bold=True)
     top = 48.0
     shown: set[str] = set()
-    for graph in graphs_in(architecture, space):
+    for graph in find_graphs(architecture, space):
         draw_cell(picture, graph, MARGIN, top)
         shown |= graph.labels
         top = picture.height + 24
@@ -206,7 +206,7 @@ def draw_cell(picture: Picture, graph: Graph, left: float, top: float) -> None:
     for edge in graph.edges:
         _draw_operation(picture, edge, plan.operations[id(edge)], plan.operation_width)
     for state, (x, y) in plan.states.items():
-        _draw_state(picture, _name_of(graph, state), (x, y), colour_of(state))
+        _draw_state(picture, _state_name(graph, state), (x, y), colour_of(state))
     if graph.ends:
         _draw_state(picture, "output", plan.output, INK)
 
@@ -239,7 +239,7 @@ def _draw_state(picture: Picture, name: str, place: tuple[float, float], colour:
     picture.text(x + STATE / 2, y + 4, name, colour="#ffffff", anchor="middle", within=STATE - 4)
 
 
-def _name_of(graph: Graph, state: int) -> str:
+def _state_name(graph: Graph, state: int) -> str:
     if state >= graph.inputs:
         is_output = not graph.ends and state == graph.states[-1]
         return "output" if is_output else f"node {state}"

@@ -15,7 +15,7 @@ WEIGHT = "architecture"
 """What the names of the weights of candidates begin with, among the metrics of a run."""
 
 
-def name_of(row: str, candidate: Any) -> str:
+def weight_metric_name(row: str, candidate: Any) -> str:
     """Return the name of a candidate's weight among the metrics of a run."""
     return f"{WEIGHT}/{row}/{candidate}"
 
@@ -56,10 +56,10 @@ def weights_over_time(run_dir: str | Path) -> WeightHistory:
         ) from error
     # The last line may be half written.
     records = [(record["step"], record) for record in map(_parsed, lines) if record is not None]
-    return collected(search["trainer"], search["rows"], records)
+    return build_history(search["trainer"], search["rows"], records)
 
 
-def collected(
+def build_history(
     trainer: str, rows: Mapping[str, Sequence[Any]], records: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> WeightHistory:
     """Return the history in the metrics of a run.
@@ -79,14 +79,14 @@ def collected(
     if not own:
         raise ConfigError(f"{trainer} has not come to the end of an epoch, after which the weights are recorded")
     found = {
-        row: {str(one): [record[name_of(row, one)] for _, record in own] for one in candidates}
+        row: {str(one): [record[weight_metric_name(row, one)] for _, record in own] for one in candidates}
         for row, candidates in rows.items()
     }
     return WeightHistory(trainer, [step for step, _ in own], found)
 
 
 def _names(rows: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    return (name_of(row, candidate) for row, candidates in rows.items() for candidate in candidates)
+    return (weight_metric_name(row, candidate) for row, candidates in rows.items() for candidate in candidates)
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

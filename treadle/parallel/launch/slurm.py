@@ -42,7 +42,7 @@ class SlurmTask:
     name: str
 
 
-def slurm_task(environment: Mapping[str, str] = os.environ) -> SlurmTask | None:
+def read_slurm_task(environment: Mapping[str, str] = os.environ) -> SlurmTask | None:
     """Return which task of a job step this process is; None if it is none.
 
     A shell in an allocation is none, nor is a batch script, though both have most of the variables: only what `srun`
@@ -75,14 +75,14 @@ def slurm_task(environment: Mapping[str, str] = os.environ) -> SlurmTask | None:
     )
 
 
-def adopt_task(environment: MutableMapping[str, str] = os.environ) -> None:
+def use_slurm_task(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let torch find the processes of a job step as if torchrun had started them; what is set already stays.
 
     One process alone, or one that a launcher has numbered, is left as it is.
     """
     if "RANK" in environment:
         return
-    task = slurm_task(environment)
+    task = read_slurm_task(environment)
     if task is None or task.size == 1:
         return
     place = {

@@ -28,7 +28,7 @@ class Launch:
         endpoint: Where machines meet, as `host:port`; empty for one machine.
         restarts: How often all processes are started again when one has died.
         name: A name that the launchers on all machines agree on; empty for that of the run.
-        is_meeting_place: Whether the endpoint is on this machine; None finds it out from its name.
+        is_rendezvous_host: Whether the endpoint is on this machine; None finds it out from its name.
         launcher: Who starts the processes: this command, as torchrun does, or Ray.
     """
 
@@ -39,16 +39,16 @@ class Launch:
     endpoint: str = ""
     restarts: int | None = None
     name: str = ""
-    is_meeting_place: bool | None = None
+    is_rendezvous_host: bool | None = None
     launcher: str = Launcher.PROCESSES
 
     @property
     def is_needed(self) -> bool:
         """Whether other processes have to be started at all; one of several is never a launcher."""
         several = self.processes > 1 or self.most_machines > 1 or self.restarts is not None
-        return (several or self.launcher == Launcher.RAY) and not worker.is_one_of_several()
+        return (several or self.launcher == Launcher.RAY) and not worker.in_process_group()
 
     @property
     def may_look(self) -> bool:
         """Whether a process that trains in the folder cannot be one that this command belongs to."""
-        return self.most_machines == 1 and not worker.is_one_of_several()
+        return self.most_machines == 1 and not worker.in_process_group()

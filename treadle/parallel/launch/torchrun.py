@@ -34,7 +34,7 @@ def make_group(command: Sequence[str], launch: Launch, name: str, folder: Path) 
     """
     alone = launch.most_machines == 1 and not launch.endpoint
     numbered = {} if launch.machine is None else {"rank": launch.machine}
-    hosted = {} if launch.is_meeting_place is None else {"is_host": launch.is_meeting_place}
+    hosted = {} if launch.is_rendezvous_host is None else {"is_host": launch.is_rendezvous_host}
     meeting = RendezvousParameters(
         backend="static" if numbered else "c10d",
         endpoint=launch.endpoint or "localhost:0",

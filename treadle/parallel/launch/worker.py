@@ -50,7 +50,7 @@ def is_worker() -> bool:
     return LAUNCHER in os.environ
 
 
-def is_one_of_several() -> bool:
+def in_process_group() -> bool:
     """Whether anybody, torchrun for one, started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
@@ -68,11 +68,11 @@ def ready() -> Iterator[None]:
     """
     launcher = int(os.environ[LAUNCHER].partition(":")[0]) if is_worker() else 0
     if launcher:
-        _die_with(launcher)
+        _exit_with_parent(launcher)
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _leave_at_once) for number in heeded(_EARLY)}
+    before = {number: signal.signal(number, _exit_now) for number in heeded(_EARLY)}
     try:
         yield
     finally:
@@ -80,11 +80,11 @@ def ready() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave_at_once(number: int, frame: FrameType | None) -> None:
+def _exit_now(number: int, frame: FrameType | None) -> None:
     raise PreemptedExit("asked to leave while nothing was under way; start the same command to go on")
 
 
-def _die_with(launcher: int) -> None:
+def _exit_with_parent(launcher: int) -> None:
     """Have this process killed when its launcher is gone: the same command, started again, needs the folder."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))

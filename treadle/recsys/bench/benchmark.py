@@ -9,7 +9,7 @@ from treadle.errors import ConfigError
 from treadle.files.atomic_io import replace_text
 from treadle.recsys.bench.leaderboard import DONE, FAILED, Leaderboard, Record, settings_file
 from treadle.recsys.bench.protocol import Protocol
-from treadle.recsys.bench.worker import run_alone, train_entry
+from treadle.recsys.bench.worker import run_subprocess, train_entry
 from treadle.recsys.trainers.loop.model_file import storable
 from treadle.runs.folder import to_yaml
 from treadle.runs.lock import RunLock
@@ -145,7 +145,7 @@ class Benchmark:
         if not self.isolated:
             return train_entry(model, config, run)
         (run / "bench.json").unlink(missing_ok=True)
-        died = run_alone(
+        died = run_subprocess(
             {
                 "name": model,
                 "model": self.protocol.named[model],

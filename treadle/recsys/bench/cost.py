@@ -68,7 +68,7 @@ class PeakMemory:
         if device.type == "cuda":
             forget_peak(device)
         else:
-            _forget_own_peak()
+            _reset_peak()
 
     def mib(self) -> float | None:
         """Return it in MiB; None where the machine does not tell."""
@@ -76,7 +76,7 @@ class PeakMemory:
         return _own_peak() if peak is None else peak / 2**20
 
 
-def _forget_own_peak() -> None:
+def _reset_peak() -> None:
     try:
         (PROCESS / "clear_refs").write_text(FORGET_PEAK)
     except OSError:
@@ -91,12 +91,12 @@ def _own_peak() -> float | None:
     return None if found is None else int(found.group(1)) / 1024
 
 
-def parameters_of(model: torch.nn.Module) -> int:
+def count_parameters(model: torch.nn.Module) -> int:
     """Return how many weights of a model are trained."""
     return sum(one.numel() for one in model.parameters() if one.requires_grad)
 
 
-def print_of_rows(dataset: Any, label: str | None = None) -> str:
+def fingerprint_rows(dataset: Any, label: str | None = None) -> str:
     """Return a fingerprint of the rows of a part, which knows users and items by their tokens, in any order.
 
     Args:

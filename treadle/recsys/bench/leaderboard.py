@@ -77,7 +77,7 @@ MISSING = "-"
 
 
 @dataclass(frozen=True)
-class Line:
+class LeaderboardRow:
     """A model of the table.
 
     Attributes:
@@ -136,7 +136,7 @@ class Leaderboard:
         self.failed = [one for one in records if one.state != DONE]
         done = [one for one in records if one.state == DONE]
         models = dict.fromkeys(one.model for one in done)
-        lines = [Line(model, tuple(one for one in done if one.model == model)) for model in models]
+        lines = [LeaderboardRow(model, tuple(one for one in done if one.model == model)) for model in models]
         self.lines = sorted(lines, key=lambda line: _rank(line.value(self._metric), bigger))
 
     def title(self) -> str:
@@ -157,7 +157,7 @@ class Leaderboard:
         """Return the cells of the table, row by row."""
         return [self._row(place, line) for place, line in enumerate(self.lines, start=1)]
 
-    def _row(self, place: int, line: Line) -> list[str]:
+    def _row(self, place: int, line: LeaderboardRow) -> list[str]:
         seconds, memory = line.typical("seconds_per_epoch"), line.typical("memory_mib")
         return [
             str(place),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from treadle.recsys.bench.cost import EpochSeconds, PeakMemory, parameters_of, print_of_rows
+from treadle.recsys.bench.cost import EpochSeconds, PeakMemory, count_parameters, fingerprint_rows
 from treadle.recsys.bench.leaderboard import FAILED, Record
 from treadle.recsys.compat import install_names
 from treadle.recsys.config.configurator import Config
@@ -29,7 +29,7 @@ LAST_WORDS = 2000
 """Characters of what a process said that are told of one that died."""
 
 
-def run_alone(given: Mapping[str, Any], folder: Path) -> str:
+def run_subprocess(given: Mapping[str, Any], folder: Path) -> str:
     """Train an entry in a process of its own, and return why it died without a word, if it did.
 
     Args:
@@ -113,10 +113,10 @@ def _train(config: Config, folder: Path, record: Record) -> None:
     record.epochs = len(trainer.train_loss_dict)
     record.seconds_per_epoch, record.memory_mib = seconds.typical(), memory.mib()
     record.device = str(trainer.device)
-    record.parameters = parameters_of(trainer.model)
+    record.parameters = count_parameters(trainer.model)
     if test_data is not None:
         label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["test"] == "labeled" else None
-        record.test_rows, record.test_print = len(test_data.dataset), print_of_rows(test_data.dataset, label)
+        record.test_rows, record.test_print = len(test_data.dataset), fingerprint_rows(test_data.dataset, label)
     write_group_panels(trainer, train_data, test_data, folder)
 
 

@@ -49,7 +49,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {"DMF": {"similarity": "dot"}}
 """Settings of Treadle's own that make a model what RecBole's of that name is."""
 
 
-def fitted(model: nn.Module, state: Mapping[str, Tensor], *, name: str | None, where: str) -> State:
+def convert_weights(model: nn.Module, state: Mapping[str, Tensor], *, name: str | None, where: str) -> State:
     """Return the weights of a checkpoint of RecBole as a model has them.
 
     Args:
@@ -208,7 +208,7 @@ class ImportedCheckpoint:
         Raises:
             CheckpointError: They do not fit it; the message says which model they fit.
         """
-        weights = fitted(model, self.state_dict, name=self.model, where=self.path)
+        weights = convert_weights(model, self.state_dict, name=self.model, where=self.path)
         try:
             load_plain_state_dict(model, weights, where=self.path)
         except CheckpointError as error:

@@ -13,7 +13,7 @@ from treadle.errors import ConfigError, importing
 from treadle.recsys.trainers.results import dict2str
 from treadle.recsys.tune.space import Dimension, SettingsSpace, check_comparable, parse_dimension, read_space
 from treadle.search import Grid, Sampled, Search, StopSearchError, Strategy
-from treadle.search.space.dimensions import dimension_of
+from treadle.search.space.dimensions import make_dimension
 from treadle.search.store.history import Proposal
 from treadle.search.store.store import optuna
 
@@ -90,7 +90,7 @@ class HyperTuning:
 
     def _count(self) -> int:
         """Return how many combinations there are."""
-        found = {one.name: dimension_of(one.name, one.domain) for one in self.space}
+        found = {one.name: make_dimension(one.name, one.domain) for one in self.space}
         endless = [name for name, dimension in found.items() if not dimension.is_listed]
         if endless:
             raise ExhaustiveSearchError(
@@ -231,7 +231,7 @@ class Draws(Strategy):
 
 
 def _draw(one: Dimension, random: np.random.Generator) -> Any:
-    dimension = dimension_of(one.name, one.domain)
+    dimension = make_dimension(one.name, one.domain)
     if dimension.is_listed:
         values = dimension.options()
         return values[int(random.integers(len(values)))]

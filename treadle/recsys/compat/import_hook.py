@@ -24,7 +24,7 @@ import torch
 from treadle.checkpoint import read_file
 from treadle.checkpoint.format.safe_unpickler import read_torch_file
 from treadle.recsys.compat.name_table import FAMILIES, MODEL_SIDE, MODELS, REFUSED, ROOT, SYSTEM, TRAINERS, TREES, Names
-from treadle.recsys.compat.package import models_in
+from treadle.recsys.compat.package import list_models
 
 # Names of NumPy, SciPy and torch that files of RecBole's time use, and that mean something else today, or nothing
 
@@ -42,7 +42,7 @@ OLD_TYPES: Mapping[str, Any] = {
 }
 
 
-class Mended(ModuleType):
+class PatchedModule(ModuleType):
     """A module with further names: what is asked for is taken from them, and otherwise from the module."""
 
     def __init__(self, module: ModuleType, further: Mapping[str, Any]) -> None:
@@ -54,10 +54,10 @@ class Mended(ModuleType):
         return getattr(self.__dict__["_module"], name)
 
 
-def mend(module: ModuleType) -> None:
+def patch_module(module: ModuleType) -> None:
     """Let a module that was just run find what it expects of NumPy, SciPy and torch."""
     for name, value in list(vars(module).items()):
-        if isinstance(value, Mended) or not isinstance(value, ModuleType):
+        if isinstance(value, PatchedModule) or not isinstance(value, ModuleType):
             continue
         if value.__name__ == "numpy":
             vars(module)[name] = _with_types(value)
@@ -65,12 +65,12 @@ def mend(module: ModuleType) -> None:
             vars(module)[name] = _with_updates(value)
         elif value is torch and f"{name}.load(" in Path(str(module.__file__)).read_text(encoding="utf-8"):
             # Only where it is called: every other name of torch is then looked up by way of the stand-in.
-            vars(module)[name] = Mended(torch, {"load": load_weights})
+            vars(module)[name] = PatchedModule(torch, {"load": load_weights})
 
 
 def _with_types(numpy: ModuleType) -> ModuleType:
     missing = {name: kind for name, kind in OLD_TYPES.items() if name not in vars(numpy)}
-    return Mended(numpy, missing) if missing else numpy
+    return PatchedModule(numpy, missing) if missing else numpy
 
 
 def _with_updates(sparse: ModuleType) -> ModuleType:
@@ -85,7 +85,7 @@ def _with_updates(sparse: ModuleType) -> ModuleType:
         def _update(self, data: Mapping[tuple[int, int], Any]) -> None:
             self._dict.update(data)
 
-    return Mended(sparse, {"dok_matrix": dok_matrix})
+    return PatchedModule(sparse, {"dok_matrix": dok_matrix})
 
 
 def load_weights(file: str | os.PathLike[str], *ignored: Any, **also_ignored: Any) -> Any:
@@ -107,7 +107,7 @@ _unserved: list[str] = []
 """What was asked of served modules, and is not there, in the order in which it was asked."""
 
 
-class Served(ModuleType):
+class AliasModule(ModuleType):
     """A module whose names are looked up where they are when they are first asked for."""
 
     def __init__(self, name: str, names: Names) -> None:
@@ -129,7 +129,7 @@ class Served(ModuleType):
         return value
 
 
-class ServedLoader(Loader):
+class AliasLoader(Loader):
     """Makes a served module."""
 
     def __init__(self, names: Names) -> None:
@@ -137,13 +137,13 @@ class ServedLoader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module, empty."""
-        return Served(spec.name, self._names)
+        return AliasModule(spec.name, self._names)
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are looked up on first use."""
 
 
-class MendingLoader(Loader):
+class PatchingLoader(Loader):
     """Runs a file of RecBole's, and lets it find what it expects of NumPy and SciPy."""
 
     def __init__(self, loader: Any) -> None:
@@ -157,7 +157,7 @@ class MendingLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the file."""
         self._loader.exec_module(module)
-        mend(module)
+        patch_module(module)
 
 
 class Finder(MetaPathFinder):
@@ -195,7 +195,7 @@ class Finder(MetaPathFinder):
             return {}
         if self._package is None or fullname == TREES:
             return _built_in_models(fullname.rsplit(".", 1)[1])
-        known = models_in(self._package)
+        known = list_models(self._package)
         return {name: module for name, module in known.items() if module.startswith(f"{fullname}.")}
 
     def _own(self, fullname: str) -> ModuleSpec | None:
@@ -205,7 +205,7 @@ class Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, [str(folder)])
         if spec is not None and spec.loader is not None:
-            spec.loader = MendingLoader(spec.loader)
+            spec.loader = PatchingLoader(spec.loader)
         return spec
 
     def _built_in(self, fullname: str) -> ModuleSpec | None:
@@ -232,35 +232,35 @@ def _built_in_models(family: str) -> Names:
 
 
 def _served(name: str, names: Names, *, package: bool = False, folder: Path | None = None) -> ModuleSpec:
-    spec = ModuleSpec(name, ServedLoader(names), is_package=package)
+    spec = ModuleSpec(name, AliasLoader(names), is_package=package)
     if package and folder is not None:
         spec.submodule_search_locations = [str(folder)]
     return spec
 
 
 @contextmanager
-def serving(package: Path | None) -> Iterator[None]:
+def served_names(package: Path | None) -> Iterator[None]:
     """Serve RecBole's names inside the block; afterwards `sys.modules` is as it was.
 
     Args:
         package: The folder of RecBole's package, for its models; None serves Treadle's.
     """
-    finder, before = Finder(package), _taken_out()
+    finder, before = Finder(package), _remove_modules()
     sys.modules.update(_kept.get(package, {}))
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        _kept[package] = _taken_out()
+        _kept[package] = _remove_modules()
         sys.modules.update(before)
 
 
-def serve_from_now_on(package: Path | None) -> None:
+def install_finder(package: Path | None) -> None:
     """Serve RecBole's names for the rest of the process; what is there by those names already is put aside."""
     if any(isinstance(finder, Finder) for finder in sys.meta_path):
         return
-    _taken_out()
+    _remove_modules()
     sys.modules.update(_kept.get(package, {}))
     sys.meta_path.insert(0, Finder(package))
 
@@ -270,6 +270,6 @@ def unserved_names() -> list[str]:
     return list(_unserved)
 
 
-def _taken_out() -> dict[str, ModuleType]:
+def _remove_modules() -> dict[str, ModuleType]:
     names = [name for name in sys.modules if name == ROOT or name.startswith(f"{ROOT}.")]
     return {name: sys.modules.pop(name) for name in names}

@@ -14,16 +14,16 @@ from types import ModuleType
 from typing import Any
 
 from treadle.errors import ConfigError, MissingDependencyError, did_you_mean
-from treadle.recsys.compat.import_hook import mend, serve_from_now_on, serving, unserved_names
+from treadle.recsys.compat.import_hook import install_finder, patch_module, served_names, unserved_names
 from treadle.recsys.compat.name_table import MODELS, RECBOLE_MODELS, REFUSED, ROOT, TREES
 from treadle.recsys.compat.package import (
     INSTALL,
     MISSING,
-    dataset_class_of,
     file_settings,
+    find_dataset_class,
+    find_input_type,
     find_package,
-    input_type_of,
-    models_in,
+    list_models,
     package_settings,
 )
 
@@ -53,7 +53,7 @@ def recbole_names(package: Place = None) -> Iterator[None]:
     Raises:
         ConfigError: There is no package of RecBole in the folder.
     """
-    with serving(find_package(package)):
+    with served_names(find_package(package)):
         yield
 
 
@@ -66,7 +66,7 @@ def install_names(package: Place = None) -> None:
     Raises:
         ConfigError: There is no package of RecBole in the folder.
     """
-    serve_from_now_on(find_package(package))
+    install_finder(find_package(package))
 
 
 def recbole_models(package: Place = None) -> list[str]:
@@ -75,7 +75,7 @@ def recbole_models(package: Place = None) -> list[str]:
     Raises:
         MissingDependencyError: RecBole is not installed.
     """
-    return sorted(models_in(_required(package)))
+    return sorted(list_models(_required(package)))
 
 
 def get_model(name: str, *, package: Place = None) -> Any:
@@ -92,12 +92,12 @@ def get_model(name: str, *, package: Place = None) -> Any:
         MissingDependencyError: RecBole is not installed, or something that the model needs.
     """
     folder = _required(package)
-    known = models_in(folder)
+    known = list_models(folder)
     short = re.split(r"[:.]", name)[-1]
     if short not in known:
         near = did_you_mean(short, known) or f"; it has {sorted(known)}"
         raise ConfigError(f"RecBole's package has no model {name!r}{near}")
-    with serving(folder), _explained(f"RecBole's {short}"):
+    with served_names(folder), _explained(f"RecBole's {short}"):
         model = resolve_name(f"{known[short]}:{short}")
     if not known[short].startswith(f"{TREES}."):
         _make_ready(model, short, folder)
@@ -115,8 +115,8 @@ def _make_ready(model: Any, name: str, package: Path) -> None:
 
 def _set_data(model: Any) -> None:
     """Let a model class say what batches, and which data set, RecBole gives to models of its name."""
-    model.input_type = input_type_of(model)
-    own = dataset_class_of(model.__name__)
+    model.input_type = find_input_type(model)
+    own = find_dataset_class(model.__name__)
     if own is not None:
         model.dataset_class = own
 
@@ -139,10 +139,10 @@ def load_model(file: str | os.PathLike[str], name: str | None = None, *, package
     if not path.is_file():
         raise ConfigError(f"there is no file {os.fspath(file)} to load a model from")
     folder = find_package(package)
-    with serving(folder), _beside(path.parent), _explained(os.fspath(file)):
+    with served_names(folder), _beside(path.parent), _explained(os.fspath(file)):
         module = _run(path)
     model: Any = _chosen(module, name, os.fspath(file))
-    known = {} if folder is None else models_in(folder)
+    known = {} if folder is None else list_models(folder)
     for ancestor in model.__mro__[1:]:
         # A model that is made from one of the package has the settings that come with that one.
         if folder is not None and known.get(ancestor.__name__) == ancestor.__module__:
@@ -194,7 +194,7 @@ def _run(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    mend(module)
+    patch_module(module)
     return module
 
 
@@ -233,7 +233,7 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _chosen(module: ModuleType, name: str | None, file: str) -> Any:
-    found = _models_of(module)
+    found = _module_models(module)
     if name is None:
         if len(found) != 1:
             raise ConfigError(f"{file} defines {sorted(found) or 'no model'}; say which with {file}:Name")
@@ -244,6 +244,6 @@ def _chosen(module: ModuleType, name: str | None, file: str) -> Any:
     raise ConfigError(f"{file} has no model {name!r}{near}")
 
 
-def _models_of(module: ModuleType) -> Mapping[str, type]:
+def _module_models(module: ModuleType) -> Mapping[str, type]:
     own = {name: one for name, one in vars(module).items() if isinstance(one, type)}
     return {n: one for n, one in own.items() if one.__module__ == module.__name__ and hasattr(one, "calculate_loss")}

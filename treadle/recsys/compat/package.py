@@ -52,7 +52,7 @@ def _installed() -> Path | None:
 
 
 @cache
-def models_in(package: Path) -> Mapping[str, str]:
+def list_models(package: Path) -> Mapping[str, str]:
     """Return the models of a package by name, each with the name of its module; no file of it is run."""
     found: dict[str, str] = {}
     for family in FAMILIES:
@@ -68,7 +68,7 @@ def _imported_names(file: Path, package: str) -> dict[str, str]:
     return {alias.asname or alias.name: str(line.module) for line in wanted for alias in line.names}
 
 
-def settings_of(package: Path, model: str) -> dict[str, Any]:
+def read_settings(package: Path, model: str) -> dict[str, Any]:
     """Return the settings that come with a model of the package; none if it has no file of them."""
     file = package / "properties" / "model" / f"{model}.yaml"
     return read_settings_file(file) if file.is_file() else {}
@@ -96,7 +96,7 @@ USERWISE = frozenset({"CDAE", "DiffRec", "ENMF", "LDiffRec", "MacridVAE", "Multi
 
 def package_settings(package: Path, model: str, kind: ModelType) -> dict[str, Any]:
     """Return the settings that a model of RecBole's package has before anybody sets some."""
-    return _layered(kind, OF_MODELS.get(model, {}), settings_of(package, model))
+    return _layered(kind, OF_MODELS.get(model, {}), read_settings(package, model))
 
 
 def file_settings(model: type, kind: ModelType | None) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def _layered(kind: ModelType | None, *layers: Mapping[str, Any]) -> dict[str, An
     return settings
 
 
-def input_type_of(model: type) -> Any:
+def find_input_type(model: type) -> Any:
     """Return what the batches of a model look like in RecBole; None if the model leaves it to its loss."""
     return InputType.USERWISE if model.__name__ in USERWISE else getattr(model, "input_type", None)
 
 
-def dataset_class_of(model: str) -> Any:
+def find_dataset_class(model: str) -> Any:
     """Return the class of data set that RecBole gives a model of this name; None where it is that of its kind."""
     return {"DIEN": DIENDataset, "FEARec": ListedDataset}.get(model)

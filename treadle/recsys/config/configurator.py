@@ -18,7 +18,7 @@ from treadle.recsys.config.defaults import (
     merge,
 )
 from treadle.recsys.config.defaults import read_settings_file as read_file
-from treadle.recsys.config.evaluation import check_model_type, settle_evaluation, settle_training
+from treadle.recsys.config.evaluation import check_model_type, resolve_evaluation, resolve_training
 from treadle.recsys.config.values import (
     check_least,
     log_level,
@@ -129,8 +129,8 @@ class Config:
             settings["additional_feat_suffix"] = [settings["additional_feat_suffix"]]
         check_least(settings)
         log_level(settings["state"])
-        settle_training(settings, self.model_class, self.external_config_dict)
-        settle_evaluation(settings)
+        resolve_training(settings, self.model_class, self.external_config_dict)
+        resolve_evaluation(settings)
         check_model_type(settings)
         self._data_root = str(settings["data_path"])
         settings["data_path"] = str(_data_folder(self._data_root, self.dataset, "data_path" in self._origins))

@@ -95,10 +95,10 @@ KEEP_LAST = 2
 """How many checkpoints are kept where nobody says it: the best model has a file of its own."""
 
 
-def setting_of(option: str) -> str:
+def setting_name(option: str) -> str:
     """Return the setting for an option, or for another argument of the core.
 
-    >>> setting_of("clip_norm"), setting_of("create_scheduler_fn")
+    >>> setting_name("clip_norm"), setting_name("create_scheduler_fn")
     ('clip_grad_norm', 'scheduler')
     """
     name = {**PARTS, **NAMES}[option]
@@ -106,12 +106,12 @@ def setting_of(option: str) -> str:
     return name
 
 
-def default_of(option: str) -> Any:
+def option_default(option: str) -> Any:
     """Return what the core does where nothing is asked for."""
     return next((one.default for one in fields(RunSpec) if one.name == option), None)
 
 
-def refused_in_own_loop(*, by_epochs: bool) -> dict[str, str]:
+def refused_in_custom_loop(*, by_epochs: bool) -> dict[str, str]:
     """Return the options that a loop of the user's cannot have, each with the reason.
 
     Args:
@@ -127,14 +127,14 @@ def refused_in_own_loop(*, by_epochs: bool) -> dict[str, str]:
     return refused
 
 
-def options_in(config: Any) -> dict[str, Any]:
+def read_options(config: Any) -> dict[str, Any]:
     """Return the options of the core that the settings ask for as they are; what is not set is left out."""
     given = {option: config[name] for option, name in NAMES.items() if option not in BY_THE_DOOR}
-    asked = {option: option_of(option, value) for option, value in given.items() if value is not None}
+    asked = {option: parse_option(option, value) for option, value in given.items() if value is not None}
     return {"checkpoints": Policy(keep_last=KEEP_LAST), **asked}
 
 
-def option_of(option: str, value: Any) -> Any:
+def parse_option(option: str, value: Any) -> Any:
     """Return an option of the core for the value of its setting.
 
     Raises:
@@ -161,7 +161,7 @@ def checked_setting(name: str, value: Any, where: str) -> Any:
             check_schedule(plain)
         elif plain is not None:
             for option in (one for one, own in NAMES.items() if own == name and one not in UNCHECKED):
-                _check(option, option_of(option, plain))
+                _check(option, parse_option(option, plain))
     except ConfigError as error:
         raise ConfigError(f"{error} (the setting {name} in {where})") from error
     return plain

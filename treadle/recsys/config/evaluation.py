@@ -43,7 +43,7 @@ def decided_by(name: str) -> str:
     return "what is measured" if name in MEASURED else "which rows are judged"
 
 
-def settle_training(settings: dict[str, Any], model: Any, given: Mapping[str, Any]) -> None:
+def resolve_training(settings: dict[str, Any], model: Any, given: Mapping[str, Any]) -> None:
     """Find the kind of training batches and the negatives in them, in place.
 
     Args:
@@ -64,7 +64,7 @@ def settle_training(settings: dict[str, Any], model: Any, given: Mapping[str, An
         )
     settings["train_neg_sample_args"] = dict(NO_NEGATIVES) if softmax else _negatives(sampled)
     _check_pairs(settings, model, given)
-    if "train_all_positions" not in given and _trains_its_own_way(model):
+    if "train_all_positions" not in given and _has_custom_training(model):
         settings["train_all_positions"] = False
 
 
@@ -80,7 +80,7 @@ def _check_pairs(settings: Mapping[str, Any], model: Any, given: Mapping[str, An
         )
 
 
-def _trains_its_own_way(model: Any) -> bool:
+def _has_custom_training(model: Any) -> bool:
     """Return whether a model is made from one that trains on all positions, and has a loss or output of its own.
 
     It was written for rows with one target, as all of RecBole's are, unless it says again that it trains so.
@@ -125,7 +125,7 @@ def _negatives(given: Any) -> dict[str, Any]:
     return args
 
 
-def settle_evaluation(settings: dict[str, Any]) -> None:
+def resolve_evaluation(settings: dict[str, Any]) -> None:
     """Bring metrics, cut-offs and `eval_args` into one form, in place.
 
     Raises:

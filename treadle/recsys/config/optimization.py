@@ -36,10 +36,10 @@ def clip_limit(clip: Any) -> float | None:
     return float(limit)
 
 
-def clips_unusually(clip: Any) -> bool:
+def needs_custom_norm(clip: Any) -> bool:
     """Whether the norm is another one than the Euclidean, which the core clips by.
 
-    >>> clips_unusually({"max_norm": 5, "norm_type": 1}), clips_unusually({"max_norm": 5, "norm_type": 2})
+    >>> needs_custom_norm({"max_norm": 5, "norm_type": 1}), needs_custom_norm({"max_norm": 5, "norm_type": 2})
     (True, False)
     """
     return isinstance(clip, Mapping) and clip.get("norm_type", 2) != 2

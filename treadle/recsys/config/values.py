@@ -165,7 +165,7 @@ def _checked(name: str, value: Any, good: bool, wanted: str, where: str) -> Any:
     return value
 
 
-def own_arguments(command: Sequence[str]) -> list[str]:
+def command_line_settings(command: Sequence[str]) -> list[str]:
     """Return the settings among the arguments of a program, `--name=value`, as RecBole takes them.
 
     What is written otherwise, and what RecBole's own program reads for itself, is left to the program. Of a notebook,

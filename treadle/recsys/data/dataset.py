@@ -12,9 +12,9 @@ from torch import Tensor
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config.configurator import Config
-from treadle.recsys.data.dataset_steps import Steps, own_filtering
+from treadle.recsys.data.dataset_steps import DatasetSteps, find_filter
 from treadle.recsys.data.interaction import Interaction
-from treadle.recsys.data.matrices import Matrices
+from treadle.recsys.data.matrices import InteractionMatrices
 from treadle.recsys.data.split import group_rows, leave_one_out, ordered_rows, split_by_ratio, split_by_time
 from treadle.recsys.data.tables.id_map import PerField, Vocabulary
 from treadle.recsys.data.tables.pipeline import Prepared, prepare
@@ -24,7 +24,7 @@ from treadle.recsys.enums import FeatureSource, FeatureType
 NAMES = ("train", "valid", "test")
 
 
-class Dataset(Matrices, Steps):
+class Dataset(InteractionMatrices, DatasetSteps):
     """Interactions of users with items, filtered, numbered and filled as the settings say.
 
     Ids of tokens begin at 1; 0 is padding. Numbers are of 32 bit, times of 64.
@@ -88,7 +88,7 @@ class Dataset(Matrices, Steps):
     @classmethod
     def prepare(cls, config: Config, sources: Sources) -> Prepared:
         """Return the tables of a data set of this kind, read and prepared."""
-        return prepare(config, sources, filtering=own_filtering(cls, config))
+        return prepare(config, sources, filtering=find_filter(cls, config))
 
     def __getattr__(self, name: str) -> Any:
         features = self.__dict__.get("_features", {})

@@ -9,7 +9,7 @@ import numpy as np
 from treadle.errors import ConfigError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.split import group_rows, leave_one_out, split_by_ratio, split_by_time
-from treadle.recsys.data.tables.arrow import frame_of, table_of
+from treadle.recsys.data.tables.arrow import from_frame, to_frame
 from treadle.recsys.data.tables.columns import Table
 from treadle.recsys.data.tables.filters import STEPS, Filters, Tables, filter_rows
 
@@ -51,7 +51,7 @@ NOT_CALLED = frozenset(
 """Steps of RecBole's data sets that are none of Treadle's: an override of one would never be called."""
 
 
-class Steps:
+class DatasetSteps:
     """What a data set of one's own may override or call, by RecBole's names; a part of `Dataset`."""
 
     config: Any
@@ -171,7 +171,7 @@ class _Filtered:
         """Give a data set its tables as data frames."""
         for holder in HOLDERS:
             table: Table | None = getattr(self._tables, holder)
-            setattr(dataset, f"{holder}_feat", None if table is None else frame_of(table))
+            setattr(dataset, f"{holder}_feat", None if table is None else to_frame(table))
 
     def take(self, dataset: Any) -> None:
         """Take the data frames of a data set for the tables."""
@@ -180,7 +180,7 @@ class _Filtered:
             if frame is not None:
                 old = getattr(self._tables, holder)
                 name = f"{dataset.dataset_name}.{holder}" if old is None else old.name
-                setattr(self._tables, holder, table_of(frame, name, dataset.field2type))
+                setattr(self._tables, holder, from_frame(frame, name, dataset.field2type))
 
     def apply(self, dataset: Any, step: Callable[[Tables, Filters], None]) -> None:
         """Filter what a data set has in its data frames."""
@@ -196,7 +196,7 @@ class _Filtered:
                 setattr(dataset, f"{holder}_feat", frame.reset_index(drop=True))
 
 
-def own_filtering(kind: Any, config: Config) -> Callable[[Tables, Filters], None]:
+def find_filter(kind: Any, config: Config) -> Callable[[Tables, Filters], None]:
     """Return what filters the tables of a class of data sets: its own `_data_filtering`, or that of all.
 
     Raises:
@@ -209,7 +209,7 @@ def own_filtering(kind: Any, config: Config) -> Callable[[Tables, Filters], None
                 f"{owner}.{name} overrides a step of RecBole's that nothing calls here; override _data_filtering or "
                 "build, or hand tables over: create_dataset(config, inter=...)"
             )
-    if kind._data_filtering is Steps._data_filtering:
+    if kind._data_filtering is DatasetSteps._data_filtering:
         return filter_rows
 
     def filter_own(tables: Tables, filters: Filters) -> None:
@@ -228,6 +228,6 @@ def own_filtering(kind: Any, config: Config) -> Callable[[Tables, Filters], None
     return filter_own
 
 
-def filters_by_itself(kind: Any) -> bool:
+def has_custom_filter(kind: Any) -> bool:
     """Return whether a class of data sets has a `_data_filtering` of its own."""
-    return kind._data_filtering is not Steps._data_filtering
+    return kind._data_filtering is not DatasetSteps._data_filtering

@@ -14,7 +14,7 @@ from torch import Tensor
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataset import Dataset
-from treadle.recsys.data.dataset_steps import own_filtering
+from treadle.recsys.data.dataset_steps import find_filter
 from treadle.recsys.data.interaction import Interaction, tensor_of_array
 from treadle.recsys.data.matrices import FORMS
 from treadle.recsys.data.tables.columns import Array, Table, share_codes
@@ -296,7 +296,7 @@ class KnowledgeBasedDataset(Dataset):
         """Return the tables of a data set with its graph, read and prepared."""
         graph = read_graph(config, sources)
         narrow = partial(drop_unlinked, config, graph, sources=sources)
-        prepared = prepare(config, sources, narrow, own_filtering(cls, config))
+        prepared = prepare(config, sources, narrow, find_filter(cls, config))
         add_graph(config, prepared, graph)
         return prepared
 

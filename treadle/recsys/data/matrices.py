@@ -14,7 +14,7 @@ from treadle.recsys.optional import scipy_sparse
 FORMS = ("coo", "csr")
 
 
-class Matrices:
+class InteractionMatrices:
     """What a data set can be turned into; a part of `Dataset`."""
 
     config: Any

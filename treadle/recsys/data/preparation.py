@@ -32,7 +32,7 @@ from treadle.recsys.data.dataloader import (
     UserDataLoader,
 )
 from treadle.recsys.data.dataset import NAMES, Dataset
-from treadle.recsys.data.dataset_steps import filters_by_itself
+from treadle.recsys.data.dataset_steps import has_custom_filter
 from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 from treadle.recsys.data.sampling.evaluation_negatives import EvaluationMode, evaluation_negatives
 from treadle.recsys.data.sampling.user_items import UserItems, seen_by_phase
@@ -67,10 +67,10 @@ def create_dataset(config: Config, **tables: Any) -> Dataset:
     kind = dataset_class(config)
     sources = Sources(config, tables, kind.needed_tables)
     kept = config["save_dataset"] or config["dataset_save_path"] is not None
-    if kept and filters_by_itself(kind):
+    if kept and has_custom_filter(kind):
         # What its method does is no setting: who changes it would be given the data of before.
         logger.warning("save_dataset keeps nothing: %s has its own _data_filtering", kind.__name__)
-    if not kept or filters_by_itself(kind):
+    if not kept or has_custom_filter(kind):
         return kind(config, prepared=kind.prepare(config, sources))
     key = content_key(config, sources)
     path = cache_path(config, kind.__name__, key)

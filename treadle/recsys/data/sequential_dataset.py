@@ -49,7 +49,7 @@ class SequentialDataset(Dataset):
         self.set_field_property(self.item_list_length_field, FeatureType.TOKEN, FeatureSource.INTERACTION, 1)
         self.flat = None
         if self._item_list_field in self.inter_feat:
-            self._take_given_histories()
+            self._read_given_histories()
         else:
             self.data_augmentation()
 
@@ -57,7 +57,7 @@ class SequentialDataset(Dataset):
     def _item_list_field(self) -> str:
         return self._id_field("iid_field") + self._suffix
 
-    def _take_given_histories(self) -> None:
+    def _read_given_histories(self) -> None:
         if self.file_size_list is None:
             raise ConfigError(
                 f"the interactions have a column {self._item_list_field!r} with histories of their own, which only "
@@ -106,18 +106,18 @@ class SequentialDataset(Dataset):
             }
         )
         self._starts = torch.from_numpy(starts)
-        self._know_lists_of(flat)
+        self._declare_lists(flat)
 
     def _aug_presets(self) -> None:
         """Make the columns with histories known, for a `data_augmentation` of a subclass that makes them itself."""
-        self._know_lists_of(self.inter_feat)
+        self._declare_lists(self.inter_feat)
 
-    def _know_lists_of(self, fields: Iterable[str]) -> None:
+    def _declare_lists(self, fields: Iterable[str]) -> None:
         for field in fields:
             if field != self.uid_field:
-                self._know_list_of(field)
+                self._declare_list(field)
 
-    def _know_list_of(self, field: str) -> None:
+    def _declare_list(self, field: str) -> None:
         listed = field + self._suffix
         setattr(self, f"{field}_list_field", listed)
         kind = self.field2type[field]
@@ -297,7 +297,7 @@ class DIENDataset(SequentialDataset):
         drawn = torch.randint(1, self.item_num - 1, chosen.shape, generator=generator)
         self.flat[negative] = drawn + (drawn >= chosen)
         self.copy_field_property(negative, item)
-        self._know_list_of(negative)
+        self._declare_list(negative)
 
 
 def _last_values(matrix: Tensor, width: int) -> Tensor:

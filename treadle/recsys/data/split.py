@@ -9,7 +9,7 @@ import torch
 Array = np.ndarray[Any, Any]
 
 
-class Groups(NamedTuple):
+class RowGroups(NamedTuple):
     """Rows brought together by user.
 
     Attributes:
@@ -25,7 +25,7 @@ class Groups(NamedTuple):
     position: Array
 
 
-def group_rows(users: Array | None, number: int) -> Groups:
+def group_rows(users: Array | None, number: int) -> RowGroups:
     """Bring the rows of each user together; without users all rows are one group.
 
     >>> group_rows(np.array([7, 3, 7]), 3).order.tolist()
@@ -33,13 +33,13 @@ def group_rows(users: Array | None, number: int) -> Groups:
     """
     if users is None:
         everything = np.arange(number)
-        return Groups(everything, np.array([number]), np.zeros(number, np.int64), everything)
+        return RowGroups(everything, np.array([number]), np.zeros(number, np.int64), everything)
     order = np.argsort(users, kind="stable")
     counts = np.bincount(users)
     counts = counts[counts > 0]
     place = np.repeat(np.arange(len(counts)), counts)
     position = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
-    return Groups(order, counts, place, position)
+    return RowGroups(order, counts, place, position)
 
 
 def ordered_rows(number: int, *, times: Array | None, seed: int) -> Array:
@@ -52,7 +52,7 @@ def ordered_rows(number: int, *, times: Array | None, seed: int) -> Array:
     return shuffled
 
 
-def split_by_ratio(groups: Groups, ratios: Sequence[float]) -> list[Array]:
+def split_by_ratio(groups: RowGroups, ratios: Sequence[float]) -> list[Array]:
     """Return the rows of each part, by shares of each group.
 
     Every part but the first is rounded down, and the first gets the rest; but a part that would have less than one
@@ -74,7 +74,7 @@ def split_by_ratio(groups: Groups, ratios: Sequence[float]) -> list[Array]:
     return [groups.order[part_of_row == part] for part in range(len(shares))]
 
 
-def leave_one_out(groups: Groups, mode: str) -> list[Array]:
+def leave_one_out(groups: RowGroups, mode: str) -> list[Array]:
     """Return the rows of each part; the last rows of a group are held out, as long as one is left to train on.
 
     Args:
@@ -91,7 +91,7 @@ def leave_one_out(groups: Groups, mode: str) -> list[Array]:
     return [train, last, nothing] if mode == "valid_only" else [train, nothing, last]
 
 
-def split_by_time(groups: Groups, times: Array, ratios: Sequence[float]) -> list[Array]:
+def split_by_time(groups: RowGroups, times: Array, ratios: Sequence[float]) -> list[Array]:
     """Return the rows of each part: the test is what comes after one moment, the same for all users.
 
     The moment is the one after which the test's share of all rows comes. What is before it is divided between training

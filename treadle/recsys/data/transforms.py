@@ -272,7 +272,7 @@ class HideItemsAndSegments(SequenceTransform):
         drawn = random_unit(self._bits(seed, places, items.shape[1])) < self._mask_ratio
         hidden = (drawn & (steps < lengths)) | (steps == lengths - 1)
         bits = self._bits(fold_seed(seed, "others"), places, items.shape[1])
-        names = pretraining_columns(self._items)
+        names = pretrain_columns(self._items)
         columns = {
             names[0]: items.masked_fill(hidden, self._number),
             names[1]: other_items(items, self._number, bits),
@@ -299,7 +299,7 @@ class HideItemsAndSegments(SequenceTransform):
         )
 
 
-def pretraining_columns(item_seq: str) -> tuple[str, str, str, str, str]:
+def pretrain_columns(item_seq: str) -> tuple[str, str, str, str, str]:
     """Return the columns that `HideItemsAndSegments` adds, by the name of the column with the sequences."""
     return (
         f"Mask_{item_seq}",

@@ -177,13 +177,13 @@ class ItemBreakdown(Breakdown):
         for place in range(len(self.groups.labels)):
             own = positives[:, place]
             part = Ranking(ranking.hits & (of_items == place), own, ranking.items, ranking.catalogue)
-            values, weights = values_of(self.measures, part, None)
+            values, weights = measure_values(self.measures, part, None)
             column = torch.zeros(1, len(self.groups.labels), dtype=torch.float64, device=own.device)
             column[:, place].fill_(1.0)
             self.means.add(values, weights, (own > 0).double().unsqueeze(1) * column)
 
 
-def values_of(measures: Sequence[Measure], ranking: Ranking, pairs: OrderedPairs | None) -> tuple[Tensor, Tensor]:
+def measure_values(measures: Sequence[Measure], ranking: Ranking, pairs: OrderedPairs | None) -> tuple[Tensor, Tensor]:
     """Return value and weight of each measure for each user, `[measures, users]`; nan is no value."""
     values, weights = [], []
     ones = torch.ones(len(ranking.positives), dtype=torch.float64, device=ranking.positives.device)

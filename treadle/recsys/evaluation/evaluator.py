@@ -256,7 +256,7 @@ class Collector:
 
     def data_collect(self, train_data: Any) -> None:
         """Take from the loader for training what is known of users and items."""
-        for name, value in facts_of(train_data.dataset).items():
+        for name, value in dataset_facts(train_data.dataset).items():
             if self.register.need(name):
                 self.data_struct.set(name, value)
 
@@ -322,7 +322,7 @@ class Collector:
         return found
 
 
-def facts_of(dataset: Any) -> dict[str, Any]:
+def dataset_facts(dataset: Any) -> dict[str, Any]:
     """Return what is known of the users and items of a data set, by RecBole's names."""
     if dataset.uid_field is None or dataset.iid_field is None:
         return {}

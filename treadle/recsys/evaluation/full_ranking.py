@@ -13,7 +13,14 @@ from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
 from treadle.recsys.evaluation.plan import MetricPlan
 from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult
-from treadle.recsys.evaluation.scoring import Scorer, own_scores, pairs_in_order, top_items, true_fp32, users_at_once
+from treadle.recsys.evaluation.scoring import (
+    Scorer,
+    pairs_in_order,
+    top_items,
+    true_fp32,
+    users_at_once,
+    writable_scores,
+)
 from treadle.runs.preemption import after_evaluated_batch
 
 # The items of a list of users, laid out so that any stretch of the list is a slice
@@ -168,7 +175,7 @@ class FullRanking:
 
     def _ranked(self, scorer: Scorer, start: int, stop: int) -> RankedBlock:
         users, catalogue = self.users[start:stop], self._catalogue
-        scores = own_scores(scorer(users), users, catalogue.num_items)
+        scores = writable_scores(scorer(users), users, catalogue.num_items)
         hide(scores, self._hidden.places(start, stop), catalogue.first_item)
         items, nan_users = first_items(scores, self.plan.longest)
         ranking = Ranking(self._hits(items, start, stop), self._positives.counts[start:stop], items, catalogue)
@@ -243,7 +250,7 @@ def recommend_items(
     with true_fp32(seen.device):
         for start in range(0, len(users), step):
             some = users[start : start + step]
-            scores = own_scores(scorer(some), some, seen.num_items)
+            scores = writable_scores(scorer(some), some, seen.num_items)
             hide(scores, hidden.places(start, start + len(some)), seen.first_item)
             items, values, _ = top_items(scores, k)
             found.append((items.masked_fill_(values == -torch.inf, NO_ITEM), values))

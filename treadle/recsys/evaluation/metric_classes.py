@@ -201,12 +201,12 @@ class ClassMetric:
 
     def __call__(self, rows: LabelledRows, config: Any = None, facts: Mapping[str, Any] | None = None) -> Tensor:
         """Return the value of rows with labels."""
-        struct = struct_of({"rec.score": rows.scores.cpu(), "data.label": rows.labels.cpu()}, facts)
+        struct = make_struct({"rec.score": rows.scores.cpu(), "data.label": rows.labels.cpu()}, facts)
         (value,) = self.values(struct, config, [self.kind.__name__.lower()]).values()
         return torch.tensor(value, dtype=torch.float64)
 
 
-def struct_of(collected: Mapping[str, Any], facts: Mapping[str, Any] | None) -> DataStruct:
+def make_struct(collected: Mapping[str, Any], facts: Mapping[str, Any] | None) -> DataStruct:
     """Return what was collected, and what is known of the data."""
     struct = DataStruct()
     for name, value in {**(facts or {}), **collected}.items():

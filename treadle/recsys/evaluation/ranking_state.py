@@ -8,9 +8,9 @@ from torch import Tensor
 
 from treadle.errors import DataError, NonFiniteError
 from treadle.parallel import Processes
-from treadle.recsys.evaluation.breakdown import Groups, ItemBreakdown, Means, RankedBlock, UserBreakdown, values_of
+from treadle.recsys.evaluation.breakdown import Groups, ItemBreakdown, Means, RankedBlock, UserBreakdown, measure_values
 from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs
-from treadle.recsys.evaluation.metric_classes import ClassMetric, struct_of
+from treadle.recsys.evaluation.metric_classes import ClassMetric, make_struct
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
 from treadle.recsys.evaluation.result import EvaluationResult, joined
 
@@ -60,7 +60,7 @@ class CollectedRankings:
         """Return the values of the metrics."""
         if not self._metrics:
             return {}
-        struct = struct_of({need: torch.cat(parts).cpu() for need, parts in self._parts.items()}, self._plan.facts)
+        struct = make_struct({need: torch.cat(parts).cpu() for need, parts in self._parts.items()}, self._plan.facts)
         found: dict[str, float] = {}
         for metric in self._metrics:
             assert isinstance(metric.function, ClassMetric)
@@ -117,7 +117,7 @@ class RankingState:
 
     def add(self, block: RankedBlock) -> None:
         """Take in the users of one block."""
-        values, weights = values_of(self.measures, block.ranking, block.pairs)
+        values, weights = measure_values(self.measures, block.ranking, block.pairs)
         self._means.add(values, weights, weights.new_ones(len(block.users), 1))
         self._counters[0] += len(block.users)
         self._counters[1] += block.nan_users

@@ -17,7 +17,7 @@ from treadle.recsys.evaluation.labelled import LabelledEvaluation
 from treadle.recsys.evaluation.plan import MetricPlan
 from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult
-from treadle.recsys.evaluation.scoring import Scorer, own_scores, pairs_in_order, true_fp32, users_at_once
+from treadle.recsys.evaluation.scoring import Scorer, pairs_in_order, true_fp32, users_at_once, writable_scores
 from treadle.runs.preemption import after_evaluated_batch
 
 PAIRS_AT_ONCE = 2**20
@@ -140,7 +140,7 @@ class SampledRanking:
         users, items = self.users[start:stop], self._candidates.items[stretch]
         rows = self._candidates.rows[stretch] - start
         if scorer is not None:
-            return own_scores(scorer(users), users, self._catalogue.num_items)[rows, items]
+            return writable_scores(scorer(users), users, self._catalogue.num_items)[rows, items]
         assert pair_scorer is not None
         scores = pair_scorer(users[rows], items)
         if scores.shape != items.shape:

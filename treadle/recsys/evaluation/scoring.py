@@ -182,7 +182,7 @@ def true_fp32(device: torch.device) -> Iterator[None]:
                 backend.fp32_precision = precision
 
 
-def own_scores(scores: Tensor, users: Tensor, num_items: int) -> Tensor:
+def writable_scores(scores: Tensor, users: Tensor, num_items: int) -> Tensor:
     """Return the scores as float32 or float64 that may be written to, whatever the scorer returned.
 
     Raises:

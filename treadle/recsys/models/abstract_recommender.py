@@ -161,7 +161,7 @@ class AutoEncoderMixin:
     build_histroy_items = build_history_items  # RecBole's spelling, which models that move over use
     """The same, by RecBole's spelling."""
 
-    def of_all_users(self, encode: Callable[[Tensor], Tensor]) -> Tensor:
+    def encode_all_users(self, encode: Callable[[Tensor], Tensor]) -> Tensor:
         """Return what `encode` makes of the ids of users, `[users, size]`, for all of them, but some at a time."""
         users = torch.arange(self.n_users, device=self.histories.items.device)
         return torch.cat([encode(some) for some in torch.split(users, USERS_AT_ONCE)])

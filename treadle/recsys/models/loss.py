@@ -28,9 +28,9 @@ class BPRLoss(nn.Module):
         """Return the loss of positives `[rows]` against negatives `[rows]`, or `[rows, n]` for several."""
         if neg_score.dim() > pos_score.dim():
             pos_score = pos_score.unsqueeze(-1)
-        return self.of_differences(pos_score - neg_score)
+        return self.from_differences(pos_score - neg_score)
 
-    def of_differences(self, differences: Tensor) -> Tensor:
+    def from_differences(self, differences: Tensor) -> Tensor:
         """Return the loss of scores of positives from which those of negatives are subtracted already."""
         log_likelihood = functional.logsigmoid(at_least_float32(differences))
         if self.gamma > 0:

@@ -322,9 +322,9 @@ class Recommender:
         model = self.model
         own = getattr(model, f"{of}_vectors", None)
         with looking(model):
-            if own is not None and _needs_nothing(own):
+            if own is not None and _takes_no_arguments(own):
                 found = own()
-            elif _needs_nothing(model.forward):
+            elif _takes_no_arguments(model.forward):
                 found = model.forward()[place]
             else:
                 found = getattr(getattr(model, f"{of}_embedding", None), "weight", None)
@@ -390,7 +390,7 @@ def _tokens(given: Any) -> list[str]:
     return [str(token) for token in given]
 
 
-def _needs_nothing(method: Any) -> bool:
+def _takes_no_arguments(method: Any) -> bool:
     """Whether a method can be called without arguments, as that of a graph which has everything it needs."""
     parameters = inspect.signature(method).parameters.values()
     # A module that does not define its `forward` has one that takes anything, only to refuse it.

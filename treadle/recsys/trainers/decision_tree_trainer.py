@@ -9,7 +9,7 @@ from treadle.data import Batch, Stream
 from treadle.errors import ConfigError
 from treadle.phase import Phase
 from treadle.recsys.config.core_options import NO_BATCHES, OF_PRODUCTS, OF_UPDATES
-from treadle.recsys.models.boosting import Boosting, LabelledRows, LightGBMBoosting, Rounds, XGBoostBoosting, rows_of
+from treadle.recsys.models.boosting import Boosting, LightGBMBoosting, Rounds, TreeRows, XGBoostBoosting, labelled_rows
 from treadle.recsys.models.settings import whole, whole_or_none
 from treadle.recsys.trainers.loop.core import CoreOptions, Losses, RecommenderRun, RecommenderStreams, RecsysCore
 from treadle.recsys.trainers.loop.model_file import RecommenderCheckpointer
@@ -179,7 +179,7 @@ class DecisionTreeTrainer(Trainer):
     def _get_ready(self, train_data: Any, valid_data: Any) -> None:
         super()._get_ready(train_data, valid_data)
         features = self.model.features
-        train = rows_of(train_data, features, self.model.LABEL)
+        train = labelled_rows(train_data, features, self.model.LABEL)
         assert train is not None, "a loader for training has rows"
         boosting = self._boosting(
             rounds=self._num_rounds,
@@ -193,11 +193,11 @@ class DecisionTreeTrainer(Trainer):
         self.rounds = Rounds(boosting, self._processes, self._restart_rounds)
         self._tracked["boosting"] = self.rounds
 
-    def _rows_to_watch(self, valid_data: Any) -> LabelledRows | None:
+    def _rows_to_watch(self, valid_data: Any) -> TreeRows | None:
         """Return what the library evaluates on."""
         if not valid_data:
             return None
-        rows = rows_of(valid_data, self.model.features, self.model.LABEL)
+        rows = labelled_rows(valid_data, self.model.features, self.model.LABEL)
         if rows is None and self._stopping_rounds is not None:
             raise ConfigError(
                 f"{self.prefix}_early_stopping_rounds={self._stopping_rounds}: the library stops early by rows with "

@@ -39,7 +39,7 @@ class KGTrainer(Trainer):
         if rec is None or graph is None:
             state = getattr(self.model, "batch_state", KGDataLoaderState.RSKG)
             loss = self.model.calculate_loss
-            return [Pass(name="train", loss=loss, optimizer=self.optimizer, data=partial(part_of, state=state))]
+            return [Pass(name="train", loss=loss, optimizer=self.optimizer, data=partial(select_batches, state=state))]
         both = rec + graph
         return [
             rec_pass(self, self.model.calculate_loss, is_due=lambda epoch: epoch % both < rec),
@@ -60,7 +60,7 @@ def kg_pass(trainer: Trainer, loss: Callable[[Any], Any], **given: Any) -> Pass:
 def _pass(trainer: Trainer, name: str, loss: Callable[[Any], Any], state: KGDataLoaderState, **given: Any) -> Pass:
     # Neither loss need reach the whole model, and on several processes that has to be said.
     known: dict[str, Any] = {"optimizer": trainer.optimizer, "parameters": trained(trainer.model), **given}
-    return Pass(name=name, loss=loss, data=partial(part_of, state=state), **known)
+    return Pass(name=name, loss=loss, data=partial(select_batches, state=state), **known)
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
@@ -68,7 +68,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [one for one in model.parameters() if one.requires_grad]
 
 
-def part_of(data: Any, state: KGDataLoaderState) -> Any:
+def select_batches(data: Any, state: KGDataLoaderState) -> Any:
     """Return the interactions, the triples or both of the training data.
 
     Raises:

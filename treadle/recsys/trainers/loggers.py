@@ -62,7 +62,7 @@ class WandbLogger:
                 self._run.summary[f"{head}/{name}" if head else name] = value
 
 
-def tensorboard_of(config: Any) -> Any:
+def make_tensorboard(config: Any) -> Any:
     """Return a `SummaryWriter` if the setting `log_tensorboard` is on, and otherwise something that keeps nothing."""
     if not config["log_tensorboard"]:
         return NoTensorboard()

@@ -51,7 +51,7 @@ def calculate_valid_score(valid_result: Mapping[str, float], valid_metric: str |
     return float(values[name])
 
 
-def checked_validation(found: Any, where: str) -> tuple[float, Mapping[str, Any]]:
+def check_validation(found: Any, where: str) -> tuple[float, Mapping[str, Any]]:
     """Return the score and the metrics of an evaluation, which a method of the user's may have made.
 
     Args:
@@ -74,7 +74,7 @@ def checked_validation(found: Any, where: str) -> tuple[float, Mapping[str, Any]
     return number, result
 
 
-class Judgement(NamedTuple):
+class StoppingDecision(NamedTuple):
     """What a new score means: the best score, evaluations since it, whether to stop, and whether it is the new best."""
 
     best: float
@@ -83,15 +83,15 @@ class Judgement(NamedTuple):
     update_flag: bool
 
 
-def early_stopping(value: float, best: float, cur_step: int, max_step: int, bigger: bool = True) -> Judgement:
+def early_stopping(value: float, best: float, cur_step: int, max_step: int, bigger: bool = True) -> StoppingDecision:
     """Judge a new score: a run stops once more than `max_step` scores in a row were no better than the best.
 
     Only a score that is really better counts as better: equal ones do not, nor does nan.
 
     >>> early_stopping(0.5, 0.4, 3, 10)
-    Judgement(best=0.5, cur_step=0, stop_flag=False, update_flag=True)
+    StoppingDecision(best=0.5, cur_step=0, stop_flag=False, update_flag=True)
     >>> early_stopping(0.4, 0.4, 10, 10)
-    Judgement(best=0.4, cur_step=11, stop_flag=True, update_flag=False)
+    StoppingDecision(best=0.4, cur_step=11, stop_flag=True, update_flag=False)
 
     Args:
         value: The new score.
@@ -102,8 +102,8 @@ def early_stopping(value: float, best: float, cur_step: int, max_step: int, bigg
     """
     better = value > best if bigger else value < best
     if better and not math.isnan(value):
-        return Judgement(value, 0, False, True)
-    return Judgement(best, cur_step + 1, cur_step + 1 > max_step, False)
+        return StoppingDecision(value, 0, False, True)
+    return StoppingDecision(best, cur_step + 1, cur_step + 1 > max_step, False)
 
 
 def dict2str(result_dict: Mapping[str, Any]) -> str:

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
-from treadle.recsys.config.core_options import refused_in_own_loop
+from treadle.recsys.config.core_options import refused_in_custom_loop
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.serve.recommender import Recommendations, Recommender
 from treadle.recsys.trainers.abstract_trainer import Pass, is_overridden, required
-from treadle.recsys.trainers.loggers import WandbLogger, tensorboard_of
+from treadle.recsys.trainers.loggers import WandbLogger, make_tensorboard
 from treadle.recsys.trainers.loop.callbacks import callbacks_named, refuse_idle
-from treadle.recsys.trainers.loop.checkpointing import Keeping
+from treadle.recsys.trainers.loop.checkpointing import CheckpointTrainer
 from treadle.recsys.trainers.loop.core import CoreOptions, Losses, RecsysCore, make_core
-from treadle.recsys.trainers.loop.epoch_end import Fitting
+from treadle.recsys.trainers.loop.epoch_end import EpochEnd
 from treadle.recsys.trainers.loop.model_file import storable
-from treadle.recsys.trainers.loop.optimizers import build_optimizer, warn_of_double_penalty
+from treadle.recsys.trainers.loop.optimizers import build_optimizer, warn_double_weight_decay
 from treadle.runs.lock import occupied
 from treadle.writers import EventWriter, TensorboardWriter, WandbWriter, WritersCallback
 
@@ -47,7 +47,7 @@ class NanLossError(NonFiniteError, ValueError):
     """The loss of a batch is nan."""
 
 
-class Trainer(Keeping):
+class Trainer(CheckpointTrainer):
     """Trains and evaluates a recommender: `fit` runs the epochs, `evaluate` measures.
 
     It is a face of the core trainer, which runs the loop: checkpoints, exact resume, precisions, executions and several
@@ -121,7 +121,7 @@ class Trainer(Keeping):
             UnknownMetricError: `valid_metric` is not among the metrics.
             NonFiniteError: The loss became nan or infinite.
         """
-        fitting = Fitting(
+        fitting = EpochEnd(
             self,
             Trainer,
             valid_data=valid_data,
@@ -134,7 +134,7 @@ class Trainer(Keeping):
         kept = self._core_options(saved=saved, verbose=verbose, show_progress=show_progress)
         options = replace(kept, evaluates=fitting.evaluates)
         epochs = self._epochs_in_all()
-        if self.start_epoch >= epochs and not self._folder_holds_run(options):
+        if self.start_epoch >= epochs and not self._has_run_in_folder(options):
             if saved:
                 self._save_checkpoint(self.start_epoch - 1, verbose=verbose)
         else:
@@ -178,7 +178,7 @@ class Trainer(Keeping):
         self._train_data = train_data
         self.eval_collector.data_collect(train_data)
         if isinstance(train_data, AbstractDataLoader):
-            train_data.get_model(_Scoring(self.model))
+            train_data.get_model(_EvalModeScorer(self.model))
         if valid_data is not None and not is_overridden(self, "evaluate", Trainer):
             self._evaluations[valid_data] = self._prepare_evaluation(valid_data)
             self.check_scores(valid_data)
@@ -245,7 +245,7 @@ class Trainer(Keeping):
         weight_decay = kwargs.pop("weight_decay", self.weight_decay)
         if kwargs:
             raise ConfigError(f"_build_optimizer takes no {sorted(kwargs)[0]!r}")
-        warn_of_double_penalty(self.config["reg_weight"], weight_decay)
+        warn_double_weight_decay(self.config["reg_weight"], weight_decay)
         if params is None:
             params = [one for one in self.model.parameters() if one.requires_grad]
         return build_optimizer(
@@ -276,7 +276,7 @@ class Trainer(Keeping):
     @cached_property
     def tensorboard(self) -> Any:
         """Where such a `fit` writes its curves; it keeps nothing unless `log_tensorboard` is set."""
-        return tensorboard_of(self.config)
+        return make_tensorboard(self.config)
 
     @cached_property
     def wandblogger(self) -> WandbLogger:
@@ -362,15 +362,15 @@ class Trainer(Keeping):
         """Return what an epoch does, for what is printed after it."""
         return "training"
 
-    def _has_own_loop(self) -> bool:
+    def _has_custom_loop(self) -> bool:
         return is_overridden(self, "_train_epoch", Trainer)
 
     def _refused_options(self) -> Mapping[str, str]:
         """Return the options of the core that this trainer cannot have, each with the reason."""
-        if not self._has_own_loop():
+        if not self._has_custom_loop():
             return {}
         by_epochs = self.config["scheduler_interval"] == "epoch" or self.config["scheduler_metric"] is not None
-        return refused_in_own_loop(by_epochs=by_epochs)
+        return refused_in_custom_loop(by_epochs=by_epochs)
 
     def _checks_every_loss(self) -> bool:
         return is_overridden(self, "_check_nan", Trainer)
@@ -411,7 +411,7 @@ class Trainer(Keeping):
         asked = self.config["precision"]
         if asked is not None:
             return asked if callable(asked) else str(asked)
-        if not self.enable_amp or self._has_own_loop():
+        if not self.enable_amp or self._has_custom_loop():
             return "fp32"
         return "fp16" if self.enable_scaler else "bf16"
 
@@ -435,7 +435,7 @@ def _check_overrides(kind: type) -> None:
             )
 
 
-class _Scoring:
+class _EvalModeScorer:
     """The model as the sampler of hard negatives uses it: in evaluation mode, without gradients."""
 
     def __init__(self, model: Any) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.files.atomic_io import replace_text
-from treadle.recsys.bench.cost import print_of_rows
+from treadle.recsys.bench.cost import fingerprint_rows
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.config.defaults import SAMPLE, all_known_names, packaged
 from treadle.recsys.data.dataset import Dataset
@@ -64,7 +64,7 @@ FREE = (
 logger = logging.getLogger(__name__)
 
 
-class OtherRowsError(ConfigError, StopSearchError):
+class RowsChangedError(ConfigError, StopSearchError):
     """The trials of a search would be judged on different rows."""
 
 
@@ -142,7 +142,7 @@ class Bayes(OptunaStrategy):
 
 
 @dataclass
-class Judge:
+class Objective:
     """Judges settings: trains a model by them, and returns what it scores on validation.
 
     Attributes:
@@ -191,7 +191,7 @@ class Judge:
             raise StopSearchError("".join(traceback.format_exception(error))) from error
 
     def _trained(self, params: Mapping[str, Any]) -> dict[str, float]:
-        folder = folder_of(Path(self.folder), params)
+        folder = trial_folder(Path(self.folder), params)
         config = self.config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
         trainer, _, train_data, valid_data, _ = build(config, self.data_of(config))
         if valid_data is None:
@@ -217,20 +217,20 @@ class Judge:
     def _check_rows(self, valid: Dataset, config: Config) -> None:
         """Refuse to judge a trial on other rows than those before it: the data, or how it is read, may be another."""
         label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["valid"] == "labeled" else None
-        rows = json.dumps(print_of_rows(valid, label))
-        path = Path(self.folder) / f"{name_of(config)}.rows.json"
+        rows = json.dumps(fingerprint_rows(valid, label))
+        path = Path(self.folder) / f"{search_name(config)}.rows.json"
         if not path.exists():
             replace_text(path, rows)
         elif path.read_text(encoding="utf-8") != rows:
-            raise OtherRowsError(
+            raise RowsChangedError(
                 f"{self.folder}: the trials before were judged on other rows of {self.dataset} than this one, "
                 "and their scores do not compare; use another folder, or search over nothing that changes the data"
             )
 
 
-def judge(params: Mapping[str, Any], **search: Any) -> dict[str, float]:
-    """Judge settings in a process that knows nothing of the search but `search`, the arguments of a `Judge`."""
-    return Judge(**search)(params)
+def objective(params: Mapping[str, Any], **search: Any) -> dict[str, float]:
+    """Judge settings in a process that knows nothing of the search but `search`, the arguments of a `Objective`."""
+    return Objective(**search)(params)
 
 
 class Search:
@@ -290,20 +290,20 @@ class Search:
             "given": dict(config_dict or {}),
             "tables": tables,
         }
-        self._judge = Judge(**made)
+        self._judge = Objective(**made)
         config = self._judge.config({})
         check_comparable(self.space, split_seed=config["split_seed"])
         if not config["eval_step"] or int(config["eval_step"]) < 1:
             raise ConfigError(f"eval_step={config['eval_step']}: a search judges by validation, which needs at least 1")
         self._bigger = bool(config["valid_metric_bigger"])
-        self._name = name_of(config)
+        self._name = search_name(config)
         self._tell: Callable[[str], None] = logger.info
         workers = options.get("workers", 1)
         options.setdefault("launcher", "inline" if workers == 1 else "processes")
         pruner = library.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
         self._search = TrialSearch(
             SettingsSpace(self.space),
-            self._judge if options["launcher"] == "inline" else partial(judge, **made),
+            self._judge if options["launcher"] == "inline" else partial(objective, **made),
             strategy=_strategy(strategy, seed, startup_trials, workers),
             seed=seed,
             objectives={SCORE: "maximize" if self._bigger else "minimize"},
@@ -402,15 +402,15 @@ class Search:
             self._tell(f"trial {trial['number']} pruned: {shown}")
         else:
             self._tell(f"trial {trial['number']} failed: {shown}: {trial['error']['message']}")
-        self._keep_only_the_best()
+        self._delete_other_models()
 
-    def _keep_only_the_best(self) -> None:
+    def _delete_other_models(self) -> None:
         """Remove checkpoints of trials that are over, and the models of all but the best; write down which it is."""
         results = self._search.results()
         best = results["best"]
-        kept = None if best is None else folder_of(self.folder, best["parameters"])
+        kept = None if best is None else trial_folder(self.folder, best["parameters"])
         for trial in results["trials"]:
-            folder = folder_of(self.folder, trial["parameters"])
+            folder = trial_folder(self.folder, trial["parameters"])
             if trial["state"] in ("complete", "pruned") and folder != kept:
                 shutil.rmtree(folder, ignore_errors=True)
         if best is not None:
@@ -419,7 +419,7 @@ class Search:
             replace_text(self.folder / BEST, json.dumps(about, indent=1))
 
     def _trial(self, trial: Mapping[str, Any]) -> Trial:
-        path = folder_of(self.folder, trial["parameters"]) / MODEL
+        path = trial_folder(self.folder, trial["parameters"]) / MODEL
         file = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         last = trial["curve"][-1][1] if trial["curve"] and trial["state"] == "pruned" else None
         metrics = trial["metrics"] or {}
@@ -441,12 +441,12 @@ class Search:
         return SearchResult([self._trial(one) for one in made], self._trial(found["best"]), self._bigger)
 
 
-def name_of(config: Config) -> str:
+def search_name(config: Config) -> str:
     """Return what a search is called: several may be in one folder, of different models."""
     return f"{config.model}-{config.dataset}-{config['valid_metric']}".replace(os.sep, "-")
 
 
-def folder_of(search: Path, params: Mapping[str, Any]) -> Path:
+def trial_folder(search: Path, params: Mapping[str, Any]) -> Path:
     """Return the folder of a trial; a trial that was cut short finds its own again."""
     return search / TRIALS / _key(params)
 

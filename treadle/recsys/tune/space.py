@@ -12,7 +12,7 @@ import numpy as np
 from treadle.errors import ConfigError, did_you_mean
 from treadle.recsys.config.evaluation import JUDGED, MEASURED, decided_by
 from treadle.recsys.config.values import parse_literal
-from treadle.search.space.config_space import ConfigSearched
+from treadle.search.space.config_space import ConfigSpace
 from treadle.search.space.domains import Choice, Domain, integer, log_uniform, one_of, uniform
 
 KINDS = ("choice", "uniform", "quniform", "loguniform", "log", "int")
@@ -52,7 +52,7 @@ class Dimension:
         return domain.values[0] if isinstance(domain, Choice) else domain.low
 
 
-class SettingsSpace(ConfigSearched):
+class SettingsSpace(ConfigSpace):
     """What may be tried, as a search takes it.
 
     Args:
@@ -137,7 +137,7 @@ def parse_space(lines: list[str], *, where: str) -> list[Dimension]:
     return list(found.values())
 
 
-def space_of(given: Mapping[str, Any]) -> list[Dimension]:
+def make_space(given: Mapping[str, Any]) -> list[Dimension]:
     """Return the space that a dict describes: a list of choices for a setting, or its kind and bounds.
 
     >>> space_of({"embedding_size": [32, 64], "learning_rate": ("log", 1e-4, 1e-2)})[1].kind

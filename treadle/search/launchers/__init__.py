@@ -7,12 +7,12 @@ from treadle.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from treadle.search.launchers.base import Ended, Launcher
 
-__all__ = ["LAUNCHERS", "launcher_of"]
+__all__ = ["LAUNCHERS", "make_launcher"]
 
 LAUNCHERS = ("inline", "processes", "torchrun", "ray")
 
 
-def launcher_of(
+def make_launcher(
     name: str, workers: int, ended: "Ended", *, timeout: float | None, options: dict[str, Any]
 ) -> "Launcher":
     """Return the launcher of a name.

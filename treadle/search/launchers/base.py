@@ -10,7 +10,7 @@ from treadle.errors import NonFiniteError
 from treadle.search.errors import StopSearchError
 from treadle.search.trial.reports import PrunedError, ReportError
 from treadle.search.trial.task import Task
-from treadle.search.trial.trial import Session
+from treadle.search.trial.trial import RunningTrial
 
 COMPLETE, PRUNED, FAILED, STOPPED = "complete", "pruned", "failed", "stopped"
 
@@ -28,7 +28,7 @@ class Ending:
     error: Mapping[str, str] | None = None
 
 
-Ended = Callable[[Session, Ending], None]
+Ended = Callable[[RunningTrial, Ending], None]
 
 
 class Launcher(ABC):
@@ -54,7 +54,7 @@ class Launcher(ABC):
         return self.running < self.workers
 
     @abstractmethod
-    def start(self, task: Task, session: Session) -> None:
+    def start(self, task: Task, session: RunningTrial) -> None:
         """Begin a trial."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Launcher(ABC):
         """End everything that was started."""
 
 
-def error_of(error: BaseException) -> dict[str, str]:
+def describe_error(error: BaseException) -> dict[str, str]:
     """Return an error as plain data."""
     return {
         "kind": type(error).__name__,
@@ -75,7 +75,7 @@ def error_of(error: BaseException) -> dict[str, str]:
     }
 
 
-def perform(task: Task, reporter: Any, *, leaves: bool = True) -> Ending:
+def run_task(task: Task, reporter: Any, *, leaves: bool = True) -> Ending:
     """Do a task in this process, and return how it ended; `leaves` says whether it leaves behind what it is to.
 
     Raises:
@@ -88,11 +88,11 @@ def perform(task: Task, reporter: Any, *, leaves: bool = True) -> Ending:
     except StopSearchError:
         raise
     except Exception as error:
-        return Ending(FAILED, error_of(error))
+        return Ending(FAILED, describe_error(error))
     return Ending(COMPLETE)
 
 
-def answer(session: Session, message: Mapping[str, Any]) -> dict[str, Any]:
+def answer_report(session: RunningTrial, message: Mapping[str, Any]) -> dict[str, Any]:
     """Take the report of a worker, and return what it is told."""
     try:
         if "final" in message:
@@ -114,9 +114,9 @@ class Inline(Launcher):
         """How many trials are running: none, once `start` has returned."""
         return 0
 
-    def start(self, task: Task, session: Session) -> None:
+    def start(self, task: Task, session: RunningTrial) -> None:
         """Run a trial."""
-        self.ended(session, perform(task, session))
+        self.ended(session, run_task(task, session))
 
     def wait(self, seconds: float) -> None:
         """Return at once: nothing is running."""

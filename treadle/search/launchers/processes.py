@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from treadle.search.launchers.base import FAILED, Ended, Ending, Launcher, answer
-from treadle.search.launchers.wire import ADDRESS, GONE, Exchange, Line, Said, WireError
+from treadle.search.launchers.base import FAILED, Ended, Ending, Launcher, answer_report
+from treadle.search.launchers.wire import ADDRESS, GONE, Connection, WireError, WorkerMessage, WorkerServer
 from treadle.search.launchers.worker import PARENT, PATH
 from treadle.search.trial.task import Task
-from treadle.search.trial.trial import Session
+from treadle.search.trial.trial import RunningTrial
 
 # How worker processes are started on this machine, and what their end is called
 
@@ -23,7 +23,7 @@ from treadle.search.trial.trial import Session
 WORKER = "treadle.search.launchers.worker"
 
 
-class Spawned(Protocol):
+class WorkerHandle(Protocol):
     """A worker that was started."""
 
     def ended(self) -> str | None:
@@ -100,14 +100,14 @@ DYING_SECONDS = 5.0
 
 
 @dataclass
-class Slot:
+class WorkerSlot:
     """A place for a worker: the process, its line once it has called, and what it is doing."""
 
     name: str
-    process: Spawned
-    line: Line | None = None
+    process: WorkerHandle
+    line: Connection | None = None
     task: Task | None = None
-    session: Session | None = None
+    session: RunningTrial | None = None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -124,14 +124,14 @@ class Processes(Launcher):
         super().__init__(workers, ended)
         self.timeout = timeout
         self.exchange = self.listen()
-        self._slots: dict[str, Slot] = {}
+        self._slots: dict[str, WorkerSlot] = {}
         self._started = 0
 
-    def listen(self) -> Exchange:
+    def listen(self) -> WorkerServer:
         """Return where workers call."""
-        return Exchange()
+        return WorkerServer()
 
-    def spawn(self, name: str) -> Spawned:
+    def spawn(self, name: str) -> WorkerHandle:
         """Start a worker."""
         environment = worker_environment(self.exchange.address(name), self.workers)
         return Process([sys.executable, "-m", WORKER], environment | device_environment(int(name)))
@@ -141,19 +141,19 @@ class Processes(Launcher):
         """How many trials are running."""
         return sum(slot.session is not None for slot in self._slots.values())
 
-    def start(self, task: Task, session: Session) -> None:
+    def start(self, task: Task, session: RunningTrial) -> None:
         """Give a trial to a worker that is idle, or to a new one."""
         idle = [slot for slot in self._slots.values() if slot.session is None]
         slot = idle[0] if idle else self._new_slot()
         slot.task, slot.session = task, session
         self._hand_over(slot)
 
-    def _new_slot(self) -> Slot:
+    def _new_slot(self) -> WorkerSlot:
         taken = {int(name) % self.workers for name in self._slots}
         place = next(number for number in range(self.workers) if number not in taken)
         name = str(self._started * self.workers + place)  # no name twice: what an earlier worker said is not this one's
         self._started += 1
-        self._slots[name] = Slot(name, self.spawn(name))
+        self._slots[name] = WorkerSlot(name, self.spawn(name))
         return self._slots[name]
 
     def wait(self, seconds: float) -> None:
@@ -167,7 +167,7 @@ class Processes(Launcher):
             elif slot.line is None and (how := slot.process.ended()) is not None:
                 self._lose(slot, "WorkerError", f"the worker {how} before it could begin")
 
-    def _hear(self, said: Said) -> None:
+    def _hear(self, said: WorkerMessage) -> None:
         slot = self._slots.get(said.worker)
         if slot is None:
             return
@@ -179,38 +179,38 @@ class Processes(Launcher):
         elif "ended" in said.message:
             self._end(slot, Ending(said.message["ended"], said.message["error"]))
         elif slot.session is not None:
-            self._send(slot, answer(slot.session, said.message))
+            self._send(slot, answer_report(slot.session, said.message))
 
-    def _hand_over(self, slot: Slot) -> None:
+    def _hand_over(self, slot: WorkerSlot) -> None:
         if slot.line is not None and slot.task is not None:
             slot.since = time.monotonic()
             self._send(slot, {"task": slot.task.encoded()})
 
-    def _send(self, slot: Slot, message: dict[str, object]) -> None:
+    def _send(self, slot: WorkerSlot, message: dict[str, object]) -> None:
         try:
             if slot.line is not None:
                 slot.line.send(message)
         except WireError:
             return  # the listening thread says that it is gone
 
-    def _end(self, slot: Slot, ending: Ending) -> None:
+    def _end(self, slot: WorkerSlot, ending: Ending) -> None:
         session, slot.session, slot.task = slot.session, None, None
         if session is not None:
             self.ended(session, ending)
 
-    def _lose(self, slot: Slot, kind: str, message: str) -> None:
+    def _lose(self, slot: WorkerSlot, kind: str, message: str) -> None:
         """Give a worker up; the trial that it was doing has failed."""
         del self._slots[slot.name]
         slot.process.kill()
         self._end(slot, Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"}))
 
-    def _how_it_ended(self, slot: Slot) -> str:
+    def _how_it_ended(self, slot: WorkerSlot) -> str:
         deadline = time.monotonic() + DYING_SECONDS
         while (how := slot.process.ended()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return how or "hung up"
 
-    def _is_late(self, slot: Slot) -> bool:
+    def _is_late(self, slot: WorkerSlot) -> bool:
         # A worker that is still loading its libraries has not begun the trial.
         at_work = slot.line is not None and slot.session is not None
         return self.timeout is not None and at_work and time.monotonic() - slot.since > self.timeout

@@ -11,8 +11,8 @@ from typing import Any
 
 from treadle.errors import importing
 from treadle.search.launchers.base import Ended
-from treadle.search.launchers.processes import Processes, Spawned
-from treadle.search.launchers.wire import ADDRESS, Exchange
+from treadle.search.launchers.processes import Processes, WorkerHandle
+from treadle.search.launchers.wire import ADDRESS, WorkerServer
 from treadle.search.launchers.worker import PATH, main
 
 
@@ -40,11 +40,11 @@ class Ray(Processes):
             ray.init()
         super().__init__(workers, ended, timeout=timeout)
 
-    def listen(self) -> Exchange:
+    def listen(self) -> WorkerServer:
         """Return where workers call, at an address that the cluster reaches."""
-        return Exchange(self._ray.util.get_node_ip_address())
+        return WorkerServer(self._ray.util.get_node_ip_address())
 
-    def spawn(self, name: str) -> Spawned:
+    def spawn(self, name: str) -> WorkerHandle:
         """Have Ray start a worker."""
         path = [os.path.abspath(entry) for entry in sys.path]
         remote = self._ray.remote(_serve).options(max_retries=0, **self._resources)

@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer
+from treadle.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer_report
 from treadle.search.launchers.processes import WORKER, Process, worker_environment
-from treadle.search.launchers.wire import GONE, Exchange, Line, Said, WireError
+from treadle.search.launchers.wire import GONE, Connection, WireError, WorkerMessage, WorkerServer
 from treadle.search.trial.task import Task
-from treadle.search.trial.trial import Session
+from treadle.search.trial.trial import RunningTrial
 
 
 @dataclass
-class Group:
+class TrialGroup:
     """The processes of one trial."""
 
     task: Task
-    session: Session
+    session: RunningTrial
     process: Process
-    ranks: dict[Line, int] = field(default_factory=dict)
+    ranks: dict[Connection, int] = field(default_factory=dict)
     answers: list[dict[str, Any]] = field(default_factory=list)
     """What process 0 was told, report by report."""
-    waiting: list[tuple[Line, int]] = field(default_factory=list)
+    waiting: list[tuple[Connection, int]] = field(default_factory=list)
     """Others, with the number of the report that they want the same answer to."""
     counts: dict[int, int] = field(default_factory=dict)
     endings: dict[int, Ending] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class Torchrun(Launcher):
         if processes < 1:
             raise ConfigError(f"processes={processes} must be 1 or more")
         self.processes, self.timeout = processes, timeout
-        self.exchange = Exchange()
-        self._groups: dict[str, Group] = {}
+        self.exchange = WorkerServer()
+        self._groups: dict[str, TrialGroup] = {}
         self._started = 0
 
     @property
@@ -58,14 +58,14 @@ class Torchrun(Launcher):
         """How many trials are running."""
         return len(self._groups)
 
-    def start(self, task: Task, session: Session) -> None:
+    def start(self, task: Task, session: RunningTrial) -> None:
         """Start the processes of a trial."""
         name = str(self._started)
         self._started += 1
         launch = ["--standalone", f"--nproc-per-node={self.processes}", "--max-restarts=0", "-m", WORKER]
         environment = worker_environment(self.exchange.address(name), self.workers * self.processes)
         process = Process([sys.executable, "-m", "torch.distributed.run", *launch], environment)
-        self._groups[name] = Group(task, session, process)
+        self._groups[name] = TrialGroup(task, session, process)
 
     def wait(self, seconds: float) -> None:
         """Deal with the next message of a process, or with a group that has died or takes too long."""
@@ -79,7 +79,7 @@ class Torchrun(Launcher):
                 words = f"the processes' launcher {how}"
                 self._end(name, group.endings.get(0) or _failure("WorkerError", words))
 
-    def _hear(self, name: str, group: Group, said: Said) -> None:
+    def _hear(self, name: str, group: TrialGroup, said: WorkerMessage) -> None:
         if said.message is GONE:
             if said.line in group.ranks and group.ranks[said.line] not in group.endings:
                 self._end(name, _failure("WorkerError", f"process {group.ranks[said.line]} of the trial died"))
@@ -92,21 +92,21 @@ class Torchrun(Launcher):
         else:
             self._reply(group, said)
 
-    def _is_late(self, group: Group) -> bool:
+    def _is_late(self, group: TrialGroup) -> bool:
         began, limit = group.since, self.timeout
         return began is not None and limit is not None and time.monotonic() - began > limit
 
-    def _reply(self, group: Group, said: Said) -> None:
+    def _reply(self, group: TrialGroup, said: WorkerMessage) -> None:
         """Answer a report: that of process 0 is taken, the others are told the same."""
         rank = group.ranks[said.line]
         if rank == 0:
-            group.answers.append(answer(group.session, said.message))
+            group.answers.append(answer_report(group.session, said.message))
         place = group.counts.get(rank, 0)
         group.counts[rank] = place + 1
         group.waiting.append((said.line, place))
         self._answer_waiting(group)
 
-    def _answer_waiting(self, group: Group) -> None:
+    def _answer_waiting(self, group: TrialGroup) -> None:
         """Answer the reports that process 0 has made too; once it has ended, all of them."""
         known = len(group.answers)
         due = [entry for entry in group.waiting if entry[1] < known or 0 in group.endings]
@@ -114,7 +114,7 @@ class Torchrun(Launcher):
         for line, number in due:
             _send(line, group.answers[number] if number < known else {"stop": False})
 
-    def _note_end(self, name: str, group: Group, said: Said) -> None:
+    def _note_end(self, name: str, group: TrialGroup, said: WorkerMessage) -> None:
         rank = group.ranks[said.line]
         ending = group.endings[rank] = Ending(said.message["ended"], said.message["error"])
         self._answer_waiting(group)
@@ -141,7 +141,7 @@ def _failure(kind: str, message: str) -> Ending:
     return Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"})
 
 
-def _send(line: Line, message: dict[str, Any]) -> None:
+def _send(line: Connection, message: dict[str, Any]) -> None:
     try:
         line.send(message)
     except WireError:

@@ -22,7 +22,7 @@ class WireError(TreadleError):
     """The other end of the line is gone, or talks nonsense."""
 
 
-class Line:
+class Connection:
     """One end of a connection.
 
     Args:
@@ -71,7 +71,7 @@ class Line:
                 end.close()
 
 
-def connect(address: str) -> Line:
+def connect(address: str) -> Connection:
     """Return a line to the search at an address, having shown the secret in it.
 
     Raises:
@@ -79,7 +79,7 @@ def connect(address: str) -> Line:
     """
     host, port, secret, worker = address.rsplit(":", 3)
     try:
-        line = Line(socket.create_connection((host, int(port)), timeout=30))
+        line = Connection(socket.create_connection((host, int(port)), timeout=30))
     except OSError as error:
         raise WireError(f"there is no search at {host}:{port}: {error}") from error
     line._socket.settimeout(None)
@@ -95,7 +95,7 @@ GONE = {"gone": True}
 
 
 @dataclass(frozen=True)
-class Said:
+class WorkerMessage:
     """A message of a worker.
 
     Attributes:
@@ -105,11 +105,11 @@ class Said:
     """
 
     worker: str
-    line: Line
+    line: Connection
     message: dict[str, Any]
 
 
-class Exchange:
+class WorkerServer:
     """Listens to workers of this machine that know a secret.
 
     Args:
@@ -119,8 +119,8 @@ class Exchange:
     def __init__(self, host: str = "127.0.0.1") -> None:
         self._server = socket.create_server((host, 0))
         self._secret = secrets.token_hex(16)
-        self._said: queue.Queue[Said] = queue.Queue()
-        self._lines: list[Line] = []
+        self._said: queue.Queue[WorkerMessage] = queue.Queue()
+        self._lines: list[Connection] = []
         threading.Thread(target=self._accept, name="treadle-search-exchange", daemon=True).start()
 
     def address(self, worker: str) -> str:
@@ -128,7 +128,7 @@ class Exchange:
         host, port = self._server.getsockname()[:2]
         return f"{host}:{port}:{self._secret}:{worker}"
 
-    def next(self, seconds: float) -> Said | None:
+    def next(self, seconds: float) -> WorkerMessage | None:
         """Return the next message; None if none came in time."""
         try:
             return self._said.get(timeout=max(0.0, seconds))
@@ -147,11 +147,11 @@ class Exchange:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            line = Line(connection)
+            line = Connection(connection)
             self._lines.append(line)
             threading.Thread(target=self._listen, args=(line,), name="treadle-search-line", daemon=True).start()
 
-    def _listen(self, line: Line) -> None:
+    def _listen(self, line: Connection) -> None:
         worker = ""
         try:
             hello = line.receive()
@@ -159,9 +159,9 @@ class Exchange:
                 return
             worker = str(hello.get("worker"))
             while True:
-                self._said.put(Said(worker, line, line.receive()))
+                self._said.put(WorkerMessage(worker, line, line.receive()))
         except (WireError, ValueError):
             if worker:
-                self._said.put(Said(worker, line, GONE))
+                self._said.put(WorkerMessage(worker, line, GONE))
         finally:
             line.close()

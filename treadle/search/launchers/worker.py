@@ -9,8 +9,8 @@ from typing import Any
 
 from treadle.errors import NonFiniteError, TreadleError
 from treadle.search.errors import StopSearchError
-from treadle.search.launchers.base import FAILED, STOPPED, Ending, error_of, perform
-from treadle.search.launchers.wire import ADDRESS, Line, WireError, connect
+from treadle.search.launchers.base import FAILED, STOPPED, Ending, describe_error, run_task
+from treadle.search.launchers.wire import ADDRESS, Connection, WireError, connect
 from treadle.search.trial.reports import Metrics, PrunedError, ReportError
 from treadle.search.trial.task import Task
 
@@ -32,7 +32,7 @@ class RemoteReporter:
         is_first: Whether this process speaks for the trial; of the others no final result is expected.
     """
 
-    def __init__(self, line: Line, *, is_first: bool = True) -> None:
+    def __init__(self, line: Connection, *, is_first: bool = True) -> None:
         self._line = line
         self.finished = not is_first
 
@@ -63,7 +63,7 @@ def main() -> None:
     """Do the tasks that the search hands out, until it says goodbye or is gone."""
     sys.path[:] = json.loads(os.environ.get(PATH, "null")) or sys.path
     if PARENT in os.environ:
-        threading.Thread(target=_die_with, args=(int(os.environ[PARENT]),), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(int(os.environ[PARENT]),), daemon=True).start()
     line = connect(os.environ[ADDRESS])
     try:
         line.send({"ready": os.getpid(), "rank": int(os.environ.get("RANK", "0"))})
@@ -75,20 +75,20 @@ def main() -> None:
         os._exit(1)
 
 
-def _done(data: dict[str, object], line: Line) -> Ending:
+def _done(data: dict[str, object], line: Connection) -> Ending:
     try:
         task = Task.decoded(data)
     except TreadleError as error:
-        return Ending(FAILED, error_of(error))
+        return Ending(FAILED, describe_error(error))
     is_first = os.environ.get("RANK", "0") == "0"
     # All processes of a trial have the same weights, and one writes them.
     try:
-        return perform(task, RemoteReporter(line, is_first=is_first), leaves=is_first)
+        return run_task(task, RemoteReporter(line, is_first=is_first), leaves=is_first)
     except StopSearchError as error:
-        return Ending(STOPPED, error_of(error))
+        return Ending(STOPPED, describe_error(error))
 
 
-def _die_with(search: int) -> None:
+def _exit_with_parent(search: int) -> None:
     # Under torchrun the parent is not the search, and may be killed before it.
     parent = os.getppid()
     while _is_there(search) and os.getppid() == parent:

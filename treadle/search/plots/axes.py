@@ -39,10 +39,12 @@ class Scale:
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
         """Return round numbers of the range, with their words."""
         found = _powers(self.low, self.high) if self.log else []
-        return [(self.place(value), words(value)) for value in found or round_numbers(self.low, self.high, most)]
+        return [
+            (self.place(value), format_number(value)) for value in found or round_numbers(self.low, self.high, most)
+        ]
 
 
-class Names:
+class CategoryScale:
     """Values that have no order but that of their list, at equal distances.
 
     Args:
@@ -50,11 +52,11 @@ class Names:
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._places = {key_text(value): place for place, value in enumerate(values)}
+        self._places = {format_value(value): place for place, value in enumerate(values)}
 
     def place(self, value: Any) -> float:
         """Return where a value lies, from 0 to 1."""
-        return (self._places[key_text(value)] + 0.5) / len(self._places)
+        return (self._places[format_value(value)] + 0.5) / len(self._places)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return all values with their places."""
@@ -80,7 +82,7 @@ def _powers(low: float, high: float) -> list[float]:
     return found if len(found) > 1 else []
 
 
-def words(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number as an axis shows it.
 
     >>> words(0.0001), words(73.5), words(20_000.0)
@@ -89,7 +91,7 @@ def words(value: float) -> str:
     return f"{value:.6g}"
 
 
-def key_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as an axis shows it; text stands without quotes."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
@@ -178,11 +180,11 @@ def axis_name(results: dict[str, Any], name: str) -> str:
     return f"{'result' if name == 'default' else name} ({word} is better)"
 
 
-def told(trial: dict[str, Any]) -> str:
+def trial_tooltip(trial: dict[str, Any]) -> str:
     """Return what is shown of a trial where the pointer rests on it."""
     lines = [f"trial {trial['number']}: {trial['state']}"]
     lines += [f"{name}: {value:.6g}" for name, value in (trial["values"] or {}).items()]
-    lines += [f"{name} = {key_text(value)}" for name, value in trial["parameters"].items()]
+    lines += [f"{name} = {format_value(value)}" for name, value in trial["parameters"].items()]
     if trial.get("error"):
         lines.append(f"{trial['error'].get('kind')}: {trial['error'].get('message')}")
     return "\n".join(lines)

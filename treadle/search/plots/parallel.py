@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from treadle.search.plots.axes import ABSENT, Names, Scale, axis_name, key_text, legend, objective_name, told
+from treadle.search.plots.axes import (
+    ABSENT,
+    CategoryScale,
+    Scale,
+    axis_name,
+    format_value,
+    legend,
+    objective_name,
+    trial_tooltip,
+)
 from treadle.search.plots.svg import FAINT, FRONT, Canvas, shortened
 
 DISTANCE, LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 132.0, 110.0, 120.0, 104.0, 460.0, 40.0
@@ -26,7 +35,7 @@ def parallel_coordinates(results: dict[str, Any], objective: str | None = None) 
     """
     name = objective_name(results, objective)
     trials = [trial for trial in results["trials"] if trial["values"] is not None]
-    axes: list[tuple[str, Scale | Names]] = [
+    axes: list[tuple[str, Scale | CategoryScale]] = [
         (label, _scale(described, [trial["parameters"].get(label, ABSENT) for trial in trials]))
         for label, described in results["space"].items()
     ]
@@ -38,30 +47,30 @@ def parallel_coordinates(results: dict[str, Any], objective: str | None = None) 
         values = [trial["parameters"].get(label, ABSENT) for label, _ in axes[:-1]] + [trial["values"][name]]
         points = [_point(at, axis.place(value)) for at, ((_, axis), value) in enumerate(zip(axes, values, strict=True))]
         is_best = place == len(ranked) - 1
-        color = FRONT if is_best else _mixed(place / max(1, len(ranked) - 1))
-        canvas.line(points, color, width=3 if is_best else 1.2, title=told(trial))
+        color = FRONT if is_best else _blend_color(place / max(1, len(ranked) - 1))
+        canvas.line(points, color, width=3 if is_best else 1.2, title=trial_tooltip(trial))
     for at, (label, axis) in enumerate(axes):
         _draw_axis(canvas, at, label, axis)
-    legend(canvas, [("line", FRONT, "the best"), ("line", _mixed(1), "good"), ("line", _mixed(0), "bad")])
+    legend(canvas, [("line", FRONT, "the best"), ("line", _blend_color(1), "good"), ("line", _blend_color(0), "bad")])
     return canvas.svg()
 
 
-def _scale(described: Any, values: list[Any]) -> Scale | Names:
+def _scale(described: Any, values: list[Any]) -> Scale | CategoryScale:
     """Return the scale of a decision: its range, or the list of its values."""
     if "range" in described and ABSENT not in values:
         return Scale(described["range"], log=described["log"])
-    texts = [key_text(value) for value in values]
-    listed = [key_text(name) for name in described.get("choice", [])]
+    texts = [format_value(value) for value in values]
+    listed = [format_value(name) for name in described.get("choice", [])]
     if not set(texts) <= {*listed, ABSENT}:  # a store has other words for lists and mappings than a reader
         listed = sorted(set(texts) - {ABSENT})
-    return Names([ABSENT, *listed] if ABSENT in values or not listed else listed)
+    return CategoryScale([ABSENT, *listed] if ABSENT in values or not listed else listed)
 
 
 def _point(at: int, place: float) -> tuple[float, float]:
     return LEFT + DISTANCE * at, HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM)
 
 
-def _draw_axis(canvas: Canvas, at: int, label: str, axis: Scale | Names) -> None:
+def _draw_axis(canvas: Canvas, at: int, label: str, axis: Scale | CategoryScale) -> None:
     canvas.line([_point(at, 0), _point(at, 1)], FAINT)
     x, top = _point(at, 1)
     # Neighbours write at different heights: the names of decisions are longer than the distance of axes.
@@ -74,6 +83,6 @@ def _draw_axis(canvas: Canvas, at: int, label: str, axis: Scale | Names) -> None
         canvas.text((x - 7, y + 4), shortened(text, 15), anchor="end", color=FAINT, size=11, title=text, halo=True)
 
 
-def _mixed(part: float) -> str:
+def _blend_color(part: float) -> str:
     red, green, blue = (round(low + part * (high - low)) for low, high in zip(WORST, BEST, strict=True))
     return f"#{red:02x}{green:02x}{blue:02x}"

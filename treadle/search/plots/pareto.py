@@ -3,7 +3,7 @@
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, told
+from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, trial_tooltip
 from treadle.search.plots.svg import COMPLETE, FRONT
 from treadle.search.store.history import dominates
 
@@ -42,7 +42,7 @@ def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | No
             frame.at(*points[trial["number"]]),
             FRONT if is_best else COMPLETE,
             radius=5 if is_best else 4,
-            title=told(trial),
+            title=trial_tooltip(trial),
             opacity=0.9 if is_best else 0.35,
         )
     legend(frame.canvas, [("disc", FRONT, "no other is better"), ("disc", COMPLETE, "others")])

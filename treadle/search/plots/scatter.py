@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, told
+from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, trial_tooltip
 from treadle.search.plots.svg import COMPLETE, FAILED, INK, PRUNED
 
 
@@ -44,7 +44,7 @@ def _height(trial: dict[str, Any], name: str) -> float | None:
 
 
 def _draw(frame: Frame, trial: dict[str, Any], height: float | None) -> None:
-    number, title = trial["number"], told(trial)
+    number, title = trial["number"], trial_tooltip(trial)
     if trial["state"] == "failed":
         frame.canvas.cross((frame.at(number, 0)[0], frame.bottom), FAILED, title=title)
     elif height is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from treadle.errors import ConfigError
 from treadle.search.assignment import Assignment, key_of
 from treadle.search.space.dimensions import Dimension
-from treadle.search.space.extension import Subject, TrialWeights
+from treadle.search.space.extension import TrialTarget, TrialWeights
 
 ATTEMPTS = 1000
 """How often something is drawn again that a constraint refuses."""
@@ -38,7 +38,7 @@ class Searched(ABC):
         return False
 
     @abstractmethod
-    def task(self, taken: Assignment) -> Subject:
+    def task(self, taken: Assignment) -> TrialTarget:
         """Return what a trial needs to build what was decided."""
 
     def picture(self, taken: Assignment, title: str) -> str | None:
@@ -53,7 +53,7 @@ class Searched(ABC):
         """
         raise ConfigError(NETWORKS_ONLY)
 
-    def require_guess(self) -> None:
+    def require_proxy_support(self) -> None:
         """Refuse what nothing can be guessed of before a trial.
 
         Raises:
@@ -124,7 +124,7 @@ class Searched(ABC):
         return self.described()
 
 
-def identity(taken: Mapping[str, Any]) -> str:
+def assignment_key(taken: Mapping[str, Any]) -> str:
     """Return a text that is the same for the same values of the same decisions.
 
     >>> identity({"a": 1, "b": [0, 2]}) == identity({"b": (0, 2), "a": 1})

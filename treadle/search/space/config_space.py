@@ -9,9 +9,9 @@ from typing import Any
 
 from treadle.errors import ConfigError
 from treadle.search.assignment import Assignment
-from treadle.search.encoding import Names, build, decode, encode
+from treadle.search.encoding import RecordedNames, build, decode, encode
 from treadle.search.space.base import Searched
-from treadle.search.space.dimensions import Dimension, dimension_of
+from treadle.search.space.dimensions import Dimension, make_dimension
 from treadle.search.space.domains import Choice, Range
 from treadle.search.space.extension import OpenValue, Restriction, TrialWeights
 
@@ -23,7 +23,7 @@ _MAKERS = re.compile(r"treadle\.(\w+\.)*(one_of|uniform|log_uniform|integer)")
 """What a YAML file calls to have a domain: these functions, by any name that leads to them."""
 
 
-def domains_in(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def find_domains(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Yield every domain in a config, or in plain dicts, lists and tuples, with its place."""
     value = _value(tree)
     if isinstance(value, _DOMAINS):
@@ -34,33 +34,33 @@ def domains_in(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
         yield place, made
         return
     for key, item in _items(value):
-        yield from domains_in(item, (*place, key))
+        yield from find_domains(item, (*place, key))
 
 
-def constraints_in(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Restriction]]:
+def find_constraints(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Restriction]]:
     """Yield every constraint in a config, or in plain dicts, lists and tuples, with its place."""
     value = _value(tree)
     if isinstance(value, Restriction):
         yield place, value
     elif not isinstance(value, _DOMAINS):
         for key, item in _items(value):
-            yield from constraints_in(item, (*place, key))
+            yield from find_constraints(item, (*place, key))
 
 
 def has_domains(tree: Any) -> bool:
     """Whether there is anything to decide in a config."""
-    return next(domains_in(tree), None) is not None
+    return next(find_domains(tree), None) is not None
 
 
-def dimensions_in(tree: Any, prefix: str = "") -> dict[str, Dimension]:
+def find_dimensions(tree: Any, prefix: str = "") -> dict[str, Dimension]:
     """Return what there is to decide in a config, by name: the place of each, or the label of a `ValueChoice`.
 
     Raises:
         ConfigError: A label stands for different values.
     """
     found: dict[str, Dimension] = {}
-    for place, domain in domains_in(tree):
-        for dimension in _dimensions(prefix + name_of_place(place), domain):
+    for place, domain in find_domains(tree):
+        for dimension in _dimensions(prefix + config_key(place), domain):
             known = found.setdefault(dimension.label, dimension)
             if known.described() != dimension.described():
                 raise ConfigError(
@@ -70,23 +70,23 @@ def dimensions_in(tree: Any, prefix: str = "") -> dict[str, Dimension]:
     return found
 
 
-def with_values(tree: Any, taken: Mapping[str, Any], prefix: str = "") -> Any:
+def fill_values(tree: Any, taken: Mapping[str, Any], prefix: str = "") -> Any:
     """Return a copy of a config in which each domain is replaced by its value, without the constraints."""
-    places = list(domains_in(tree))
+    places = list(find_domains(tree))
     if places and not places[0][0]:
         return _decided(places[0][1], prefix, taken)
     copied = _thawed(copy.deepcopy(tree))
     for place, domain in places:
-        copied = _put(copied, place, _decided(domain, prefix + name_of_place(place), taken))
-    for place, _ in reversed(list(constraints_in(tree))):
+        copied = _put(copied, place, _decided(domain, prefix + config_key(place), taken))
+    for place, _ in reversed(list(find_constraints(tree))):
         copied = _removed(copied, place)
     return copied
 
 
-def name_of_place(place: Place) -> str:
+def config_key(place: Place) -> str:
     """Return a place as it is written in overrides.
 
-    >>> name_of_place(("model", "layers", 0, "width"))
+    >>> config_key(("model", "layers", 0, "width"))
     'model.layers[0].width'
     """
     text = ""
@@ -96,7 +96,7 @@ def name_of_place(place: Place) -> str:
 
 
 def _dimensions(label: str, domain: Any) -> list[Dimension]:
-    return domain.dimensions(label) if isinstance(domain, OpenValue) else [dimension_of(label, domain)]
+    return domain.dimensions(label) if isinstance(domain, OpenValue) else [make_dimension(label, domain)]
 
 
 def _decided(domain: Any, label: str, taken: Mapping[str, Any]) -> Any:
@@ -191,7 +191,7 @@ class Value:
         return {"value": encode(self.value, "the config")}
 
     @staticmethod
-    def decoded(data: Mapping[str, Any], names: Names) -> "Value":
+    def decoded(data: Mapping[str, Any], names: RecordedNames) -> "Value":
         """Return what `encoded` wrote."""
         return Value(decode(data["value"], names))
 
@@ -199,7 +199,7 @@ class Value:
         """Leave nothing: a config does not change."""
 
 
-class ConfigSearched(Searched):
+class ConfigSpace(Searched):
     """A config, or plain data, with domains in it.
 
     Args:
@@ -209,8 +209,8 @@ class ConfigSearched(Searched):
 
     def __init__(self, given: Any, prefix: str = "") -> None:
         self.given, self.prefix = given, prefix
-        self.dimensions = dimensions_in(given, prefix)
-        self.constraints = [constraint for _, constraint in constraints_in(given)]
+        self.dimensions = find_dimensions(given, prefix)
+        self.constraints = [constraint for _, constraint in find_constraints(given)]
         for constraint in self.constraints:
             constraint.require_known(self.dimensions)
 
@@ -225,10 +225,10 @@ class ConfigSearched(Searched):
 
     def task(self, taken: Assignment) -> Value:
         """Return the config with values."""
-        return Value(with_values(self.given, taken, self.prefix))
+        return Value(fill_values(self.given, taken, self.prefix))
 
 
-class Both(Searched):
+class JointSpace(Searched):
     """Two things that are searched together, such as a network and how it is trained.
 
     Args:
@@ -275,9 +275,9 @@ class Both(Searched):
         """Return what trials leave behind of the first."""
         return self.first.weights(folder, inherit=inherit)
 
-    def require_guess(self) -> None:
+    def require_proxy_support(self) -> None:
         """Refuse a first that nothing can be guessed of before a trial."""
-        self.first.require_guess()
+        self.first.require_proxy_support()
 
     def own(self, part: Searched, taken: Assignment) -> Assignment:
         """Return what was decided for one of the two."""
@@ -287,7 +287,7 @@ class Both(Searched):
         return self.first if label in self.first.dimensions else self.second
 
 
-def searched_of(space: Any) -> Searched:
+def as_search_space(space: Any) -> Searched:
     """Return what is searched.
 
     Args:
@@ -299,7 +299,7 @@ def searched_of(space: Any) -> Searched:
     if isinstance(space, Searched):
         return space
     if has_domains(space):
-        return ConfigSearched(space)
+        return ConfigSpace(space)
     if is_config(space):
         raise ConfigError(
             "there is nothing to decide in the config; put nas.one_of(...), nas.uniform(...), nas.log_uniform(...) or "

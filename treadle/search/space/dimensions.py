@@ -265,7 +265,7 @@ class Numeric(Dimension):
         return round(value) if self.domain.whole else float(value)
 
 
-def dimension_of(label: str, domain: Domain) -> Dimension:
+def make_dimension(label: str, domain: Domain) -> Dimension:
     """Return what a domain decides, under a name."""
     if isinstance(domain, Choice):
         return Categorical(label, domain.values, domain.weights)

@@ -37,7 +37,7 @@ class Restriction:
         raise NotImplementedError
 
 
-class Subject(Protocol):
+class TrialTarget(Protocol):
     """What a trial is given; a class method `decoded` makes it of what `encoded` wrote, in another process."""
 
     def build(self) -> Any:
@@ -71,7 +71,7 @@ class TrialWeights:
         """
         return None
 
-    def handed(self, subject: Subject, number: int, inherits: int | None) -> Subject:
+    def handed(self, subject: TrialTarget, number: int, inherits: int | None) -> TrialTarget:
         """Return what a trial is given, with what it begins with and where it leaves what comes of it.
 
         Args:

@@ -21,7 +21,7 @@ _here: set[str] = set()
 """The searches that are running in this process."""
 
 
-class Presence:
+class Heartbeat:
     """One run of a search, from its beginning to its end.
 
     Args:
@@ -39,7 +39,7 @@ class Presence:
         own = os.getpid()
         return {"id": self.identity, "machine": machine(), "pid": own, "started": start_of(own)}
 
-    def __enter__(self) -> "Presence":
+    def __enter__(self) -> "Heartbeat":
         _here.add(self.identity)
         if self._say is not None:
             self._beat()
@@ -64,7 +64,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Heard:
+class LastBeat:
     """What another search has last said, and since when it has said nothing else."""
 
     beat: Any
@@ -72,7 +72,7 @@ class Heard:
     more_than_once: bool = False
 
 
-class Watch:
+class OwnerWatch:
     """Tells, of others, whether they are still searching.
 
     Args:
@@ -82,7 +82,7 @@ class Watch:
 
     def __init__(self, beats: Callable[[], Mapping[str, Any]], clock: Callable[[], float] = time.monotonic) -> None:
         self._beats, self._clock = beats, clock
-        self._heard: dict[str, Heard] = {}
+        self._heard: dict[str, LastBeat] = {}
 
     def is_alive(self, owner: Mapping[str, Any]) -> bool | None:
         """Return whether a search is running: None if that cannot be known yet, and a later call will."""
@@ -90,9 +90,9 @@ class Watch:
             return _runs_here(owner)
         name = str(owner.get("id"))
         beat, now = self._beats().get(f"{ALIVE}:{name}"), self._clock()
-        heard = self._heard.setdefault(name, Heard(beat, now))
+        heard = self._heard.setdefault(name, LastBeat(beat, now))
         if beat != heard.beat:
-            self._heard[name] = Heard(beat, now, more_than_once=True)
+            self._heard[name] = LastBeat(beat, now, more_than_once=True)
             return True
         if now - heard.since >= GRACE_SECONDS:
             return False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError, importing
 from treadle.files.bounded_io import without_passwords
 from treadle.search.errors import SearchError
-from treadle.search.store.heartbeat import Presence, Watch
+from treadle.search.store.heartbeat import Heartbeat, OwnerWatch
 from treadle.search.store.history import OWNER
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class Store:
         self._study_id = self.study._study_id
         self._require_same(about)
         self._is_private = place == MEMORY
-        self.presence = Presence(None if place == MEMORY else self._say)
-        self.watch = Watch(lambda: self.storage.get_study_user_attrs(self._study_id))
+        self.presence = Heartbeat(None if place == MEMORY else self._say)
+        self.watch = OwnerWatch(lambda: self.storage.get_study_user_attrs(self._study_id))
 
     def _say(self, name: str, value: float) -> None:
         self.storage.set_study_user_attr(self._study_id, name, value)
@@ -190,7 +190,7 @@ class Store:
         elif self._is_private:
             yield
         else:
-            with study_as_mutex(self.storage, f"{self.name}.next"):
+            with lock_study(self.storage, f"{self.name}.next"):
                 yield
 
     def sync(self) -> None:
@@ -258,7 +258,7 @@ STALE_SECONDS = 30.0
 
 
 @contextmanager
-def study_as_mutex(storage: "BaseStorage", name: str, stale: float = STALE_SECONDS) -> Iterator[None]:
+def lock_study(storage: "BaseStorage", name: str, stale: float = STALE_SECONDS) -> Iterator[None]:
     """Hold a study of this name, of which a database lets there be only one; it is removed at the end.
 
     Args:

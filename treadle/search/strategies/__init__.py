@@ -9,7 +9,7 @@ from treadle.search.strategies.evolution import Evolution
 from treadle.search.strategies.grid import Grid
 from treadle.search.strategies.optuna import Nsga2, Sampled, Tpe
 
-__all__ = ["STRATEGIES", "strategy_of"]
+__all__ = ["STRATEGIES", "make_strategy"]
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "random": Random,
@@ -20,7 +20,7 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 }
 
 
-def strategy_of(given: Any, *, seed: int, workers: int) -> Strategy:
+def make_strategy(given: Any, *, seed: int, workers: int) -> Strategy:
     """Return a strategy.
 
     Args:

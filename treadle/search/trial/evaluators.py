@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from treadle.errors import ConfigError
-from treadle.search.encoding import Names, decode, encode
-from treadle.search.recorded_calls import Record, is_recorded, reader, record_of, remember_calls, version_of
+from treadle.search.encoding import RecordedNames, decode, encode
+from treadle.search.recorded_calls import Record, find_record, is_recorded, reader, remember_calls, version_of
 from treadle.search.space.config_space import is_lazy_call
 
 # Classic trainers: each trains and evaluates one network, and tells the search how good it is
@@ -127,14 +127,14 @@ class Function:
 Evaluator = Recorded | Lazy | Function
 
 
-def decoded_evaluator(data: Mapping[str, Any], names: Names) -> Evaluator:
+def decode_evaluator(data: Mapping[str, Any], names: RecordedNames) -> Evaluator:
     """Return what `encoded` wrote."""
     if "record" in data:
         return Recorded(Record.decoded(data["record"]))
     return Lazy(decode(data["call"], names)) if "call" in data else Function(decode(data["function"], names))
 
 
-def evaluator_of(trainer: Any) -> Evaluator:
+def make_evaluator(trainer: Any) -> Evaluator:
     """Return what judges a trial.
 
     Args:
@@ -144,7 +144,7 @@ def evaluator_of(trainer: Any) -> Evaluator:
     Raises:
         ConfigError: It is none of these.
     """
-    record = record_of(trainer)
+    record = find_record(trainer)
     if record is not None:
         return Recorded(record)
     if is_lazy_call(trainer):

@@ -29,12 +29,12 @@ class Objective:
         return 1 if self.direction == MINIMIZE else -1
 
 
-def objectives_of(given: Any) -> tuple[Objective, ...]:
+def parse_objectives(given: Any) -> tuple[Objective, ...]:
     """Return the objectives of a search.
 
-    >>> objectives_of("minimize")
+    >>> parse_objectives("minimize")
     (Objective(name='default', direction='minimize'),)
-    >>> [one.name for one in objectives_of({"accuracy": "max", "flops": "min"})]
+    >>> [one.name for one in parse_objectives({"accuracy": "max", "flops": "min"})]
     ['accuracy', 'flops']
 
     Args:

@@ -18,7 +18,7 @@ RUNG = "completed_rung_"
 PRUNERS = ("median", "hyperband", "halving")
 
 
-def pruner_of(given: Any) -> "BasePruner | None":
+def make_pruner(given: Any) -> "BasePruner | None":
     """Return the pruner of a name.
 
     - "median" stops a trial whose best result so far is below the median of the others at that step, once five are
@@ -45,7 +45,7 @@ def pruner_of(given: Any) -> "BasePruner | None":
     raise ConfigError(f"pruner={given!r} is unknown{near}")
 
 
-class Pruning:
+class TrialPruner:
     """Asks a pruner about one trial, which sees nothing that it did before a kill.
 
     Args:
@@ -58,12 +58,12 @@ class Pruning:
         self._pruner = pruner
         if pruner is None:
             return
-        from treadle.search.trial.view import TrialView, study_as_seen
+        from treadle.search.trial.view import TrialView, study_view
 
         own = copy.copy(trial)
         own.intermediate_values = dict(trial.intermediate_values)
         self._view = TrialView(store.storage, own, write_through=True)
-        self._study = study_as_seen(store.study, self._view)
+        self._study = study_view(store.study, self._view)
         self._study.pruner = pruner
         self._first = True
 

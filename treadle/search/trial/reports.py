@@ -44,7 +44,7 @@ _trial: ContextVar[int | None] = ContextVar("the number of the running trial", d
 
 
 @contextmanager
-def reporting_to(reporter: Reporter, number: int | None = None) -> Iterator[None]:
+def report_trial_to(reporter: Reporter, number: int | None = None) -> Iterator[None]:
     """Send what is reported inside the block to `reporter`; `number` is that of the trial."""
     tokens = _reporter.set(reporter), _trial.set(number)
     try:
@@ -81,7 +81,7 @@ def report_intermediate_result(result: Any, *, step: int | None = None) -> None:
         ReportError: It is none of these.
         PrunedError: The search wants this trial to stop. Let it through.
     """
-    metrics = as_metrics(result, "report_intermediate_result")
+    metrics = parse_metrics(result, "report_intermediate_result")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
         raise ReportError(f"report_intermediate_result(..., step={step!r}): a step is a whole number from 0 up")
     reporter = _reporter.get()
@@ -100,7 +100,7 @@ def report_final_result(result: Any) -> None:
     Raises:
         ReportError: It is no result, the final result was reported already, or an objective is missing.
     """
-    metrics = as_metrics(result, "report_final_result")
+    metrics = parse_metrics(result, "report_final_result")
     reporter = _reporter.get()
     if reporter is None:
         logger.info("final result (no search is running): %s", shown(metrics))
@@ -108,10 +108,10 @@ def report_final_result(result: Any) -> None:
         reporter.final(metrics)
 
 
-def as_metrics(result: Any, where: str) -> Metrics:
+def parse_metrics(result: Any, where: str) -> Metrics:
     """Return a reported result as floats by name; a single number is called `default`.
 
-    >>> as_metrics(3, "f"), as_metrics({"loss": 0.5}, "f")
+    >>> parse_metrics(3, "f"), parse_metrics({"loss": 0.5}, "f")
     ({'default': 3.0}, {'loss': 0.5})
 
     Args:

@@ -11,9 +11,9 @@ import torch
 
 from treadle.data.random_state import RandomState
 from treadle.search.recorded_calls import reader
-from treadle.search.space.extension import Subject
-from treadle.search.trial.evaluators import Evaluator, decoded_evaluator
-from treadle.search.trial.reports import Metrics, ReportError, as_metrics, reporting_to
+from treadle.search.space.extension import TrialTarget
+from treadle.search.trial.evaluators import Evaluator, decode_evaluator
+from treadle.search.trial.reports import Metrics, ReportError, parse_metrics, report_trial_to
 
 
 class TrialReporter(Protocol):
@@ -43,7 +43,7 @@ class Task:
 
     number: int
     seed: int
-    subject: Subject
+    subject: TrialTarget
     evaluator: Evaluator
 
     def encoded(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Task:
             data["number"],
             data["seed"],
             names.find(kind).decoded(subject, names),
-            decoded_evaluator(data["evaluator"], names),
+            decode_evaluator(data["evaluator"], names),
         )
 
     def run(self, reporter: TrialReporter, *, leaves: bool = True) -> None:
@@ -85,7 +85,7 @@ class Task:
         Raises:
             ReportError: It ended without a result.
         """
-        with seeded(self.seed), reporting_to(reporter, self.number):
+        with seeded(self.seed), report_trial_to(reporter, self.number):
             built = self.subject.build()
             result = self.evaluator.evaluate(built)
             if not reporter.finished:
@@ -100,7 +100,7 @@ def _final(result: Any) -> Metrics:
             "the trial ended without a final result; call nas.report_final_result(...) at the end of fit(), or return "
             "the result"
         )
-    return as_metrics(result, "the value that was returned")
+    return parse_metrics(result, "the value that was returned")
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.search.store.history import FINAL, FLAGGED, REPORT
 from treadle.search.trial.objectives import Objective
-from treadle.search.trial.pruning import Pruning
+from treadle.search.trial.pruning import TrialPruner
 from treadle.search.trial.reports import Metrics, PrunedError, ReportError, nonfinite_names, objective_values, shown
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NONFINITE = ("fail", "prune")
 """What may become of a trial that reports nan or infinity."""
 
 
-class Session:
+class RunningTrial:
     """Takes the reports of one trial.
 
     Args:
@@ -46,7 +46,7 @@ class Session:
         self.began = time.monotonic()
         self._store = store
         self._names = [objective.name for objective in objectives]
-        self._pruning = Pruning(store, trial, pruner)
+        self._pruning = TrialPruner(store, trial, pruner)
         self._nonfinite = nonfinite
         self._last = -1
         self._curve: dict[int, float] = {}

@@ -61,7 +61,7 @@ class TrialView:
         self.own.system_attrs = {**self.own.system_attrs, key: value}
 
 
-def study_as_seen(study: Study, view: TrialView) -> Study:
+def study_view(study: Study, view: TrialView) -> Study:
     """Return a study that reads and writes through `view`."""
     seen = copy.copy(study)
     seen._storage = view  # type: ignore[assignment]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treadle.errors import TreadleError
 from treadle.tools.doctor.examination import examine
-from treadle.tools.doctor.processes import TIME, milliseconds_of_a_step, saved, told
+from treadle.tools.doctor.processes import TIME, describe_failure, measure_step_ms, to_json
 
 if __name__ == "__main__":
     program, asked, output, arguments = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4:]
@@ -14,11 +14,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(program.resolve().parent))
     try:
         if asked.startswith(TIME):
-            result = {"milliseconds": milliseconds_of_a_step(program, asked.removeprefix(TIME) or None, arguments)}
+            result = {"milliseconds": measure_step_ms(program, asked.removeprefix(TIME) or None, arguments)}
         else:
-            result = saved(examine(program, int(asked), arguments))
+            result = to_json(examine(program, int(asked), arguments))
         output.write_text(json.dumps(result), encoding="utf-8")
     except TreadleError as error:
         sys.exit(str(error))
     except Exception as error:
-        sys.exit(told(error, program))
+        sys.exit(describe_failure(error, program))

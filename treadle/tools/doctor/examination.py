@@ -15,7 +15,7 @@ from treadle.errors import ConfigError, NonFiniteError
 from treadle.loop import Due
 from treadle.progress import Cadence
 from treadle.tools.doctor.detectors import DETECTORS, Detector
-from treadle.tools.doctor.detectors.base import UNDISTURBED
+from treadle.tools.doctor.detectors.base import WARMUP_STEPS
 from treadle.tools.doctor.findings import Finding, Note
 from treadle.trainer import Trainer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What stands between a trainer and its verbs, and tells the detectors what happens
 
 
-class Probe(TrainerCallback):
+class DoctorCallback(TrainerCallback):
     """Shows a run to detectors.
 
     Args:
@@ -64,7 +64,7 @@ class Probe(TrainerCallback):
     @property
     def _looking(self) -> list[Detector]:
         """Those who look at the step under way."""
-        undisturbed = self._trainer.progress.step < UNDISTURBED
+        undisturbed = self._trainer.progress.step < WARMUP_STEPS
         return [detector for detector in self._detectors if detector.light or not undisturbed]
 
     def on_training_run_start(self, trainer: Trainer, **kwargs: Any) -> None:
@@ -166,11 +166,11 @@ def examine(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) ->
         shorten(trainer, steps)
         _look(trainer, found, variables)
 
-    run_until_trained(program, look, arguments)
+    run_until_train(program, look, arguments)
     return found
 
 
-def run_until_trained(
+def run_until_train(
     program: Path, train: Callable[[Trainer, dict[str, Any]], None], arguments: Sequence[str] = ()
 ) -> None:
     """Run a program until it is about to train; then call `train` in the place of that, and end the program.
@@ -198,7 +198,7 @@ def run_until_trained(
 
 def _train_config(path: Path, overrides: Sequence[str]) -> None:
     """Begin the run that a config describes, in a folder that is then removed."""
-    from treadle.engine.trainers.factory import trainer_of
+    from treadle.engine.trainers.factory import build_trainer
     from treadle.tools.run_config import load_for_run
 
     try:
@@ -207,7 +207,7 @@ def _train_config(path: Path, overrides: Sequence[str]) -> None:
         raise ConfigError(f"{path} neither trains when it is run, nor is it a config: {error}") from error
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
         config.train.update(output_dir=folder, resume=False)
-        trainer_of(config)(config).train()
+        build_trainer(config)(config).train()
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None
     detectors = [kind(trainer, program) for kind in DETECTORS]
     found.seeded, found.device = trainer.seed is not None, trainer.device.type
     found.weights = float(sum(one.detach().double().abs().sum() for one in trainer.model.parameters()))
-    probe = Probe(trainer, detectors, found.losses)
+    probe = DoctorCallback(trainer, detectors, found.losses)
     trainer.callback_handler.add_callback(probe)
     try:
         with probe.attached():

@@ -18,7 +18,7 @@ import torch
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.execution import Execution
-from treadle.tools.doctor.examination import STEPS, Examination, run_until_trained, shorten
+from treadle.tools.doctor.examination import STEPS, Examination, run_until_train, shorten
 from treadle.tools.doctor.findings import Finding, Note
 from treadle.trainer import Trainer
 
@@ -56,7 +56,7 @@ class Clock(TrainerCallback):
         return 1000 * (self._ended[1] - self._began[1]) / (self._ended[0] - self._began[0])
 
 
-def milliseconds_of_a_step(program: Path, execution: str | None = None, arguments: Sequence[str] = ()) -> float | None:
+def measure_step_ms(program: Path, execution: str | None = None, arguments: Sequence[str] = ()) -> float | None:
     """Run a program for some steps, and return how long one of them takes.
 
     Args:
@@ -83,7 +83,7 @@ def milliseconds_of_a_step(program: Path, execution: str | None = None, argument
         return create(trainer)
 
     with patch.object(Trainer, "create_execution", create_another):
-        run_until_trained(program, train, arguments)
+        run_until_train(program, train, arguments)
     return clock.milliseconds
 
 
@@ -97,15 +97,15 @@ NO_GPU = Note(
 )
 
 
-def examine_apart(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
+def examine_in_processes(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
     """Examine a program in processes of its own, and return what is wrong with it; see `examine`.
 
     Raises:
         ConfigError: The program cannot be examined; the message is that of its process.
     """
-    first = loaded(_result(program, str(steps), HASH_SEEDS[0], arguments))
+    first = from_json(_result(program, str(steps), HASH_SEEDS[0], arguments))
     # One after the other: a start takes seconds, and the first difference is enough.
-    others = (loaded(_result(program, str(steps), seed, arguments)) for seed in HASH_SEEDS[1:] if first.seeded)
+    others = (from_json(_result(program, str(steps), seed, arguments)) for seed in HASH_SEEDS[1:] if first.seeded)
     first.findings += next((found for other in others if (found := differences(first, other))), [])
     first.notes.append(_graph(program, arguments) if first.device == "cuda" else NO_GPU)
     return first
@@ -120,15 +120,15 @@ def _graph(program: Path, arguments: Sequence[str]) -> Note:
         return Note("graph", f"what execution='graph' would give is not known: {error}")
     if usual is None or replayed is None:
         return Note("graph", "what execution='graph' would give is not known: the run has too few steps to tell")
-    return Note("graph", gain_in_words(usual, replayed))
+    return Note("graph", describe_speedup(usual, replayed))
 
 
-def gain_in_words(usual: float, replayed: float) -> str:
+def describe_speedup(usual: float, replayed: float) -> str:
     """Return what recording would give.
 
-    >>> gain_in_words(1.5, 0.1)
+    >>> describe_speedup(1.5, 0.1)
     "a step takes 1.50 ms, and 0.10 ms with execution='graph': 15.0 times as fast"
-    >>> gain_in_words(2.0, 1.9)
+    >>> describe_speedup(2.0, 1.9)
     "a step takes 2.00 ms, and 1.90 ms with execution='graph': not worth it"
     """
     gain = usual / replayed
@@ -176,7 +176,7 @@ def _result(program: Path, asked: str, hash_seed: str = HASH_SEEDS[0], arguments
         return content
 
 
-def told(error: Exception, program: Path) -> str:
+def describe_failure(error: Exception, program: Path) -> str:
     """Return what a program failed with, in one line, with the last of its own lines that was at work."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     if isinstance(error, SyntaxError):
@@ -185,12 +185,12 @@ def told(error: Exception, program: Path) -> str:
     return f"{text} ({program}, line {own[-1]})" if own else text
 
 
-def loaded(content: dict[str, Any]) -> Examination:
-    """Return what `saved` made plain data of."""
+def from_json(content: dict[str, Any]) -> Examination:
+    """Return what `to_json` made plain data of."""
     findings = [Finding(**finding) for finding in content["findings"]]
     return Examination(**{**content, "findings": findings, "notes": [Note(**note) for note in content["notes"]]})
 
 
-def saved(examination: Examination) -> dict[str, Any]:
+def to_json(examination: Examination) -> dict[str, Any]:
     """Return an examination as plain data."""
     return asdict(examination)

@@ -15,11 +15,11 @@ from typing import Any
 from treadle.config import locate
 from treadle.errors import ConfigError, did_you_mean
 from treadle.tools.migrate.signatures import (
-    attributes_of,
+    assigned_attributes,
+    class_attributes,
     is_open,
     misfit,
     own_signature,
-    set_of_self,
     signature_of,
     unlike,
 )
@@ -64,16 +64,16 @@ class Later:
 
 
 @dataclass(frozen=True)
-class Described:
+class LazyCallValue:
     """An expression stands for a lazy call with its arguments, which can still be set."""
 
     called: Known
 
 
-Meaning = Known | Made | Own | Later | Described | None
+Meaning = Known | Made | Own | Later | LazyCallValue | None
 
 
-def problems_in(text: str) -> list[tuple[int, str]]:
+def find_problems(text: str) -> list[tuple[int, str]]:
     """Return what keeps a program from running as it is written, by line; an empty list if nothing is found."""
     try:
         tree = ast.parse(text)
@@ -107,7 +107,7 @@ class _Checker:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.found: list[tuple[int, str]] = []
-        self._set = set_of_self(tree)
+        self._set = assigned_attributes(tree)
         self._used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         self._used |= {
             node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str
@@ -165,7 +165,7 @@ class _Checker:
         if isinstance(called, Own):
             return Made(called)
         if isinstance(called, Later):
-            return Described(called.called)
+            return LazyCallValue(called.called)
         if not isinstance(called, Known):
             return None
         if called.value is partial or getattr(called.value, "__name__", "") == LAZY:
@@ -257,7 +257,7 @@ class _Checker:
         if _is_super(node.value):
             base = self._base_of(self._class) if self._class is not None else None
             if base is not None and not is_open(base) and not self._has(base, node.attr):
-                self._tell(node, f"{_name(base)} has no {node.attr!r}{did_you_mean(node.attr, attributes_of(base))}")
+                self._tell(node, f"{_name(base)} has no {node.attr!r}{did_you_mean(node.attr, class_attributes(base))}")
             return
         if isinstance(node.value, ast.Attribute) and node.value.attr == "_accelerator":
             self._check_accelerator(node, self._kind_of(self._meaning(node.value.value, scope)))
@@ -267,7 +267,7 @@ class _Checker:
             self._tell(node, f"{meaning.value.__name__} has no {node.attr!r}{near}")
         kind = self._kind_of(meaning)
         if kind is not None and not is_open(kind) and not self._has(kind, node.attr):
-            self._tell(node, f"{_name(kind)} has no {node.attr!r}{did_you_mean(node.attr, attributes_of(kind))}")
+            self._tell(node, f"{_name(kind)} has no {node.attr!r}{did_you_mean(node.attr, class_attributes(kind))}")
 
     def _check_accelerator(self, node: ast.Attribute, owner: type | None) -> None:
         """Look whether the stand-in for Accelerate's class, which has no other attributes, has this one."""
@@ -292,7 +292,7 @@ class _Checker:
         return kind if isinstance(kind, type) and _is_ours(kind) else None
 
     def _has(self, kind: type, name: str) -> bool:
-        return name in attributes_of(kind) or hasattr(kind, name) or name in self._set or name in self._defined
+        return name in class_attributes(kind) or hasattr(kind, name) or name in self._set or name in self._defined
 
     def _check_call(self, node: ast.Call, scope: _Scope) -> None:
         if isinstance(node.func, ast.Attribute):
@@ -327,7 +327,7 @@ class _Checker:
                 self._check_fit(node, method, bound=1, name=f"super().{func.attr}")
             return
         meaning = self._meaning(func.value, scope)
-        if isinstance(meaning, Described) and func.attr == "update":
+        if isinstance(meaning, LazyCallValue) and func.attr == "update":
             self._check_fit(
                 ast.copy_location(ast.Call(func, [], node.keywords), node), meaning.called.value, partly=True
             )
@@ -365,7 +365,7 @@ class _Checker:
             else:
                 continue
             meaning = self._meaning(target.value, scope)
-            if isinstance(meaning, Described) and not key.startswith("_"):
+            if isinstance(meaning, LazyCallValue) and not key.startswith("_"):
                 given = ast.Call(target, [], [ast.keyword(key, node.value)])
                 self._check_fit(ast.copy_location(given, node), meaning.called.value, partly=True)
 

@@ -8,7 +8,7 @@ from treadle.errors import ConfigError
 from treadle.tools.migrate import libai as lazy_configs
 from treadle.tools.migrate import lightning, nni, pytorch_accelerated, recbole
 from treadle.tools.migrate import nni as search_spaces
-from treadle.tools.migrate.checker import problems_in
+from treadle.tools.migrate.checker import find_problems
 from treadle.tools.migrate.migration import Migration, Note, line_finder
 from treadle.tools.migrate.source import Source
 
@@ -65,7 +65,7 @@ def _program(source: Source) -> Migration:
 
 def _checked(before: str, after: str) -> list[Note]:
     """Return what keeps a migrated program from running, by the lines of the old one."""
-    found = problems_in(after)
+    found = find_problems(after)
     place = line_finder(before, after) if found else None
     return [Note(place(line), text) for line, text in found] if place is not None else []
 

@@ -11,7 +11,7 @@ from treadle.errors import did_you_mean
 
 
 @cache
-def attributes_of(kind: type) -> frozenset[str]:
+def class_attributes(kind: type) -> frozenset[str]:
     """Return the names that an object of a class has: those of the class, and what its methods set of `self`."""
     found = set(dir(kind))
     for one in kind.__mro__:
@@ -22,7 +22,7 @@ def attributes_of(kind: type) -> frozenset[str]:
 
 def _set_in(kind: type) -> set[str]:
     node = _definitions(kind.__module__).get(kind.__qualname__.rpartition(".")[2])
-    return set() if node is None else set_of_self(node)
+    return set() if node is None else assigned_attributes(node)
 
 
 @cache
@@ -34,7 +34,7 @@ def _definitions(module: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
-def set_of_self(node: ast.AST) -> set[str]:
+def assigned_attributes(node: ast.AST) -> set[str]:
     """Return the attributes of `self`, or of any other name, that are set somewhere in a program."""
     found = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute) and not isinstance(one.ctx, ast.Load)}
     for one in ast.walk(node):

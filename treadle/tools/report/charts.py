@@ -59,14 +59,14 @@ class Curves:
                     self._points.setdefault(name, []).append(Point(step, seconds, _finite(value)))
         for name, points in self._points.items():
             if len(points) > KEPT * self._most:
-                self._points[name] = thinned(points, KEPT // 2 * self._most)
+                self._points[name] = downsample(points, KEPT // 2 * self._most)
 
     def plain(self) -> dict[str, dict[str, list[Any]]]:
         """Return the curves by the name of their metric, each as lists of steps, seconds and values."""
-        return {name: _columns(thinned(points, self._most)) for name, points in sorted(self._points.items())}
+        return {name: _columns(downsample(points, self._most)) for name, points in sorted(self._points.items())}
 
 
-def series_of(run: Run, most: int = MOST_POINTS) -> dict[str, dict[str, list[Any]]]:
+def read_series(run: Run, most: int = MOST_POINTS) -> dict[str, dict[str, list[Any]]]:
     """Return the curves of a run by the name of their metric, each as lists of steps, seconds and values."""
     curves = Curves(run.starts, most)
     curves.add(list(run.rows))
@@ -164,7 +164,7 @@ def _moments(rows: Sequence[dict[str, Any]]) -> list[float | None]:
     return found[::-1]
 
 
-def thinned(points: list[Point], most: int) -> list[Point]:
+def downsample(points: list[Point], most: int) -> list[Point]:
     """Return at most `most` of the points: the first, the last, and the lowest and highest of each stretch.
 
     >>> [point.step for point in thinned([Point(step, 0.0, -abs(step - 50)) for step in range(100)], 8)]
@@ -228,10 +228,10 @@ class Chart:
         return asdict(self)
 
 
-def charts_of(metrics: Iterable[str]) -> list[Chart]:
+def group_charts(metrics: Iterable[str]) -> list[Chart]:
     """Return the pictures of these metrics, in the order of the page.
 
-    >>> [(chart.title, chart.metrics) for chart in charts_of(["train_loss", "eval_loss_epoch", "lr", "accuracy"])]
+    >>> [(chart.title, chart.metrics) for chart in group_charts(["train_loss", "eval_loss_epoch", "lr", "accuracy"])]
     [('Loss', ('train_loss', 'eval_loss_epoch')), ('accuracy', ('accuracy',)), ('Learning rate', ('lr',))]
     """
     left = sorted(set(metrics) - HIDDEN, key=lambda name: (is_evaluation(name), name))
@@ -273,7 +273,7 @@ def is_evaluation(name: str) -> bool:
 
 
 @lru_cache(4096)
-def of_evaluations(name: str) -> bool:
+def is_evaluation_metric(name: str) -> bool:
     """Whether a metric in the line of an evaluation is that evaluation's: it may have any name of the user's."""
     other = name in POSITION or name in TITLES or name in HIDDEN or name in GRADIENTS
     training = name.startswith(("train_", "train/", STEP_PART, f"{names.LR}/")) or name in (names.LR, names.TOTAL_LOSS)

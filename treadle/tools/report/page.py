@@ -15,7 +15,7 @@ from treadle.callback import TrainerCallback
 from treadle.errors import CheckpointError, ConfigError, TreadleError, require
 from treadle.files.atomic_io import replace_text
 from treadle.runs.reader import Panel, Run, read_any_run, read_panels
-from treadle.tools.report.payload import names_of, payload_of
+from treadle.tools.report.payload import build_payload, names_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -104,7 +104,7 @@ def page_of(runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] =
         title=escape(title),
         style=_asset("page.css"),
         plotly=plotly_source(),
-        data=embedded(payload_of(found, panels)),
+        data=embedded(build_payload(found, panels)),
         live=json.dumps(live),
         program=_asset("page.js"),
     )

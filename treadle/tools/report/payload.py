@@ -9,26 +9,26 @@ from treadle.config.dict_diff import leaves
 from treadle.events import names
 from treadle.runs.metric_rows import FileRows, is_number
 from treadle.runs.reader import Panel, Run, Start
-from treadle.tools.report.charts import Curves, charts_of, is_evaluation, of_evaluations
+from treadle.tools.report.charts import Curves, group_charts, is_evaluation, is_evaluation_metric
 
 FACTS = ("packages", "environment", "git", "command", "seed", "processes")
 """What of a manifest a page shows."""
 
 
-def payload_of(runs: list[Run], panels: Sequence[Panel] = ()) -> dict[str, Any]:
+def build_payload(runs: list[Run], panels: Sequence[Panel] = ()) -> dict[str, Any]:
     """Return everything that the page of these runs shows.
 
     Args:
         runs: The runs.
         panels: What is to be shown of all of them together.
     """
-    found = [metrics_of(run) for run in runs]
+    found = [collect_metrics(run) for run in runs]
     described = [_described(run, metrics) for run, metrics in zip(runs, found, strict=True)]
     metrics = dict.fromkeys(name for run in described for name in run["series"])
     return {
         "runs": described,
         "panels": [_panel(panel) for panel in panels],
-        "charts": [chart.plain() for chart in charts_of(metrics)],
+        "charts": [chart.plain() for chart in group_charts(metrics)],
         "evaluations": _evaluations(found),
         "differences": _differences(runs),
     }
@@ -105,7 +105,7 @@ class Metrics:
                 self._named_alone.update(row)
             evaluates = any(map(is_evaluation, row))
             for name, value in row.items():
-                if of_evaluations(name) and is_number(value):
+                if is_evaluation_metric(name) and is_number(value):
                     self._of_all[name] = _joined(self._of_all.get(name), float(value))
                     if evaluates:
                         self._of_evaluations[name] = _joined(self._of_evaluations.get(name), float(value))
@@ -121,7 +121,7 @@ class Metrics:
         return {**self._of_evaluations, **{name: cell for name, cell in self._of_all.items() if name in known}}
 
 
-def metrics_of(run: Run) -> Metrics:
+def collect_metrics(run: Run) -> Metrics:
     """Return what the rows of a run come to."""
     if isinstance(run.metrics, Metrics):
         return run.metrics

@@ -18,7 +18,7 @@ from treadle.runs.metric_rows import MetricLines
 from treadle.runs.reader import PANELS, TRIALS, Run, Start, find_runs, read_any_run
 from treadle.runs.status import STATUS
 from treadle.tools.report.page import page_of
-from treadle.tools.report.payload import Metrics, names_of, payload_of
+from treadle.tools.report.payload import Metrics, build_payload, names_of
 
 LOOPBACK = "127.0.0.1"
 WATCHED = ("metrics.jsonl", STATUS, "manifest.json", "log.txt", TRIALS)
@@ -52,13 +52,13 @@ class ReportServer(ThreadingHTTPServer):
             if not folder.is_dir():
                 raise ConfigError(f"there is no folder {folder}")
         self.folders, self.refresh = folders, refresh
-        self._followed: dict[Path, _Followed] = {}
+        self._followed: dict[Path, _FollowedRun] = {}
         # One of several browsers reads what is new, for all of them.
         self._reading = threading.RLock()
         self._sent: tuple[str, bytes] | None = None
         self._room = threading.BoundedSemaphore(MOST_THREADS)
         try:
-            super().__init__((LOOPBACK, port), _Answer)
+            super().__init__((LOOPBACK, port), _RequestHandler)
         except OSError as error:
             raise ConfigError(f"cannot listen on port {port}: {error}; give another one with --port") from error
 
@@ -77,7 +77,7 @@ class ReportServer(ThreadingHTTPServer):
         names = [path.name if path == folder else str(path.relative_to(folder)) for folder, path in paths]
         # A run is known by its name: of two folders with runs of one name, the page says which is which.
         unlike = names_of([path for _, path in paths])
-        self._followed = {path: self._followed.get(path) or _Followed(path) for _, path in paths}
+        self._followed = {path: self._followed.get(path) or _FollowedRun(path) for _, path in paths}
         for (_, path), name, other in zip(paths, names, unlike, strict=True):
             try:
                 yield self._followed[path].now(name if names.count(name) == 1 else other)
@@ -100,7 +100,7 @@ class ReportServer(ThreadingHTTPServer):
         with self._reading:
             tag = self.tag()
             if self._sent is None or self._sent[0] != tag:
-                self._sent = tag, json.dumps(payload_of(self.runs()), allow_nan=False).encode()
+                self._sent = tag, json.dumps(build_payload(self.runs()), allow_nan=False).encode()
             return self._sent
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -131,7 +131,7 @@ def _fact(file: Path) -> tuple[str, int, int] | None:
     return (str(file), facts.st_mtime_ns, facts.st_size) if stat.S_ISREG(facts.st_mode) else None
 
 
-class _Followed:
+class _FollowedRun:
     """A run that is looked at again and again: of its metrics only what is new is read."""
 
     def __init__(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class _Followed:
         return replace(run, metrics=self._metrics)
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """Answers one browser."""
 
     server: ReportServer

@@ -26,7 +26,7 @@ OWN_SETTINGS = ("run_dir", "train.output_dir", "train.resume", "train.start_iter
 """Settings that a repetition has of its own."""
 
 
-def surroundings(run: Path, again: Path) -> list[str]:
+def environment_changes(run: Path, again: Path) -> list[str]:
     """Return, in words, what differs between where a run and its repetition were made.
 
     Args:
@@ -114,12 +114,12 @@ class Comparison:
         return bool(self.values or self.checkpoints)
 
 
-def store_of(run: Path) -> CheckpointStore:
+def open_store(run: Path) -> CheckpointStore:
     """Return the checkpoints of a run, to be read."""
     return CheckpointStore(run / "checkpoints", Policy(keep_last=None))
 
 
-def damage_of(store: CheckpointStore, step: int) -> str | None:
+def find_damage(store: CheckpointStore, step: int) -> str | None:
     """Return, in words, in what a checkpoint is not what was written; None if it is whole."""
     try:
         store.manifest(step, verify=True)
@@ -169,11 +169,11 @@ def _same_number(left: Any, right: Any) -> bool:
 
 
 def _compare_checkpoints(found: Comparison, run: Path, again: Path, after: int, to: int) -> None:
-    old, new = store_of(run), store_of(again)
+    old, new = open_store(run), open_store(again)
     present = new.steps()
     for step in old.steps():
         # Those that the first step was made from are a given, not a result; what a run begins with is one.
-        if step > to or step < after or (step == after and step > 0) or damage_of(old, step):
+        if step > to or step < after or (step == after and step > 0) or find_damage(old, step):
             continue
         found.checkpoints.append(step)
         if step not in present:
@@ -188,7 +188,7 @@ def _compare_states(found: Comparison, step: int, old: CheckpointStore, new: Che
         then, now = (_state(store, step, rank) for store in (old, new))
         found.tensors += sum(isinstance(value, Tensor) for value in then.values())
         wrong += [(name, then.get(name), now.get(name)) for name in [*then, *(key for key in now if key not in then)]]
-    wrong = [(name, one, other) for name, one, other in wrong if not same_bits(one, other)]
+    wrong = [(name, one, other) for name, one, other in wrong if not bitwise_equal(one, other)]
     for name, one, other in wrong[:SHOWN]:
         found.differences.append(f"checkpoint, step {step}: {name} {_how(one, other)}")
     if len(wrong) > SHOWN:
@@ -217,10 +217,10 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{place}.{key}" if place else str(key))
 
 
-def same_bits(left: Any, right: Any) -> bool:
+def bitwise_equal(left: Any, right: Any) -> bool:
     """Whether two values are the same, to the last bit; a nan is the same as itself.
 
-    >>> same_bits(torch.tensor([0.0]), torch.tensor([-0.0])), same_bits(float("nan"), float("nan"))
+    >>> bitwise_equal(torch.tensor([0.0]), torch.tensor([-0.0])), bitwise_equal(float("nan"), float("nan"))
     (False, True)
     """
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):

@@ -34,7 +34,7 @@ class Program:
     run_dir: Path
 
 
-def program_of(run: Path) -> Program:
+def find_program(run: Path) -> Program:
     """Return what made a run, as its folder tells.
 
     Raises:
@@ -117,11 +117,11 @@ def fresh_modules() -> Iterator[None]:
 def _train_config(run: Path) -> None:
     """Begin the run that the config in a folder describes."""
     from treadle.engine.setup import prepare_environment
-    from treadle.engine.trainers.factory import trainer_of
+    from treadle.engine.trainers.factory import build_trainer
     from treadle.tools.run_config import load_saved
 
     with fresh_modules():
         config = load_saved(run, [])
         config.train.update(output_dir=str(place_of(run)), resume="auto")
         prepare_environment(config)
-        trainer_of(config)(config).train()
+        build_trainer(config)(config).train()

@@ -40,7 +40,7 @@ class GuardedFolderError(TreadleError):
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[None]:
+def write_guard(folder: Path) -> Iterator[None]:
     """Have an error raised wherever this process would write into a folder, or remove something from it."""
     _watch()
     # Worked out before it is in the list: what is looked up while it is there is looked at by the watch itself.
@@ -85,7 +85,7 @@ LEFT_BEHIND = ("checkpoints", ".lock", "status.json", "report.html", "manifest.j
 """What of a run's folder its repetition does not begin with."""
 
 
-class _Enough(SystemExit):
+class _StepsReached(SystemExit):
     """Ends a program once the steps that are wanted are made; nothing that handles errors sees it."""
 
 
@@ -121,7 +121,7 @@ class Repetition:
         self._prepare()
         trained: list[Trainer] = []
         with ExitStack() as stack:
-            stack.enter_context(guarded(self.run))
+            stack.enter_context(write_guard(self.run))
             stack.enter_context(moved(self._moved))
             stack.enter_context(self._stopping(trained))
             # What the program prints is what it printed when the run was made.
@@ -129,7 +129,7 @@ class Repetition:
             stack.enter_context(redirect_stderr(StringIO()))
             try:
                 start()
-            except _Enough:
+            except _StepsReached:
                 pass
             except SystemExit as left:
                 if left.code not in (None, 0):
@@ -171,7 +171,7 @@ class Repetition:
             trained.append(trainer)
             self._shorten(trainer)
             train(trainer)
-            raise _Enough
+            raise _StepsReached
 
         with patch.object(Trainer, "carry_out", run_training):
             yield
@@ -198,7 +198,7 @@ class Repetition:
 
     def _end_if_made(self, trainer: Trainer) -> None:
         if trainer.progress.step > self.to:
-            raise _Enough
+            raise _StepsReached
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -11,8 +11,15 @@ from typing import Any
 from treadle.errors import CheckpointError, ConfigError, TreadleError
 from treadle.runs.place import require_folder
 from treadle.runs.reader import Run, read_config, read_json, read_run
-from treadle.tools.reproduce.comparison import Comparison, compare, damage_of, recorded_steps, store_of, surroundings
-from treadle.tools.reproduce.programs import Program, program_of
+from treadle.tools.reproduce.comparison import (
+    Comparison,
+    compare,
+    environment_changes,
+    find_damage,
+    open_store,
+    recorded_steps,
+)
+from treadle.tools.reproduce.programs import Program, find_program
 from treadle.tools.reproduce.repetition import Repetition
 
 EQUAL, DIFFERENT, UNTRIED = "equal", "different", "could not be tried"
@@ -157,15 +164,15 @@ def verify(
     if steps is not None and steps < 1:
         raise ConfigError(f"steps={steps} must be at least 1")
     _require_one_process(read_run(run))
-    made = program_of(run) if program is None else Program("the program", program, _named(run))
+    made = find_program(run) if program is None else Program("the program", program, _named(run))
     found = Verification(run)
-    store = store_of(run)
-    problems = {step: problem for step in store.steps() if (problem := damage_of(store, step)) is not None}
+    store = open_store(run)
+    problems = {step: problem for step in store.steps() if (problem := find_damage(store, step)) is not None}
     found.damaged = list(problems.values())
     for after, to in _spans(run, steps, checkpoint, set(problems)):
         found.parts.append(_try(Part(after, to), run, made, found))
     found.parts += _left_out(run, found.parts)
-    _look_for_chance(found, made)
+    _check_determinism(found, made)
     return found
 
 
@@ -186,7 +193,7 @@ def _named(run: Path) -> Path:
 
 def _spans(run: Path, steps: int | None, checkpoint: int | None, damaged: set[int]) -> list[tuple[int, int]]:
     """Return which steps to make again: from the beginning, and from a checkpoint if there is one to reach another."""
-    saved = [step for step in store_of(run).steps() if step not in damaged]
+    saved = [step for step in open_store(run).steps() if step not in damaged]
     recorded = recorded_steps(run)
     if checkpoint is not None and checkpoint not in saved:
         kept = ", ".join(map(str, saved)) or "none"
@@ -204,7 +211,7 @@ def _spans(run: Path, steps: int | None, checkpoint: int | None, damaged: set[in
 
 def _left_out(run: Path, parts: list[Part]) -> list[Part]:
     """Return a part that was not tried where no checkpoint was gone on from, and steps of the run are left."""
-    last = max((*store_of(run).steps(), *recorded_steps(run)))
+    last = max((*open_store(run).steps(), *recorded_steps(run)))
     if len(parts) > 1 or parts[0].to >= last:
         return []
     told = f"the run kept none with steps behind it; pass --steps {last} to make all of it again from the beginning"
@@ -229,7 +236,7 @@ def _try(part: Part, run: Path, program: Program, found: Verification) -> Part:
     repetition = Repetition(run, program.run_dir, part.after, part.to, scratch)
     try:
         _make(part, repetition, program)
-        for line in surroundings(run, repetition.folder):
+        for line in environment_changes(run, repetition.folder):
             if line not in found.surroundings:
                 found.surroundings.append(line)
     finally:
@@ -259,7 +266,7 @@ def _make(part: Part, repetition: Repetition, program: Program) -> None:
     part.verdict = DIFFERENT if part.comparison.differences else EQUAL
 
 
-def _look_for_chance(found: Verification, program: Program) -> None:
+def _check_determinism(found: Verification, program: Program) -> None:
     """Where the bits differ and nothing else does, find out whether the program itself is never the same."""
     differing = [part for part in found.parts if part.verdict == DIFFERENT]
     if not differing or found.surroundings or not differing[0].comparison.compared:

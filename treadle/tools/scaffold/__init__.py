@@ -10,7 +10,7 @@ from pathlib import Path
 
 from treadle.errors import ConfigError
 
-__all__ = ["held_before", "package_of", "write_project"]
+__all__ = ["existing_entries", "package_name", "write_project"]
 
 TEMPLATES = Path(__file__).parent / "template"
 SUFFIX = ".template"
@@ -19,10 +19,10 @@ FOLDERS = ("configs", "tests", "runs")
 """What the project has beside its package."""
 
 
-def package_of(folder: Path) -> str:
+def package_name(folder: Path) -> str:
     """Return the name of the package in a project: that of its folder, as Python can import it.
 
-    >>> package_of(Path("work/my-project"))
+    >>> package_name(Path("work/my-project"))
     'my_project'
 
     Raises:
@@ -57,7 +57,7 @@ def write_project(folder: Path) -> list[Path]:
         ConfigError: The name is none for a package, or one of the files is there, in which cases nothing is written; or
             the folder cannot be written.
     """
-    package = package_of(folder)
+    package = package_name(folder)
     contents = dict(_filled(folder.resolve().name, package))
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; choose another name")
@@ -81,7 +81,7 @@ def _in_the_way(folder: Path, path: Path) -> Path | None:
     return next(iter(parents), path if (folder / path).exists() else None)
 
 
-def held_before(folder: Path) -> list[str]:
+def existing_entries(folder: Path) -> list[str]:
     """Return what a folder holds, for people: nothing of what is hidden, such as `.git`."""
     if not folder.is_dir():
         return []

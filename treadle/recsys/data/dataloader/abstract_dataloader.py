@@ -12,7 +12,7 @@ from torch import Tensor
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.config.configurator import Config
-from treadle.recsys.data.dataloader.custom_sampling import as_table, numbers_of, reseed
+from treadle.recsys.data.dataloader.custom_sampling import as_table, global_seed, reseed
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.transforms import Transform, construct_transform
@@ -87,14 +87,14 @@ class AbstractDataLoader(ABC):
         name = type(self).__name__
         if type(self).make_batch is AbstractDataLoader.make_batch and type(self).collate_fn is _BASE_COLLATE:
             raise ConfigError(f"{name} says neither with collate_fn(index) nor with make_batch what a batch is")
-        if self.own_verbs and not self.collates:
+        if self.overridden_verbs and not self.collates:
             raise ConfigError(
-                f"{name}.{self.own_verbs[0]} is never called: an evaluation asks its loader for interaction(queries); "
-                "override that, or evaluate of the trainer"
+                f"{name}.{self.overridden_verbs[0]} is never called: an evaluation asks its loader for "
+                "interaction(queries); override that, or evaluate of the trainer"
             )
 
     @cached_property
-    def own_verbs(self) -> list[str]:
+    def overridden_verbs(self) -> list[str]:
         """Which methods that make a batch in RecBole's loaders a subclass of somebody else's overrides."""
         found = [(name, getattr(type(self), name, None)) for name in VERBS]
         return [name for name, verb in found if verb is not None and not verb.__module__.startswith(__package__)]
@@ -135,7 +135,7 @@ class AbstractDataLoader(ABC):
         """
         self._at = places, epoch
         first = int(places[0]) if len(places) else 0
-        with numbers_of(fold_seed(self._seed, "collate", epoch, first)):
+        with global_seed(fold_seed(self._seed, "collate", epoch, first)):
             reseed(self._sampler)
             batch = self.collate_fn(rows.cpu().numpy())
         return batch.to(self.device) if isinstance(batch, Interaction) else batch
@@ -200,7 +200,7 @@ class AbstractDataLoader(ABC):
     def to(self, device: torch.device | str) -> Self:
         """Keep the data on `device`, and make the batches there; returns the loader itself."""
         self.device = torch.device(device)
-        if not self.own_verbs:
+        if not self.overridden_verbs:
             # A collate_fn of somebody else's reads the data as arrays, and what it returns is brought to the device.
             self._dataset = self._dataset.to(self.device)
         self._order = None
@@ -244,9 +244,9 @@ class AbstractDataLoader(ABC):
     def _rows(self, epoch: int, first: int, last: int) -> Tensor:
         if not self.shuffle:
             return torch.arange(first, last, device=self.device)
-        return self.order_of(epoch)[first:last]
+        return self.epoch_order(epoch)[first:last]
 
-    def order_of(self, epoch: int) -> Tensor:
+    def epoch_order(self, epoch: int) -> Tensor:
         """Return the order of the rows in an epoch, on the device; asking ahead of time leaves nothing to do then."""
         if self._order is None or self._order[0] != epoch:
             # On the host, where every machine draws the same; then once to the device.

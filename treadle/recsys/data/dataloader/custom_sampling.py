@@ -84,7 +84,7 @@ class Negatives:
 
 
 @contextmanager
-def numbers_of(seed: int) -> Iterator[None]:
+def global_seed(seed: int) -> Iterator[None]:
     """Let Python, NumPy and torch draw by a seed inside the block; afterwards their generators are as they were.
 
     >>> with numbers_of(1):
@@ -106,12 +106,12 @@ def numbers_of(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(kept[2])
 
 
-def draws_by_itself(sampler: Any) -> bool:
+def is_custom_sampler(sampler: Any) -> bool:
     """Return whether a sampler is one of RecBole's kind, with `sample_by_user_ids`."""
     return callable(getattr(sampler, "sample_by_user_ids", None))
 
 
-class SampledBy:
+class CustomNegatives:
     """Draws items for the rows of a batch with a sampler of RecBole's kind.
 
     What it draws depends on the seed and on the places of the rows, not on what was drawn before.
@@ -131,7 +131,7 @@ class SampledBy:
         """Return `count` items for each row of a batch; with a scorer the best of `candidates` each."""
         number = count if scorer is None else count * candidates
         users, items = (batch[field].cpu().numpy() for field in (self._user, self._item))
-        with numbers_of(fold_seed(seed, "sampler", int(places[0]) if len(places) else 0)):
+        with global_seed(fold_seed(seed, "sampler", int(places[0]) if len(places) else 0)):
             reseed(self._sampler)
             drawn = self._sampler.sample_by_user_ids(users, items, number)
         table = as_table(drawn, len(users), number, self._sampler).to(places.device)
@@ -142,19 +142,19 @@ class SampledBy:
         return table.view(len(users), count, candidates).gather(2, best).squeeze(2)
 
 
-class SampledTails:
+class CustomTails:
     """Draws tails for triples with a sampler of RecBole's kind, which has `sample_by_entity_ids(heads, num)`."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
 
-    def sampler(self, device: torch.device) -> "SampledTails":
+    def sampler(self, device: torch.device) -> "CustomTails":
         """Return itself, whatever the device."""
         return self
 
     def sample(self, heads: Tensor, count: int, *, seed: int, positions: Tensor) -> Tensor:
         """Return `count` tails for each head."""
-        with numbers_of(fold_seed(seed, "sampler", int(positions[0]) if len(positions) else 0)):
+        with global_seed(fold_seed(seed, "sampler", int(positions[0]) if len(positions) else 0)):
             reseed(self._sampler)
             drawn = self._sampler.sample_by_entity_ids(heads.cpu().numpy(), count)
         return as_table(drawn, len(heads), count, self._sampler).to(heads.device)
@@ -210,7 +210,7 @@ def drawn_candidates(
         number: How many negatives each has.
         seed: Which negatives.
     """
-    with numbers_of(seed):
+    with global_seed(seed):
         reseed(sampler)
         drawn = sampler.sample_by_user_ids(users.cpu().numpy(), items.cpu().numpy(), number)
     table = as_table(drawn, len(users), number, sampler)

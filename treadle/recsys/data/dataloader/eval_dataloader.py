@@ -9,7 +9,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataloader.abstract_dataloader import AbstractDataLoader
-from treadle.recsys.data.dataloader.custom_sampling import drawn_candidates, draws_by_itself, used_items
+from treadle.recsys.data.dataloader.custom_sampling import drawn_candidates, is_custom_sampler, used_items
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction, cat_interactions
 from treadle.recsys.data.sampling.user_items import UserItems
@@ -79,7 +79,7 @@ class FullSortEvalDataLoader(Ranked):
     def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
         self._dataset = dataset
         self._find_positives()
-        if draws_by_itself(sampler):
+        if is_custom_sampler(sampler):
             sampler = None if self.by_row else used_items(sampler, dataset.user_num, dataset.item_num)
         self.seen: UserItems | None = None if sampler is None else sampler - self.positives
         self._chosen = False
@@ -143,7 +143,7 @@ class NegSampleEvalDataLoader(Ranked):
         self.by_row = isinstance(dataset, SequentialDataset)
         if sampler is not None:
             self._find_positives()
-        if draws_by_itself(sampler):
+        if is_custom_sampler(sampler):
             sampler = self._drawn_by(sampler, config)
         self.negatives: UserItems | None = sampler
         if sampler is None:

@@ -9,7 +9,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import DataError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataloader.abstract_dataloader import AbstractDataLoader
-from treadle.recsys.data.dataloader.custom_sampling import Negatives, SampledTails
+from treadle.recsys.data.dataloader.custom_sampling import CustomTails, Negatives
 from treadle.recsys.data.dataloader.train_dataloader import TrainDataLoader
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
@@ -44,7 +44,7 @@ class KGDataLoader(AbstractDataLoader):
         self, config: Config, dataset: KnowledgeBasedDataset, sampler: Any = None, shuffle: bool = False
     ) -> None:
         if callable(getattr(sampler, "sample_by_entity_ids", None)):
-            sampler = SampledTails(sampler)
+            sampler = CustomTails(sampler)
         self._fields = (dataset.head_entity_field, dataset.relation_field, dataset.tail_entity_field)
         self._negative_tail = f"{config['NEG_PREFIX']}{dataset.tail_entity_field}"
         super().__init__(config, dataset, other_tails(dataset) if sampler is None else sampler, shuffle)

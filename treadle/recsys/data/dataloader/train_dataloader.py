@@ -10,7 +10,7 @@ from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataloader.abstract_dataloader import AbstractDataLoader
-from treadle.recsys.data.dataloader.custom_sampling import SampledBy, draws_by_itself
+from treadle.recsys.data.dataloader.custom_sampling import CustomNegatives, is_custom_sampler
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.sequential_dataset import SequentialDataset
@@ -134,8 +134,8 @@ class TrainDataLoader(AbstractDataLoader):
     transforms = True
 
     def __init__(self, config: Config, dataset: Dataset, sampler: Any = None, shuffle: bool = False) -> None:
-        if draws_by_itself(sampler):
-            sampler = SampledBy(sampler, str(dataset.uid_field), str(dataset.iid_field))
+        if is_custom_sampler(sampler):
+            sampler = CustomNegatives(sampler, str(dataset.uid_field), str(dataset.iid_field))
         self._format: InputType = config["MODEL_INPUT_TYPE"]
         self._arguments: dict[str, Any] = config["train_neg_sample_args"]
         self._prefix = str(config["NEG_PREFIX"])
@@ -200,7 +200,7 @@ class TrainDataLoader(AbstractDataLoader):
 
     def batch_at(self, epoch: int, index: int, *, rank: int = 0, size: int = 1) -> Interaction:
         """Return the batch numbered `index` of an epoch, or the share of one of several processes."""
-        if self.own_verbs:
+        if self.overridden_verbs:
             batch: Interaction = super().batch_at(epoch, index, rank=rank, size=size)
             return batch
         first, last = self._share(index, rank, size)
@@ -246,7 +246,7 @@ class TrainDataLoader(AbstractDataLoader):
     @property
     def fits_at_once(self) -> bool:
         """Whether an epoch can be gathered and drawn at once, so that a batch is only cut out of it."""
-        by_batch = isinstance(self._dataset, SequentialDataset) or self._draws_hard or bool(self.own_verbs)
+        by_batch = isinstance(self._dataset, SequentialDataset) or self._draws_hard or bool(self.overridden_verbs)
         if self._transform is not None or by_batch:
             return False
         row = _bytes_of_row(self._dataset.inter_feat) + 8 * self.times
@@ -261,7 +261,7 @@ class TrainDataLoader(AbstractDataLoader):
 
     def make_batch(self, rows: Tensor, places: Tensor, epoch: int) -> Interaction:
         """Return the interactions of these rows, transformed, with their negatives."""
-        if self.own_verbs:
+        if self.overridden_verbs:
             made: Interaction = super().make_batch(rows, places, epoch)
             return made
         batch = self._dataset[rows]

@@ -10,7 +10,7 @@ from treadle.recsys.enums import FeatureType
 from treadle.recsys.optional import pyarrow
 
 
-def column_of(
+def to_column(
     given: Any, kind: FeatureType, *, name: str, separator: str = " ", missing: frozenset[str] = frozenset({""})
 ) -> Column:
     """Return an Arrow column as a column of `kind`.
@@ -45,7 +45,7 @@ def _row_of(given: Any) -> str:
     return ""
 
 
-def kind_of(given: Any) -> FeatureType:
+def infer_type(given: Any) -> FeatureType:
     """Return what an Arrow type is taken for where nobody says: numbers are floats, everything else is tokens."""
     types = pyarrow().types
     if types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given):
@@ -53,7 +53,7 @@ def kind_of(given: Any) -> FeatureType:
     return FeatureType.FLOAT if _is_numeric(given) or types.is_temporal(given) else FeatureType.TOKEN
 
 
-def is_truth(given: Any) -> bool:
+def is_boolean_type(given: Any) -> bool:
     """Return whether an Arrow type holds truth values."""
     return bool(pyarrow().types.is_boolean(given))
 
@@ -95,7 +95,7 @@ def _places(tokens: Any, words: frozenset[str]) -> Any:
     return np.flatnonzero(found.to_numpy(zero_copy_only=False))
 
 
-def words_among(column: Column, words: frozenset[str]) -> list[str]:
+def find_tokens(column: Column, words: frozenset[str]) -> list[str]:
     """Return which of some words are tokens of a column with one token a row."""
     return sorted(column.tokens.take(pyarrow().array(_places(column.tokens, words))).to_pylist())
 
@@ -153,7 +153,7 @@ def _sequences(given: Any, kind: FeatureType, separator: str, missing: frozenset
 # Tables as pandas data frames and back, for data sets that leave out rows by a method of their own
 
 
-def frame_of(table: Table) -> Any:
+def to_frame(table: Table) -> Any:
     """Return a table as a data frame: tokens as text, missing ones as None; sequences as arrays.
 
     Raises:
@@ -180,7 +180,7 @@ def _values(column: Column) -> Any:
     return rows
 
 
-def table_of(frame: Any, name: str, kinds: dict[str, FeatureType]) -> Table:
+def from_frame(frame: Any, name: str, kinds: dict[str, FeatureType]) -> Table:
     """Return a data frame as a table.
 
     Args:
@@ -199,7 +199,7 @@ def table_of(frame: Any, name: str, kinds: dict[str, FeatureType]) -> Table:
                 f"_data_filtering added the column {column!r} to {name}; say what it holds: "
                 f"self.set_field_property({column!r}, FeatureType.FLOAT, FeatureSource.INTERACTION, 1)"
             )
-        table.columns[str(column)] = column_of(
+        table.columns[str(column)] = to_column(
             _arrow(frame[column], kinds[column]), kinds[column], name=f"field {column!r} of {name}"
         )
     return table

@@ -144,10 +144,10 @@ def filter_rows(tables: Tables, filters: Filters) -> None:
     counts = [f"{side}_inter_num_interval={getattr(filters, f'{side}_inter_num_interval')!r}" for side in SIDES]
     steps: dict[str, Callable[[Tables, Filters], None]] = {
         "leaving out rows without ids": _drop_missing_ids,
-        f"rm_dup_inter={filters.rm_dup_inter!r}": _drop_doubles,
+        f"rm_dup_inter={filters.rm_dup_inter!r}": _drop_duplicates,
         f"val_interval={dict(filters.val_interval)}": _filter_values,
-        f"filter_inter_by_user_or_item={filters.filter_inter_by_user_or_item}": _keep_known,
-        " and ".join(counts): _keep_frequent,
+        f"filter_inter_by_user_or_item={filters.filter_inter_by_user_or_item}": _drop_unknown,
+        " and ".join(counts): _drop_infrequent,
     }
     for name, step in steps.items():
         step(tables, filters)
@@ -174,7 +174,7 @@ def _with_ids(table: Table, field_name: str) -> Table:
     return table.keep(there)
 
 
-def _drop_doubles(tables: Tables, filters: Filters) -> None:
+def _drop_duplicates(tables: Tables, filters: Filters) -> None:
     """Keep the first or last of several interactions of a user with an item; in the order of time if it is known."""
     keep = filters.rm_dup_inter
     if keep is None:
@@ -202,7 +202,7 @@ def _distinct(keys: Array, keep: str) -> Array:
 
 def _filter_values(tables: Tables, filters: Filters) -> None:
     for name, wanted in filters.val_interval.items():
-        holders = _holders(tables, name)
+        holders = _tables_with(tables, name)
         if not holders:
             fields = sorted({one for table in tables.all() for one in table.columns})
             near = did_you_mean(name, fields) or f"; loaded are {fields}"
@@ -225,7 +225,7 @@ def _wanted(column: Column, name: str, wanted: Any) -> Array:
     return np.isin(column.values, codes)
 
 
-def _holders(tables: Tables, name: str) -> list[str]:
+def _tables_with(tables: Tables, name: str) -> list[str]:
     named = {"inter": tables.inter, "user": tables.user, "item": tables.item, **tables.others}
     return [holder for holder, table in named.items() if table is not None and name in table]
 
@@ -242,7 +242,7 @@ def _set_table(tables: Tables, holder: str, table: Table) -> None:
         setattr(tables, holder, table)
 
 
-def _keep_known(tables: Tables, filters: Filters) -> None:
+def _drop_unknown(tables: Tables, filters: Filters) -> None:
     """Keep the interactions of users and items that their own tables have."""
     if not filters.filter_inter_by_user_or_item:
         return
@@ -256,7 +256,7 @@ def _keep_known(tables: Tables, filters: Filters) -> None:
     tables.inter = tables.inter.keep(stay)
 
 
-def _keep_frequent(tables: Tables, filters: Filters) -> None:
+def _drop_infrequent(tables: Tables, filters: Filters) -> None:
     """Leave out users and items with too few or too many interactions, until all that are left have enough."""
     if tables.user_field is None or tables.item_field is None:
         return
@@ -314,9 +314,9 @@ class _Side:
 
 STEPS: Mapping[str, Callable[[Tables, Filters], None]] = {
     "_filter_nan_user_or_item": _drop_missing_ids,
-    "_remove_duplication": _drop_doubles,
+    "_remove_duplication": _drop_duplicates,
     "_filter_by_field_value": _filter_values,
-    "_filter_inter_by_user_or_item": _keep_known,
-    "_filter_by_inter_num": _keep_frequent,
+    "_filter_inter_by_user_or_item": _drop_unknown,
+    "_filter_by_inter_num": _drop_infrequent,
 }
 """The filters one by one, by RecBole's names for them."""

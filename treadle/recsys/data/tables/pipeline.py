@@ -210,17 +210,17 @@ def prepare(
     tables = read_tables(config, sources)
     check_fields(tables)
     if not sources.split:
-        filtering(tables, filters_of(config))
+        filtering(tables, read_filters(config))
     if narrow is not None:
         narrow(tables)
     if sources.split:
         _check_parts_have_ids(tables)
-    tokens = number_tokens(tables, alias_groups(tables, aliases_of(config)))
+    tokens = number_tokens(tables, alias_groups(tables, read_aliases(config)))
     buckets = make_features(config, tables, tokens)
     return _finished(config, tables, tokens, buckets, sources)
 
 
-def filters_of(config: Config) -> Filters:
+def read_filters(config: Config) -> Filters:
     """Return what the settings say about which rows stay."""
     settings = {name: config[name] for name in FILTERS}
     settings["val_interval"] = settings["val_interval"] or {}
@@ -229,7 +229,7 @@ def filters_of(config: Config) -> Filters:
     return Filters(**settings)
 
 
-def aliases_of(config: Config) -> dict[str, list[str]]:
+def read_aliases(config: Config) -> dict[str, list[str]]:
     """Return which fields the settings call other names for user and item ids."""
     groups = {"alias_of_user_id": "USER_ID_FIELD", "alias_of_item_id": "ITEM_ID_FIELD"}
     found = {}

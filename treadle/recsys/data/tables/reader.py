@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from treadle.errors import DataError, did_you_mean
-from treadle.recsys.data.tables.arrow import column_of, is_truth, kind_of, words_among
+from treadle.recsys.data.tables.arrow import find_tokens, infer_type, is_boolean_type, to_column
 from treadle.recsys.data.tables.columns import Table
 from treadle.recsys.data.tables.text_files import (
     MISSING_NUMBERS,
@@ -35,7 +35,7 @@ ENDINGS = (*COMPRESSED, *ARROW_SUFFIXES, *CSV_SUFFIXES)
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSettings:
     """How tables are read.
 
     Attributes:
@@ -95,7 +95,7 @@ def find_file(folder: Path, stem: str, endings: Iterable[str] = ENDINGS) -> Path
     return next((path for ending in endings if (path := folder / f"{stem}{ending}").is_file()), None)
 
 
-def read_table(given: Any, selection: Selection, reading: Reading, *, name: str) -> Table | None:
+def read_table(given: Any, selection: Selection, reading: ReadSettings, *, name: str) -> Table | None:
     """Return a table, from a file or from memory; None if none of its fields is loaded.
 
     Args:
@@ -115,7 +115,7 @@ def read_table(given: Any, selection: Selection, reading: Reading, *, name: str)
 
 
 def _selected(
-    data: Any, selection: Selection, reading: Reading, name: str, missing: frozenset[str] = frozenset({EMPTY})
+    data: Any, selection: Selection, reading: ReadSettings, name: str, missing: frozenset[str] = frozenset({EMPTY})
 ) -> Table | None:
     """Return the columns of an Arrow table that are loaded, each of the type that somebody says, or that it has."""
     _check_types(data.column_names, name)
@@ -127,13 +127,13 @@ def _selected(
 
 
 def _finished(
-    data: Any, kinds: dict[str, FeatureType], reading: Reading, name: str, missing: frozenset[str]
+    data: Any, kinds: dict[str, FeatureType], reading: ReadSettings, name: str, missing: frozenset[str]
 ) -> Table | None:
     if not kinds:
         return None
     table = Table(name)
     for one, kind in kinds.items():
-        column = column_of(
+        column = to_column(
             data[one], kind, name=f"field {one!r} of {name}", separator=reading.seq_separator, missing=missing
         )
         if one in reading.seq_len and kind.is_sequence:
@@ -142,7 +142,7 @@ def _finished(
     return table
 
 
-def _read_text(path: Path, selection: Selection, reading: Reading) -> Table | None:
+def _read_text(path: Path, selection: Selection, reading: ReadSettings) -> Table | None:
     """Read an atomic file."""
     header = read_header(path, reading)
     kinds = {name: header[name] for name in selection.chosen(header, path.name)}
@@ -151,21 +151,21 @@ def _read_text(path: Path, selection: Selection, reading: Reading) -> Table | No
         data = read_rows(source, list(header), kinds, reading) if kinds else None
         return _finished(data, kinds, reading, path.name, reading.missing)
 
-    return _looking_for_bad_lines(path, read, TextLayout(list(header), reading.field_separator), kinds, reading)
+    return _with_bad_line_search(path, read, TextLayout(list(header), reading.field_separator), kinds, reading)
 
 
-def _looking_for_bad_lines(
+def _with_bad_line_search(
     path: Path,
     read: Callable[[Path | BytesIO], Table | None],
     layout: TextLayout,
     kinds: Mapping[str, FeatureType],
-    reading: Reading,
+    reading: ReadSettings,
 ) -> Table | None:
     """Read a text file; if that fails, say which line it is, or leave out such lines."""
     arrow = pyarrow()
     try:
         table = read(path)
-        _tell_of_words(table, path.name, reading)
+        _log_text_values(table, path.name, reading)
         return table
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
@@ -173,18 +173,18 @@ def _looking_for_bad_lines(
         good = good_lines(path, layout, kinds, reading)
         if good is not None:
             table = read(good)
-            _tell_of_words(table, path.name, reading)
+            _log_text_values(table, path.name, reading)
             return table
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _tell_of_words(table: Table | None, name: str, reading: Reading) -> None:
+def _log_text_values(table: Table | None, name: str, reading: ReadSettings) -> None:
     """Say which tokens of a file RecBole would read as missing ones: ids and rows are then not the same there."""
     words = MISSING_NUMBERS - reading.missing
     for field_name, column in ({} if table is None else table.columns).items():
-        found = words_among(column, words) if column.kind is FeatureType.TOKEN else []
+        found = find_tokens(column, words) if column.kind is FeatureType.TOKEN else []
         if found:
             logger.warning(
                 "field %r of %s has the tokens %s, which RecBole reads as missing; set missing_values to %s to do the "
@@ -206,15 +206,17 @@ def bare_name(column: str) -> str:
     return name if colon and kind in {one.value for one in FeatureType} else column
 
 
-def _declared(column: str, arrow_type: Any, reading: Reading, name: str) -> FeatureType:
+def _declared(column: str, arrow_type: Any, reading: ReadSettings, name: str) -> FeatureType:
     """Return what a column of a table holds: by its typed name, by the settings, or by what is in it."""
     stated = _stated(column, reading, name)
     if stated is not None:
         return stated
-    return FeatureType.FLOAT if column == reading.label_field and is_truth(arrow_type) else kind_of(arrow_type)
+    return (
+        FeatureType.FLOAT if column == reading.label_field and is_boolean_type(arrow_type) else infer_type(arrow_type)
+    )
 
 
-def _stated(column: str, reading: Reading, name: str) -> FeatureType | None:
+def _stated(column: str, reading: ReadSettings, name: str) -> FeatureType | None:
     """Return what a column holds, if its name or the settings say so."""
     bare = bare_name(column)
     if bare != column:
@@ -261,7 +263,7 @@ def _read_arrow_file(path: Path, selection: Selection) -> Any:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _read_csv(path: Path, selection: Selection, reading: Reading) -> Table | None:
+def _read_csv(path: Path, selection: Selection, reading: ReadSettings) -> Table | None:
     """Read text with commas or tabs; what is said to be tokens stays text, so that '007' is not 7."""
     csv = pyarrow().csv
     separator = "\t" if ".tsv" in path.suffixes else ","
@@ -279,7 +281,7 @@ def _read_csv(path: Path, selection: Selection, reading: Reading) -> Table | Non
         return _selected(data, selection, reading, path.name, reading.missing)
 
     kinds = {one: kind for one, kind in stated.items() if kind is not None}
-    return _looking_for_bad_lines(path, read, TextLayout(names, separator, quoted=True), kinds, reading)
+    return _with_bad_line_search(path, read, TextLayout(names, separator, quoted=True), kinds, reading)
 
 
 def _wanted(names: list[str], selection: Selection, name: str) -> list[str]:

@@ -10,7 +10,7 @@ from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.tables.columns import Table, stacked
 from treadle.recsys.data.tables.filters import Tables
-from treadle.recsys.data.tables.reader import COMPRESSED, EMPTY, ENDINGS, Reading, Selection, find_file, read_table
+from treadle.recsys.data.tables.reader import COMPRESSED, EMPTY, ENDINGS, ReadSettings, Selection, find_file, read_table
 from treadle.recsys.data.tables.text_files import check_layout, check_policy, read_interactions
 
 SUFFIXES = ("inter", "user", "item", "kg", "link")
@@ -45,7 +45,7 @@ class Sources:
         self.folder = Path(config["data_path"])
         self._layout = check_layout(config["inter_layout"])
         self._given = dict(given)
-        self.reading = reading_of(config)
+        self.reading = make_read_settings(config)
         self._check_suffixes()
         parts = self._given.get("inter")
         names = config["benchmark_filename"]
@@ -182,7 +182,7 @@ def _checked_parts(parts: Any, what: str) -> Any:
     return parts
 
 
-def reading_of(config: Config) -> Reading:
+def make_read_settings(config: Config) -> ReadSettings:
     """Return how the settings say tables are read.
 
     Raises:
@@ -197,7 +197,7 @@ def reading_of(config: Config) -> Reading:
     ids = [config[name] for name in ("USER_ID_FIELD", "ITEM_ID_FIELD")]
     knowledge = ("HEAD_ENTITY_ID_FIELD", "TAIL_ENTITY_ID_FIELD", "RELATION_ID_FIELD", "ENTITY_ID_FIELD")
     ids += [config[name] for name in knowledge]
-    return Reading(
+    return ReadSettings(
         field_separator=config["field_separator"],
         seq_separator=config["seq_separator"],
         encoding=config["encoding"],

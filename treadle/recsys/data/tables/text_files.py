@@ -15,7 +15,7 @@ from treadle.recsys.enums import FeatureType
 from treadle.recsys.optional import pyarrow
 
 if TYPE_CHECKING:
-    from treadle.recsys.data.tables.reader import Reading
+    from treadle.recsys.data.tables.reader import ReadSettings
 
 # Files of interactions without a header, as many papers publish them
 
@@ -118,7 +118,7 @@ UNIT = "\x1f"
 """What takes the place of a separator of several characters, which Arrow's reader does not know."""
 
 
-def read_header(path: Path, reading: "Reading") -> dict[str, FeatureType]:
+def read_header(path: Path, reading: "ReadSettings") -> dict[str, FeatureType]:
     """Return the fields that the first line of an atomic file names, with their types.
 
     Raises:
@@ -151,7 +151,7 @@ def read_csv_header(path: Path, separator: str, encoding: str) -> list[str]:
     return [names[0].lstrip("\ufeff"), *names[1:]]
 
 
-def read_rows(source: Source, names: list[str], kinds: dict[str, FeatureType], reading: "Reading") -> Any:
+def read_rows(source: Source, names: list[str], kinds: dict[str, FeatureType], reading: "ReadSettings") -> Any:
     """Return the chosen columns of an atomic file.
 
     Args:
@@ -221,7 +221,7 @@ def _arrow_type(kind: FeatureType) -> Any:
     return arrow.float64() if kind is FeatureType.FLOAT else arrow.string()
 
 
-def _parse(source: Source, names: list[str], types: dict[str, Any], reading: "Reading") -> Any:
+def _parse(source: Source, names: list[str], types: dict[str, Any], reading: "ReadSettings") -> Any:
     arrow_csv = pyarrow().csv
     separator = reading.field_separator
     single = separator if len(separator) == 1 else UNIT
@@ -310,7 +310,7 @@ def check_policy(policy: object) -> str:
 
 
 def good_lines(
-    path: Path, layout: TextLayout, kinds: Mapping[str, FeatureType], reading: "Reading"
+    path: Path, layout: TextLayout, kinds: Mapping[str, FeatureType], reading: "ReadSettings"
 ) -> io.BytesIO | None:
     """Return a file without the lines that cannot be read; None if each of them can.
 
@@ -346,7 +346,7 @@ def good_lines(
 
 
 def _what_is_wrong(
-    fields: list[str], layout: TextLayout, kinds: Mapping[str, FeatureType], reading: "Reading"
+    fields: list[str], layout: TextLayout, kinds: Mapping[str, FeatureType], reading: "ReadSettings"
 ) -> str | None:
     if any("\udc80" <= letter <= "\udcff" for value in fields for letter in value):
         return f"it holds bytes that are no {reading.encoding}, which encoding says"

@@ -72,13 +72,13 @@ class LayeredGraphRecommender(PropagatedScores, GeneralRecommender):
         """Return the pairwise loss, and the penalty on the embeddings."""
         negative = interaction[self.NEG_ITEM_ID]
         nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)
-        users, positives, negatives = rows_of(self.embeddings(), nodes, negative)
+        users, positives, negatives = gather_triples(self.embeddings(), nodes, negative)
         loss: Tensor = self.mf_loss(dot(users, positives), dot(users, negatives))
         penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
         return loss + self.reg_weight * penalty
 
 
-def rows_of(embeddings: Tensor, nodes: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def gather_triples(embeddings: Tensor, nodes: Tensor, negative: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the embeddings of the users, positives and negatives of a batch.
 
     Args:

@@ -1,17 +1,17 @@
 """Boosting runs of other libraries, round by round: what a trainer needs to count, save and go on with them."""
 
 from treadle.recsys.models.boosting.base import Boosting, Evaluation, Rounds
-from treadle.recsys.models.boosting.features import LabelledRows, TreeFeatures, rows_of
+from treadle.recsys.models.boosting.features import TreeFeatures, TreeRows, labelled_rows
 from treadle.recsys.models.boosting.lightgbm_boosting import LightGBMBoosting
 from treadle.recsys.models.boosting.xgboost_boosting import XGBoostBoosting
 
 __all__ = [
     "Boosting",
     "Evaluation",
-    "LabelledRows",
     "LightGBMBoosting",
     "Rounds",
     "TreeFeatures",
+    "TreeRows",
     "XGBoostBoosting",
-    "rows_of",
+    "labelled_rows",
 ]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from treadle.data.seeds import fold_seed
 from treadle.parallel import Processes
-from treadle.recsys.models.boosting.features import LabelledRows, Matrix
+from treadle.recsys.models.boosting.features import Matrix, TreeRows
 
 VALID = "valid"
 """What the libraries call the validation part."""
@@ -54,8 +54,8 @@ class Boosting(ABC):
         stopping_rounds: int | None,
         names: Sequence[str],
         categories: Sequence[int],
-        train: LabelledRows,
-        valid: LabelledRows | None,
+        train: TreeRows,
+        valid: TreeRows | None,
         start: bytes | None = None,
     ) -> None:
         self.params, self.rounds, self.stopping_rounds = dict(params), rounds, stopping_rounds

@@ -127,7 +127,7 @@ def _indicators(ids: Matrix, number: int) -> Matrix:
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class TreeRows:
     """Rows for trees.
 
     Attributes:
@@ -142,7 +142,7 @@ class LabelledRows:
         return len(self.labels)
 
 
-def rows_of(loader: Any, features: TreeFeatures, label: str) -> LabelledRows | None:
+def labelled_rows(loader: Any, features: TreeFeatures, label: str) -> TreeRows | None:
     """Return the rows of a loader; None of one that ranks all items, and so has no rows with labels.
 
     Where nothing is drawn, the rows are in the order of the data. Where negatives are, they are those of the loader's
@@ -151,7 +151,7 @@ def rows_of(loader: Any, features: TreeFeatures, label: str) -> LabelledRows | N
     if isinstance(loader, FullSortEvalDataLoader):
         return None
     rows = _all_rows(loader)
-    return LabelledRows(features.matrix(rows), rows[label].cpu().numpy().astype("float32"))
+    return TreeRows(features.matrix(rows), rows[label].cpu().numpy().astype("float32"))
 
 
 def _all_rows(loader: AbstractDataLoader) -> Interaction:

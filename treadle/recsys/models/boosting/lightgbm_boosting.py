@@ -5,7 +5,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.models.boosting.base import VALID, Boosting, Evaluation, SavedBooster
-from treadle.recsys.models.boosting.features import LabelledRows, Matrix
+from treadle.recsys.models.boosting.features import Matrix, TreeRows
 from treadle.recsys.optional import lightgbm
 
 RESERVED = {
@@ -82,7 +82,7 @@ class LightGBMBoosting(Boosting):
         self._restart_params = {**self.params, **self.seeds(SEEDS, restart)}
         self.booster = None
 
-    def _data(self, rows: LabelledRows, reference: Any = None) -> Any:
+    def _data(self, rows: TreeRows, reference: Any = None) -> Any:
         return self._library.Dataset(
             rows.features,
             rows.labels,

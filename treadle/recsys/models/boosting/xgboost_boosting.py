@@ -5,7 +5,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.models.boosting.base import VALID, Boosting, Evaluation, SavedBooster
-from treadle.recsys.models.boosting.features import LabelledRows, Matrix
+from treadle.recsys.models.boosting.features import Matrix, TreeRows
 from treadle.recsys.models.boosting.lightgbm_boosting import check_params
 from treadle.recsys.optional import xgboost
 
@@ -43,7 +43,7 @@ class XGBoostBoosting(Boosting):
         shares = any(float(self.params.get(name, 1.0)) < 1.0 for name in SHARES)
         return shares or self.params.get("booster") == "dart" or self.params.get("process_type") == "update"
 
-    def _data(self, rows: LabelledRows) -> Any:
+    def _data(self, rows: TreeRows) -> Any:
         return _matrix(self._library, rows.features, self.names, self.categories, rows.labels)
 
     def begin(self, text: bytes | None, restart: int) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
-from treadle.recsys.models.layers.functional import all_dots, dot, margins, row_margins, rows_of_table
+from treadle.recsys.models.layers.functional import all_dots, dot, embedding_rows, margins, row_margins
 from treadle.recsys.models.loss import BPRLoss
 from treadle.recsys.models.settings import whole
 
@@ -36,7 +36,7 @@ class BPR(GeneralRecommender):
 
     def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embeddings of users and items."""
-        return rows_of_table(self.user_embedding, user), rows_of_table(self.item_embedding, item)
+        return embedding_rows(self.user_embedding, user), embedding_rows(self.item_embedding, item)
 
     def calculate_loss(self, interaction: "Interaction") -> Tensor:
         """Return the pairwise loss."""
@@ -44,11 +44,11 @@ class BPR(GeneralRecommender):
         negative = interaction[self.NEG_ITEM_ID]
         if type(self).forward is BPR.forward:
             tables = self.user_embedding, self.item_embedding
-            return self.loss.of_differences(row_margins(*tables, user, positive, negative))
+            return self.loss.from_differences(row_margins(*tables, user, positive, negative))
         # A subclass has embeddings of its own making.
         users, positives = self.forward(user, positive)
-        negatives = rows_of_table(self.item_embedding, negative)
-        return self.loss.of_differences(margins(users, positives, negatives))
+        negatives = embedding_rows(self.item_embedding, negative)
+        return self.loss.from_differences(margins(users, positives, negatives))
 
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""

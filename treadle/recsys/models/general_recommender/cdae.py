@@ -58,7 +58,7 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
 
     def user_vectors(self) -> Tensor:
         """Return the hidden layer of each user id."""
-        return self.of_all_users(lambda user: self.encode(self.get_rating_matrix(user), user))
+        return self.encode_all_users(lambda user: self.encode(self.get_rating_matrix(user), user))
 
     def item_vectors(self) -> Tensor:
         """Return what the hidden layer is multiplied with for each item id."""

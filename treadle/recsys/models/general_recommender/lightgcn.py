@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
-from treadle.recsys.models.bases.graph import PropagatedScores, rows_of
+from treadle.recsys.models.bases.graph import PropagatedScores, gather_triples
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.layers.functional import margins
@@ -60,13 +60,13 @@ class LightGCN(PropagatedScores, GeneralRecommender):
         negative = interaction[self.NEG_ITEM_ID]
         nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)
         own = self.get_ego_embeddings()
-        users, positives, negatives = rows_of(self._smoothed(own), nodes, negative)
-        loss = self.mf_loss.of_differences(margins(users, positives, negatives))
+        users, positives, negatives = gather_triples(self._smoothed(own), nodes, negative)
+        loss = self.mf_loss.from_differences(margins(users, positives, negatives))
         return loss + self.reg_weight * self._penalty(own, nodes, negative)
 
     def _penalty(self, own: Tensor, nodes: Tensor, negative: Tensor) -> Tensor:
         """Return the penalty on the embeddings of a batch."""
         # Squares add up over users, positives and negatives: they need not be told apart, which is ten kernels less.
-        parts = (own.index_select(0, nodes),) if self.require_pow else rows_of(own, nodes, negative)
+        parts = (own.index_select(0, nodes),) if self.require_pow else gather_triples(own, nodes, negative)
         penalty: Tensor = self.reg_loss(*parts, require_pow=self.require_pow, rows=len(negative))
         return penalty

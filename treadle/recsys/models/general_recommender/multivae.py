@@ -63,7 +63,7 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
 
     def user_vectors(self) -> Tensor:
         """Return, for each user id, the last layer before the logits."""
-        return self.of_all_users(lambda user: self.decoder[:-1](self.encode(self.get_rating_matrix(user))[0]))
+        return self.encode_all_users(lambda user: self.decoder[:-1](self.encode(self.get_rating_matrix(user))[0]))
 
     def item_vectors(self) -> Tensor:
         """Return what that layer is multiplied with for each item id."""

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
-from treadle.recsys.models.bases.graph import rows_of
+from treadle.recsys.models.bases.graph import gather_triples
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.general_recommender.sgl import recognition_loss
 from treadle.recsys.models.layers.functional import margins
@@ -165,8 +165,8 @@ class NCL(LightGCN):
         nodes = self.graph.nodes(user, positive, negative)
         layers = self._layers()
         smoothed = torch.stack(layers[: self.n_layers + 1]).mean(dim=0)
-        users, positives, negatives = rows_of(smoothed, nodes, negative)
-        loss = self.mf_loss.of_differences(margins(users, positives, negatives))
+        users, positives, negatives = gather_triples(smoothed, nodes, negative)
+        loss = self.mf_loss.from_differences(margins(users, positives, negatives))
         own = layers[0]
         return (
             loss + self.reg_weight * self._penalty(own, nodes, negative),

@@ -62,7 +62,7 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
 
     def user_vectors(self) -> Tensor:
         """Return the mean of the latent vector of each user id."""
-        return self.of_all_users(lambda user: self.encoder(self.get_rating_matrix(user), 0.0)[0])
+        return self.encode_all_users(lambda user: self.encoder(self.get_rating_matrix(user), 0.0)[0])
 
     def item_vectors(self) -> Tensor:
         """Return what the latent vector is multiplied with for each item id."""

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
 from treadle.recsys.data.sampling.counter_random import random_bits
-from treadle.recsys.models.bases.graph import rows_of
+from treadle.recsys.models.bases.graph import gather_triples
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.layers.functional import margins
@@ -87,8 +87,8 @@ class SGL(LightGCN):
         user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
         nodes = self.graph.nodes(user, positive, negative)
         own = self.get_ego_embeddings()
-        users, positives, negatives = rows_of(self._smoothed(own), nodes, negative)
-        loss = self.mf_loss.of_differences(margins(users, positives, negatives))
+        users, positives, negatives = gather_triples(self._smoothed(own), nodes, negative)
+        loss = self.mf_loss.from_differences(margins(users, positives, negatives))
         penalty = self.reg_weight * self._penalty(own, nodes, negative)
         return loss + penalty + self.ssl_weight * self.calc_ssl_loss(own, user, positive)
 

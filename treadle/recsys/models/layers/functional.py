@@ -12,14 +12,14 @@ from treadle.recsys.models.loss import at_least_float32
 # Rows of embedding tables
 
 
-def rows_of_table(table: nn.Embedding, ids: Tensor) -> Tensor:
+def embedding_rows(table: nn.Embedding, ids: Tensor) -> Tensor:
     """Return the embedding of each id, as `table(ids)` does, with a gradient that is quicker to calculate.
 
     Calling the table costs three times as much on the way back: a CPU adds row after row, and a GPU sorts the ids
     first. A table whose gradient is no plain sum, because it is sparse or leaves padding out, is called all the same.
 
     >>> import torch
-    >>> rows_of_table(nn.Embedding.from_pretrained(torch.tensor([[1.0], [2.0]])), torch.tensor([[1, 0]])).tolist()
+    >>> embedding_rows(nn.Embedding.from_pretrained(torch.tensor([[1.0], [2.0]])), torch.tensor([[1, 0]])).tolist()
     [[[2.0], [1.0]]]
     """
     if not is_plain(table):
@@ -163,7 +163,7 @@ def row_margins(users: nn.Embedding, items: nn.Embedding, user: Tensor, positive
         weights = users.weight, items.weight
         found: Tensor = _RowMargins.apply(*weights, user, positive, negative)  # type: ignore[no-untyped-call]
         return found
-    return margins(*(rows_of_table(*one) for one in ((users, user), (items, positive), (items, negative))))
+    return margins(*(embedding_rows(*one) for one in ((users, user), (items, positive), (items, negative))))
 
 
 class _RowMargins(torch.autograd.Function):

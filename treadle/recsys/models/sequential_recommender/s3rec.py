@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.recsys.data.transforms import pretraining_columns
+from treadle.recsys.data.transforms import pretrain_columns
 from treadle.recsys.enums import FeatureSource
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.layers.functional import dot
@@ -65,7 +65,7 @@ class S3Rec(SASRec):
             interaction: Sequences, with the columns that `HideItemsAndSegments` adds.
         """
         items, lengths = interaction[self.ITEM_SEQ], interaction[self.ITEM_SEQ_LEN]
-        masked, negatives, *segments = (interaction[name] for name in pretraining_columns(self.ITEM_SEQ))
+        masked, negatives, *segments = (interaction[name] for name in pretrain_columns(self.ITEM_SEQ))
         # Four kinds of sequences go through the layers together: a quarter of the kernels.
         output = self.encoded(torch.cat([masked, *segments]), bidirectional=True)
         sequences, context, own, others = output.chunk(4)
@@ -102,7 +102,7 @@ class S3Rec(SASRec):
 
     def loss_weight(self, interaction: "Interaction") -> Tensor | None:
         """Return how many targets the loss of a batch is a mean over; None where that is its rows."""
-        if self.POS_ITEM_SEQ not in interaction or pretraining_columns(self.ITEM_SEQ)[0] in interaction:
+        if self.POS_ITEM_SEQ not in interaction or pretrain_columns(self.ITEM_SEQ)[0] in interaction:
             return None
         count: Tensor = (interaction[self.POS_ITEM_SEQ] != 0).sum()
         return count

@@ -10,15 +10,15 @@ from treadle.checkpoint.model_state import plain_state_dict
 from treadle.checkpoint.tracked import telling_misfit
 from treadle.errors import CheckpointError, ConfigError
 from treadle.optim.state import OptimizerState
-from treadle.recsys.trainers.loop.core import CoreOptions, RecsysCore, optimizers_of
-from treadle.recsys.trainers.loop.epoch_end import Standing
-from treadle.recsys.trainers.loop.evaluation import Evaluating
+from treadle.recsys.trainers.loop.core import CoreOptions, RecsysCore, find_optimizers
+from treadle.recsys.trainers.loop.epoch_end import BestState
+from treadle.recsys.trainers.loop.evaluation import EvaluationTrainer
 from treadle.recsys.trainers.loop.model_file import (
     FORMAT,
     SUFFIX,
     OtherParameters,
     check_tokens,
-    kept_weights,
+    copy_weights,
     new_name,
     read_model_file,
     reserve,
@@ -32,7 +32,7 @@ OWN_STATE = ("model", "other_parameter")
 """What of the state of a run stands in the file of a model under a name of its own, beside the optimizers."""
 
 
-class Keeping(Evaluating):
+class CheckpointTrainer(EvaluationTrainer):
     """Keeps the best model in a file and the run in a folder beside it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Keeping(Evaluating):
         self.start_epoch = self.cur_step = 0
         self._proposed = str(Path(self.checkpoint_dir) / (self._processes.share(new_name(config["model"])) + SUFFIX))
         self.saved_model_file = self._proposed
-        self._standing = Standing(self)
+        self._standing = BestState(self)
         self._tracked: dict[str, Any] = {}
         self._core: RecsysCore | None = None
         self._resumed_file: Path | None = None
@@ -129,13 +129,13 @@ class Keeping(Evaluating):
         return dict(getattr(getattr(self._train_data, "dataset", None), "fingerprints", {}))
 
     def _named_optimizers(self) -> dict[str, Optimizer]:
-        found = optimizers_of(self)
+        found = find_optimizers(self)
         return found if isinstance(found, dict) else {"optimizer": found}
 
     def _remember_best(self) -> None:
         """Keep the best model in memory, where no file is wanted."""
         others = OtherParameters(self.model, self.device).state_dict()
-        self._best = (kept_weights(plain_state_dict(self.model)), others)
+        self._best = (copy_weights(plain_state_dict(self.model)), others)
 
     def _name_best(self, earlier: str) -> None:
         """Go back to the file of an earlier `fit`, if no model since then was better than the one in there."""
@@ -169,11 +169,11 @@ class Keeping(Evaluating):
                 f"{path} is of the model {state.get('model')}, and this trainer's is {self.config.model}"
             )
         with telling_misfit(f"the training in {path}"):
-            self._take_training(state, path)
+            self._load_training_state(state, path)
         self._resumed_file = path
         self.logger.info("Checkpoint loaded. Resume training from epoch %d", self.start_epoch)
 
-    def _take_training(self, state: dict[str, Any], path: Path) -> None:
+    def _load_training_state(self, state: dict[str, Any], path: Path) -> None:
         """Take weights, optimizers, scores and the epoch of a file."""
         self._take_weights(state, str(path))
         for name, optimizer in self._named_optimizers().items():
@@ -252,7 +252,7 @@ class Keeping(Evaluating):
         self.logger.warning("%s %s: weights and optimizer go on from it, random numbers begin anew", path, why)
         return None
 
-    def _folder_holds_run(self, options: CoreOptions) -> bool:
+    def _has_run_in_folder(self, options: CoreOptions) -> bool:
         if options.run_dir is None or not options.resume:
             return False
         steps = CheckpointStore(options.run_dir / "checkpoints", Policy()).steps()

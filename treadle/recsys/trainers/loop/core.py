@@ -22,16 +22,16 @@ from treadle.progress import AFTER_EPOCH
 from treadle.recsys.config.core_options import (
     OF_A_WHOLE_RUN,
     SCHEDULED,
-    default_of,
-    options_in,
-    setting_of,
+    option_default,
+    read_options,
+    setting_name,
 )
-from treadle.recsys.config.optimization import clip_limit, clips_unusually, schedule_factory
+from treadle.recsys.config.optimization import clip_limit, needs_custom_norm, schedule_factory
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataloader.sequence_dataloader import POSITIVES
 from treadle.recsys.trainers.abstract_trainer import Pass, accepted
 from treadle.recsys.trainers.loop.model_file import ModelFileState, OtherParameters, RecommenderCheckpointer
-from treadle.recsys.trainers.loop.streams import DrawnBatches, LoaderStream, as_interaction
+from treadle.recsys.trainers.loop.streams import LoaderStream, StreamedBatches, as_interaction
 from treadle.recsys.trainers.loop.updater import EpochLosses, RecommenderUpdater
 from treadle.run import Run
 from treadle.runs.preemption import leaving_in
@@ -112,8 +112,8 @@ class RecsysCore(Trainer):
         self.losses: Losses | None = None
         self.seconds = 0.0
         check_options(face, options, self._passes)
-        built, self._asked = divided(options_in(face.config) | self._decided())
-        super().__init__(face.model, None, optimizers_of(face), callbacks=face._core_callbacks(options), **built)
+        built, self._asked = divided(read_options(face.config) | self._decided())
+        super().__init__(face.model, None, find_optimizers(face), callbacks=face._core_callbacks(options), **built)
         if not options.resume:
             # The same command would begin a run of its own, in another folder.
             self.how_to_resume = (
@@ -211,7 +211,7 @@ class RecsysCore(Trainer):
         return RecommenderCheckpointer(self, self.this_run.state, folder, self._face)
 
     @property
-    def made_passes(self) -> list[Pass]:
+    def active_passes(self) -> list[Pass]:
         """The passes that streams are made for: a loop of the user's has one."""
         return self._passes[:1] if self.has_custom_loop else self._passes
 
@@ -235,7 +235,7 @@ class RecsysCore(Trainer):
     @property
     def has_custom_loop(self) -> bool:
         """Whether the loop of an epoch is the user's own."""
-        return not self.options.alone and self._face._has_own_loop()
+        return not self.options.alone and self._face._has_custom_loop()
 
     def train_epoch_start(self) -> None:
         """Put the model into training mode, and tell it which epoch begins."""
@@ -247,7 +247,7 @@ class RecsysCore(Trainer):
     def _run_train_epoch(self, train_dl: Any) -> None:
         began = time.perf_counter()
         if self.has_custom_loop:
-            self.losses = self._run_foreign_epoch()
+            self.losses = self._run_custom_epoch()
         else:
             super()._run_train_epoch(train_dl)
             epoch = self.progress.epoch
@@ -357,12 +357,12 @@ class RecsysCore(Trainer):
 
     # Loops of the user's ------------------------------------------------------------------------------------
 
-    def _run_foreign_epoch(self) -> Losses | None:
+    def _run_custom_epoch(self) -> Losses | None:
         face, epoch = self._face, self.progress.epoch
         assert self._train_dataloader is not None
         self.custom_epoch_is_finished = False
         self.this_run.begin_epoch()
-        drawn = DrawnBatches(self._data, self._train_dataloader)
+        drawn = StreamedBatches(self._data, self._train_dataloader)
         shown = accepted(face._train_epoch, show_progress=self.options.show_progress)
         losses = face._train_epoch(drawn, epoch, **shown)
         self.processes.share_buffers(self.model)
@@ -388,7 +388,7 @@ class RecsysCore(Trainer):
             data: What the loop was given, or other data.
             loss_func: The loss of an interaction; None for the model's own.
         """
-        if isinstance(data, DrawnBatches):
+        if isinstance(data, StreamedBatches):
             data.begin_pass()
             stream = data.stream
         else:
@@ -521,7 +521,7 @@ class RecommenderStreams(Streams):
         core = self.trainer
         first = 0
         self.by_name.clear()
-        for one in core.made_passes:
+        for one in core.active_passes:
             own = core.train_data if one.data is None or core.has_custom_loop else one.data(core.train_data)
             self.by_name[one.name] = core.stream_over(own, one.name, passes=one.times, first_pass=first)
             first += one.times
@@ -540,7 +540,7 @@ def _weight_of_share(core: RecsysCore) -> float:
     return 1.0 if share is None else float(share) * core.processes.size
 
 
-class ClippingCore(RecsysCore):
+class NormClippingCore(RecsysCore):
     """Clips by another norm than the Euclidean one, as torch's `clip_grad_norm_` does."""
 
     def _clip_gradients(self) -> None:
@@ -553,7 +553,7 @@ class ClippingCore(RecsysCore):
 
 def make_core(face: "Face", train_data: Any, options: CoreOptions, epoch_end: Any = None) -> RecsysCore:
     """Return the core for a trainer: the one that clips as its settings say."""
-    kind = ClippingCore if clips_unusually(face.clip_grad_norm) else RecsysCore
+    kind = NormClippingCore if needs_custom_norm(face.clip_grad_norm) else RecsysCore
     return kind(face, train_data, options, epoch_end)
 
 
@@ -576,13 +576,13 @@ def check_options(face: "Face", options: CoreOptions, passes: Sequence[Pass]) ->
         if face._precision() != "fp16":
             refused.setdefault("loss_scaling", "scales the loss in fp16 alone; set precision='fp16', or leave it out")
     for option, reason in refused.items():
-        name = setting_of(option)
+        name = setting_name(option)
         value = face.config[name]
-        if value is not None and value is not False and value != default_of(option):
+        if value is not None and value is not False and value != option_default(option):
             raise ConfigError(f"{name}={value!r}: {type(face).__name__} {reason}")
 
 
-def optimizers_of(face: Any) -> Optimizer | dict[str, Optimizer]:
+def find_optimizers(face: Any) -> Optimizer | dict[str, Optimizer]:
     """Return every optimizer that the trainer holds, by the name of its attribute; `optimizer` comes first."""
     held = {"optimizer": face.optimizer, **vars(face)}
     found: dict[int, tuple[str, Optimizer]] = {}

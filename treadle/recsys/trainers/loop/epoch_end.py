@@ -8,7 +8,7 @@ from treadle.errors import StopTrainingError
 from treadle.recsys.trainers.abstract_trainer import accepted, is_overridden
 from treadle.recsys.trainers.loop.core import SAVE_SECONDS, Losses, RecsysCore
 from treadle.recsys.trainers.results import (
-    checked_validation,
+    check_validation,
     decoded_metrics,
     dict2str,
     early_stopping,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from treadle.recsys.trainers.trainer import Trainer
 
 
-class Standing:
+class BestState:
     """Where a trainer stands, as a part of the run's checkpoints.
 
     Args:
@@ -44,7 +44,7 @@ class Standing:
         self._trainer.best_valid_result = decoded_metrics(state["best_valid_result"])
 
 
-class Fitting:
+class EpochEnd:
     """Acts at the end of each epoch of a `fit`.
 
     Args:
@@ -137,7 +137,7 @@ class Fitting:
         check = trainer._valid_epoch
         with core.evaluating():
             found = check(self._valid_data, **accepted(check, show_progress=self._show_progress))
-        score, result = checked_validation(found, f"{type(trainer).__name__}._valid_epoch")
+        score, result = check_validation(found, f"{type(trainer).__name__}._valid_epoch")
         seconds = time.perf_counter() - began
         judgement = early_stopping(
             score, trainer.best_valid_score, trainer.cur_step, trainer.stopping_step, bool(trainer.valid_metric_bigger)

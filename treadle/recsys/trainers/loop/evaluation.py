@@ -27,7 +27,7 @@ from treadle.recsys.evaluation import (
     SampledRanking,
 )
 from treadle.recsys.evaluation.evaluator import Collector, Evaluator
-from treadle.recsys.evaluation.scoring import own_scores
+from treadle.recsys.evaluation.scoring import writable_scores
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
 from treadle.recsys.models.item_scores import ModelScores, looking
 from treadle.recsys.trainers.abstract_trainer import AbstractTrainer, accepted, is_overridden
@@ -148,7 +148,7 @@ class LoaderEvaluation:
             self._full = FullRanking(plan, loader.positives, seen=loader.seen, **options)
         elif loader.negatives is not None:
             self._sampled = SampledRanking(
-                plan, loader.positives, loader.negatives, logits=self._gives_logits(), **options
+                plan, loader.positives, loader.negatives, logits=self._outputs_logits(), **options
             )
         elif user_groups or item_groups or keep_per_user:
             raise ConfigError("evaluation by labels has no users to group; use full ranking or sampled negatives")
@@ -165,9 +165,9 @@ class LoaderEvaluation:
         """Return the scores of all items for some queries."""
         if self._batch_scores is None:
             return self._scores.all_items(self._loader.interaction(queries))
-        return self._own_scores(queries)
+        return self._model_scores(queries)
 
-    def _own_scores(self, queries: Tensor) -> Tensor:
+    def _model_scores(self, queries: Tensor) -> Tensor:
         """Return the scores that a method of the user's gives the batch of these queries."""
         assert self._batch_scores is not None
         rows = torch.searchsorted(self._loader.queries, queries)
@@ -197,7 +197,7 @@ class LoaderEvaluation:
         scores: Tensor = self._scores.model.predict(rows)
         return scores.reshape(-1)
 
-    def _gives_logits(self) -> bool:
+    def _outputs_logits(self) -> bool:
         """Whether a sigmoid makes the scores probabilities, as the settings say, or the model itself."""
         asked = self._loader.config["predicts_logits"]
         return bool(getattr(self._scores.model, "predicts_logits", False) if asked is None else asked)
@@ -210,7 +210,7 @@ class LoaderEvaluation:
             ConfigError: `LogLoss` is asked for, and the scores are no probabilities.
         """
         wanted = any(one.metric.name == PROBABILISTIC for one in self._plan.measures)
-        if not wanted or self._gives_logits() or self._batch_scores is not None or self._full is not None:
+        if not wanted or self._outputs_logits() or self._batch_scores is not None or self._full is not None:
             return
         least, most = self._processes.share([float(one) for one in self._some_scores().aminmax()])
         if least < 0 or most > 1:
@@ -231,7 +231,7 @@ class LoaderEvaluation:
     def _run_labelled(self) -> EvaluationResult:
         loader, processes = self._loader, self._processes
         users, label = loader.dataset.uid_field, str(loader.config["LABEL_FIELD"])
-        rows = LabelledEvaluation(self._plan, logits=self._gives_logits())
+        rows = LabelledEvaluation(self._plan, logits=self._outputs_logits())
         for index in range(len(loader)):
             batch = loader.batch_at(0, index, rank=processes.rank, size=processes.size)
             interaction = batch[0]
@@ -257,7 +257,7 @@ def _scores_all(model: Any) -> bool:
 BATCH_VERBS = ("_full_sort_batch_eval", "_neg_sample_batch_eval")
 
 
-class Evaluating(AbstractTrainer):
+class EvaluationTrainer(AbstractTrainer):
     """Evaluates the model of a trainer; `Trainer` adds the training.
 
     Attributes:
@@ -317,7 +317,7 @@ class Evaluating(AbstractTrainer):
             return None
         if load_best_model:
             self._load_best(model_file, getattr(eval_data, "dataset", None))
-        self.eval_result = self._evaluation_of(eval_data)
+        self.eval_result = self._evaluate_loader(eval_data)
         return Metrics.of(self.eval_result.metrics, int(self.config["metric_decimal_place"]))
 
     def evaluate_in_detail(
@@ -347,7 +347,7 @@ class Evaluating(AbstractTrainer):
         valid_result: Any = evaluate(valid_data, **options)
         return calculate_valid_score(valid_result, self.valid_metric), valid_result
 
-    def _evaluation_of(self, loader: Any) -> EvaluationResult:
+    def _evaluate_loader(self, loader: Any) -> EvaluationResult:
         if loader not in self._evaluations:
             self._evaluations[loader] = self._prepare_evaluation(loader)
         self._processes.share_buffers(self.model)
@@ -362,11 +362,11 @@ class Evaluating(AbstractTrainer):
         dataset = getattr(loader, "dataset", None)
         if dataset is not None:
             loader.to(self.device)
-            self._know_items(loader.dataset)
+            self._set_item_count(loader.dataset)
         plan = metric_plan(self.config, loader.dataset, self.eval_collector)
         verb = BATCH_VERBS[not isinstance(loader, FullSortEvalDataLoader)]
         # The verbs of batches are what calls `_spilt_predict`.
-        overridden = any(is_overridden(self, name, Evaluating) for name in (verb, "_spilt_predict"))
+        overridden = any(is_overridden(self, name, EvaluationTrainer) for name in (verb, "_spilt_predict"))
         own = getattr(self, verb) if overridden else None
         scores = ModelScores(self.model, loader.dataset, self.device)
         return LoaderEvaluation(loader, plan, scores, self._processes, batch_scores=own, **options)
@@ -380,14 +380,14 @@ class Evaluating(AbstractTrainer):
             ConfigError: They cannot, such as `LogLoss` of scores that are no probabilities.
         """
         fitted = getattr(self.model, "type", None) in (ModelType.TRADITIONAL, ModelType.DECISIONTREE)
-        if fitted or is_overridden(self, "evaluate", Evaluating):
+        if fitted or is_overridden(self, "evaluate", EvaluationTrainer):
             return
         if loader not in self._evaluations:
             self._evaluations[loader] = self._prepare_evaluation(loader)
         with looking(self.model):
             self._evaluations[loader].check_scores()
 
-    def _know_items(self, dataset: Any) -> None:
+    def _set_item_count(self, dataset: Any) -> None:
         if dataset.iid_field is not None:
             self.tot_item_num = dataset.item_num
             self.item_tensor = dataset.get_item_feature().to(self.device)
@@ -401,13 +401,13 @@ class Evaluating(AbstractTrainer):
         """
         interaction, history_index, positive_u, positive_i = batched_data
         interaction = interaction.to(self.device)
-        scores = self._scores_of(interaction)
+        scores = self._score_interaction(interaction)
         scores[:, 0] = -torch.inf
         if history_index is not None:
             scores[history_index] = -torch.inf
         return interaction, scores, positive_u, positive_i
 
-    def _scores_of(self, interaction: Interaction) -> Tensor:
+    def _score_interaction(self, interaction: Interaction) -> Tensor:
         assert self.tot_item_num is not None, "an evaluation knows its items"
         try:
             scores = self.model.full_sort_predict(interaction)
@@ -417,7 +417,7 @@ class Evaluating(AbstractTrainer):
             pairs.update(self.item_tensor.repeat(len(interaction)))
             scores = self._spilt_predict(pairs, len(pairs))
         users = torch.empty(len(interaction), device=self.device)
-        return own_scores(scores.view(-1, self.tot_item_num), users, self.tot_item_num)
+        return writable_scores(scores.view(-1, self.tot_item_num), users, self.tot_item_num)
 
     def _neg_sample_batch_eval(self, batched_data: Any) -> tuple[Interaction, Tensor, Any, Any]:
         """Return the rows of a batch, their scores, and what is to be found.

@@ -260,7 +260,7 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def kept_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return a copy of weights, where they are."""
     return {name: tensor.detach().clone() for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 

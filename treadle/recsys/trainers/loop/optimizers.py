@@ -46,7 +46,7 @@ def build_optimizer(
     _check_numbers(learning_rate, weight_decay)
     given = list(params)
     if not given:
-        return stand_in()
+        return placeholder_optimizer()
     arguments: dict[str, Any] = {"lr": learning_rate}
     if name == "sparse_adam":
         _check_sparse(model, weight_decay)
@@ -57,12 +57,12 @@ def build_optimizer(
     return LEARNERS[name](given, **arguments)
 
 
-def stand_in() -> Optimizer:
+def placeholder_optimizer() -> Optimizer:
     """Return an optimizer for a model without anything to be trained by gradients."""
     return torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=0.0)
 
 
-def warn_of_double_penalty(reg_weight: Any, weight_decay: float) -> None:
+def warn_double_weight_decay(reg_weight: Any, weight_decay: float) -> None:
     """Say so if embeddings are kept small in two ways at once."""
     if isinstance(reg_weight, (int, float)) and reg_weight > 0 and weight_decay > 0:
         message = "reg_weight=%s and weight_decay=%s are both set: weights are penalised twice"

@@ -74,7 +74,7 @@ class LoaderStream(Stream):
         self._iterator = None
         if self.drawn == len(loader) and loader.shuffle and self.device.type != "cpu":
             # The device is still busy with this epoch: the host draws the next order in its shadow.
-            loader.order_of(epoch + 1)
+            loader.epoch_order(epoch + 1)
         starts = [number * loader.step for number in range(first, self.drawn)]
         return [(start, min(loader.step, loader.sample_size - start)) for start in starts]
 
@@ -124,7 +124,7 @@ class LoaderStream(Stream):
         return Repeated(loader.batch_at(epoch, index, rank=0, size=rows).interaction)
 
 
-class DrawnBatches:
+class StreamedBatches:
     """What a loop of the user's iterates over: its training data, drawn through the run's stream.
 
     Iterating gives the batches of this epoch as interactions; iterating again gives them in another order, with other

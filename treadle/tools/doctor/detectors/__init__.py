@@ -2,25 +2,25 @@
 
 from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.detectors.data import DataOrder, DataWait, EvaluationData
-from treadle.tools.doctor.detectors.memory import HeadRoom, Memory
-from treadle.tools.doctor.detectors.model import LossInputs, Modes
-from treadle.tools.doctor.detectors.optimization import Accumulation, Learning, Schedule
-from treadle.tools.doctor.detectors.speed import Blocking, Recording
+from treadle.tools.doctor.detectors.memory import Memory, MemoryHeadroom
+from treadle.tools.doctor.detectors.model import LossInputs, TrainingMode
+from treadle.tools.doctor.detectors.optimization import Accumulation, Schedule, WeightUpdates
+from treadle.tools.doctor.detectors.speed import GraphCapture, HostSync
 
 __all__ = ["DETECTORS", "Detector"]
 
 DETECTORS: tuple[type[Detector], ...] = (
-    Blocking,
+    HostSync,
     DataWait,
-    Learning,
-    Modes,
+    WeightUpdates,
+    TrainingMode,
     Schedule,
     EvaluationData,
     Accumulation,
     LossInputs,
     DataOrder,
     Memory,
-    Recording,
+    GraphCapture,
     # The last one: it fills the memory, which others look at.
-    HeadRoom,
+    MemoryHeadroom,
 )

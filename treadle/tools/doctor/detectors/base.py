@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
 
-UNDISTURBED = 5
+WARMUP_STEPS = 5
 """Steps at the beginning that only light detectors look at: their time is that of the program."""
 
 

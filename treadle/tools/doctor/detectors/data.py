@@ -14,7 +14,7 @@ from torch import Tensor
 
 from treadle.data import size_of
 from treadle.data.prefetch import Waiting, what_to_try
-from treadle.tools.doctor.detectors.base import UNDISTURBED, Detector
+from treadle.tools.doctor.detectors.base import WARMUP_STEPS, Detector
 from treadle.tools.doctor.findings import Finding
 
 # A run that waits for its data
@@ -35,7 +35,7 @@ class _Moment(NamedTuple):
 
     time: float
     waited: float
-    interruptions: int
+    context_switches: int
 
 
 class DataWait(Detector):
@@ -52,13 +52,13 @@ class DataWait(Detector):
     def before_update(self, phase: Any, window: list[Any]) -> None:
         """Note the time, and how long the data of this update was waited for."""
         waited = sum(one.waiting.take() for one in self.trainer.streams.values() if one.waiting is not None)
-        self._moments.append(_Moment(time.perf_counter(), waited, interruptions()))
+        self._moments.append(_Moment(time.perf_counter(), waited, context_switches()))
 
     def findings(self) -> Iterable[Finding]:
         """Return whether the loader is the bottleneck, and how many workers would do."""
-        pairs = list(pairwise(self._moments[WARM_UP : UNDISTURBED + 1]))
+        pairs = list(pairwise(self._moments[WARM_UP : WARMUP_STEPS + 1]))
         # On a busy machine a step is long because others had the processor; the steps that they left alone tell.
-        quiet = [(before, after) for before, after in pairs if before.interruptions == after.interruptions]
+        quiet = [(before, after) for before, after in pairs if before.context_switches == after.context_switches]
         counted = quiet if len(quiet) >= MIN_STEPS else pairs
         steps = len(counted)
         if steps < MIN_STEPS:
@@ -78,7 +78,7 @@ class DataWait(Detector):
             )
 
 
-def interruptions() -> int:
+def context_switches() -> int:
     """Return how often this thread had to leave the processor to others; 0 where the system does not count that."""
     if sys.platform != "linux":
         return 0
@@ -104,7 +104,7 @@ class DataOrder(Detector):
 
     def after_loss(self, batch: Any, output: dict[str, Any]) -> None:
         """Note the labels of a batch."""
-        labels = labels_of(batch)
+        labels = read_labels(batch)
         if labels is not None and len(labels) >= MIN_BATCHES:
             self._labels.append(set(labels.tolist()))
 
@@ -129,7 +129,7 @@ class DataOrder(Detector):
         return {int(label) for label in found if isinstance(label, int) or _is_label(label)}
 
 
-def labels_of(batch: Any) -> Tensor | None:
+def read_labels(batch: Any) -> Tensor | None:
     """Return the labels of a batch of (inputs, labels), if they are numbers of classes."""
     labels = batch[-1] if isinstance(batch, (tuple, list)) and len(batch) > 1 else None
     whole = isinstance(labels, Tensor) and labels.dim() == 1 and not labels.is_floating_point()
@@ -158,7 +158,7 @@ class EvaluationData(Detector):
         """Note the samples of a batch."""
         self._samples += size_of(batch)
         if len(self._seen) < MOST:
-            self._seen += samples_of(batch)
+            self._seen += sample_fingerprints(batch)
 
     def findings(self) -> Iterable[Finding]:
         """Return what is evaluated too often, or not at all."""
@@ -201,7 +201,7 @@ class EvaluationData(Detector):
             yield fingerprint(data[index])
 
 
-def samples_of(batch: Any) -> list[str]:
+def sample_fingerprints(batch: Any) -> list[str]:
     """Return a fingerprint of each sample of a batch."""
     return [fingerprint(_sample(batch, row)) for row in range(size_of(batch))]
 

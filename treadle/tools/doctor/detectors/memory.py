@@ -18,7 +18,7 @@ from treadle.tools.doctor.findings import Finding, Note
 # Batches made larger, to see how much fits
 
 
-def repeated(batch: Batch, samples: int) -> Batch | None:
+def repeat_rows(batch: Batch, samples: int) -> Batch | None:
     """Return a batch of `samples` samples: those of `batch`, over and over; None if nobody knows how.
 
     >>> repeated((torch.tensor([1, 2]), {"weight": torch.tensor([0.5, 0.25])}), 3)
@@ -97,7 +97,7 @@ TRIES = 4
 """How often a guess that did not fit is halved."""
 
 
-class HeadRoom(Detector):
+class MemoryHeadroom(Detector):
     """Watches the memory of a few steps, and tries larger micro-batches once they are over."""
 
     light = True
@@ -140,7 +140,7 @@ class HeadRoom(Detector):
         """Whether trying would disturb others, or nobody knows what a larger batch looks like."""
         trainer = self.trainer
         spread = trainer.this_run.execution.replays or trainer.processes.distributed or self._phase.reuse
-        return bool(spread) or not self._window or repeated(self._window[0], 1) is None
+        return bool(spread) or not self._window or repeat_rows(self._window[0], 1) is None
 
     def _samples(self) -> int:
         """Return how many samples there are to put into one micro-batch."""
@@ -175,7 +175,7 @@ class HeadRoom(Detector):
         forget_peak(device)
         try:
             # Silent: this pass is nobody's business but the doctor's.
-            trainer.calculate_gradients(replace(self._phase, silent=True), [repeated(self._window[0], samples)])
+            trainer.calculate_gradients(replace(self._phase, silent=True), [repeat_rows(self._window[0], samples)])
             return peak_device_memory(device)
         except torch.cuda.OutOfMemoryError:
             return None

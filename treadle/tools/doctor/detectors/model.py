@@ -69,7 +69,7 @@ MODAL = (_DropoutNd, _NormBase, nn.MultiheadAttention, nn.RNNBase)
 """Modules that do something else in each of the modes."""
 
 
-class Modes(Detector):
+class TrainingMode(Detector):
     """Looks at the mode of every module when a loss has been computed."""
 
     def begin(self) -> None:

@@ -48,7 +48,7 @@ class Accumulation(Detector):
         trainer, model = self.trainer, self.trainer.model
         before, modes = BeforeAttempt(model, trainer._loss_tracker), [(one, one.training) for one in model.modules()]
         generators = torch.get_rng_state()
-        calm(model)
+        disable_randomness(model)
         try:
             # Silent: this pass is nobody's business but the doctor's.
             trainer.calculate_gradients(replace(phase, silent=True), window)
@@ -74,7 +74,7 @@ class Accumulation(Detector):
             )
 
 
-def calm(model: nn.Module) -> None:
+def disable_randomness(model: nn.Module) -> None:
     """Put everything that is random, or looks at the whole batch, into the mode for evaluation."""
     for module in model.modules():
         if isinstance(module, (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)):
@@ -88,7 +88,7 @@ def _is_dense(gradient: Tensor | None) -> bool:
 # Weights that do not learn: no gradient reaches them, no optimizer has them, or nothing moves
 
 
-class Learning(Detector):
+class WeightUpdates(Detector):
     """Follows the gradient and the value of every parameter that is to learn."""
 
     def begin(self) -> None:
@@ -145,7 +145,7 @@ class Learning(Detector):
 
     def _still(self, names: list[str]) -> Iterable[Finding]:
         now = dict(self._learning())
-        if names and all(is_still(self._before[name], now[name].detach()) for name in names):
+        if names and all(is_unchanged(self._before[name], now[name].detach()) for name in names):
             rates = sorted({float(group["lr"]) for group in self._groups() if "lr" in group})
             yield Finding(
                 "no_learning",
@@ -154,7 +154,7 @@ class Learning(Detector):
             )
 
 
-def is_still(before: Tensor, after: Tensor) -> bool:
+def is_unchanged(before: Tensor, after: Tensor) -> bool:
     """Whether weights have not moved by anything that matters beside the largest of them, or beside one."""
     scale = max(1.0, float(before.abs().max())) if before.numel() else 1.0
     return bool(((after - before).abs() <= 1e-9 * scale).all())

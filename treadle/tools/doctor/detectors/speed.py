@@ -22,7 +22,7 @@ from treadle.tools.doctor.findings import Finding, running_line
 OWN = frozenset({"progress"})
 
 
-class Recording(Detector):
+class GraphCapture(Detector):
     """Looks for what a verb does beside its work on the device, which a replay would not do again."""
 
     def begin(self) -> None:
@@ -65,7 +65,7 @@ WAITING_SLOTS = frozenset({"__bool__", "__float__", "__int__", "__index__", "__f
 """What asks a tensor for its values, by the name of the function."""
 
 
-class Blocking(Detector):
+class HostSync(Detector):
     """Counts, line by line, what would make the host wait for a GPU; a line of every other step counts."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -77,7 +77,7 @@ class Blocking(Detector):
     def updating(self) -> Iterator[None]:
         """Listen to what is asked of tensors."""
         self._updates += 1
-        with _Listening() as listening:
+        with _SyncRecorder() as listening:
             yield
         self._lines.update(listening.lines)
 
@@ -94,7 +94,7 @@ class Blocking(Detector):
                 )
 
 
-class _Listening(TorchFunctionMode):
+class _SyncRecorder(TorchFunctionMode):
     """Notes the lines of the user's that ask for values."""
 
     def __init__(self) -> None:
