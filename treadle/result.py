@@ -75,7 +75,7 @@ def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestM
     return BestMetric(name, float(value), place)
 
 
-def result_of(run: "Run") -> TrainResult:
+def build_result(run: "Run") -> TrainResult:
     """Return how a run went."""
     trainer, history = run.trainer, run.trainer.run_history
     values = {name: history.get_metric_values(name) for name in sorted(history.get_metric_names())}

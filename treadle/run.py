@@ -20,7 +20,7 @@ from treadle.parallel.ddp import SharedLoss
 from treadle.parallel.errors import failing_together
 from treadle.phase import Phase
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
-from treadle.runs.preemption import EvaluationLeft
+from treadle.runs.preemption import EvaluationInterrupted
 
 if TYPE_CHECKING:
     from treadle.spec import RunSpec
@@ -207,7 +207,7 @@ class Run:
         with self.stop.together():
             trainer.train_epoch_start()
         trainer.fire("on_train_epoch_start")
-        self.evaluator.look_for_sparse()
+        self.evaluator.find_sparse()
         self.shared_loss.begin_epoch()
         self.execution.begin_epoch(self.shared_loss.learning())
         if resumed:
@@ -297,7 +297,7 @@ class Run:
         if trainer.callback_handler.table["on_update_end"]:
             try:
                 trainer.fire("on_update_end")
-            except EvaluationLeft:
+            except EvaluationInterrupted:
                 # A callback's own evaluation, which knows that it is to be made again.
                 self.evaluator.leave()
         if progress.step >= self.due.next_step:
@@ -351,7 +351,7 @@ class Run:
             f"the run in {self.checkpointer.place} had come to its end, at step {self.progress.step}"
         )
 
-    def stay_over(self, reason: str) -> str:
+    def already_finished(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
         self.stop.stopped = True
         self.trainer.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")

@@ -17,14 +17,14 @@ from treadle.checkpoint import Policy, Storage, Tracked, trainer_files
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.data import Batch, Stream
-from treadle.data.loaders import DEFAULT_SIZE, chosen_size, needs_no_workers, refuse_idle_collate
+from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_collate, resolve_batch_size
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
 from treadle.execution import Compile, CudaGraphs, Execution, Recorder, check_execution, execution_of
 from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
-from treadle.loop.custom_loop import ForeignRun, guard_evaluation, guard_updates, own_updates, perform_passes
+from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
 from treadle.loop.forwarded import HandedLoader, OfRun, training_on
 from treadle.loop.metrics import EvaluationMetrics
 from treadle.loop.nonfinite import RollBack
@@ -33,7 +33,7 @@ from treadle.loop.verbs import check_trainer_class
 from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.memory.offload import check_offload
 from treadle.ops.loss_items import count_targets
-from treadle.ops.losses import default_loss, model_inputs, targets_of
+from treadle.ops.losses import default_loss, model_inputs, read_targets
 from treadle.optim.fused import check_closures
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import GradientExchange, Plan, Processes
@@ -43,9 +43,9 @@ from treadle.phase import Phase
 from treadle.precision import LossScaling, Precision, SinglePrecision, precision_for
 from treadle.precision.tf32 import Deterministic
 from treadle.progress import Progress
-from treadle.result import TrainResult, result_of
+from treadle.result import TrainResult, build_result
 from treadle.run import Run
-from treadle.runs.lock import occupied
+from treadle.runs.lock import run_lock
 from treadle.runs.mirror import folder_of
 from treadle.schedules import require_factory
 from treadle.schedules.extend import Extend
@@ -202,7 +202,7 @@ class Trainer:
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = precision_for(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)
-        self.precision.agree_on_overflow = agree if self.parallel.spreads else None
+        self.precision.agree_on_overflow = agree if self.parallel.is_sharded else None
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
         self.activation_checkpointing = ActivationCheckpointing(model, self.spec.activation_checkpointing)
         check_offload(offload_optimizer, self.optimizers().values(), execution)
@@ -286,7 +286,7 @@ class Trainer:
             num_epochs=num_epochs,
             max_steps=max_steps,
             max_num_train_steps=max_num_train_steps,
-            per_device_batch_size=chosen_size(
+            per_device_batch_size=resolve_batch_size(
                 per_device_batch_size, train_dataset, eval_dataset, used=own, tell=self.print
             ),
             gradient_accumulation_steps=gradient_accumulation_steps,
@@ -312,8 +312,8 @@ class Trainer:
         run.data = RunData(train_dataset=train_dataset, eval_dataset=eval_dataset, collate_fn=collate_fn)
         run.prepare(train_dataloader_kwargs, eval_dataloader_kwargs)
         exactly = Deterministic(self.device) if spec.deterministic else nullcontext()
-        alone = occupied(spec.run_dir, self.processes, lambda: not run.stop.pauses)
-        signals = run.stop.heeding_signals(can_save=spec.run_dir is not None)
+        alone = run_lock(spec.run_dir, self.processes, lambda: not run.stop.pauses)
+        signals = run.stop.handling_signals(can_save=spec.run_dir is not None)
         with alone, self.storage, signals, exactly, self.single_precision, run.updater.saving_memory():
             result = self.carry_out()
         if self.leaves_by_itself:
@@ -325,12 +325,12 @@ class Trainer:
         run = self.this_run
         with run.opened():
             if not self.overrides("_run_training"):
-                with own_updates(self):
+                with custom_updates(self):
                     self._run_training()
             else:
-                with self.callback_handler.session(None, self), ForeignRun(self), own_updates(self):
+                with self.callback_handler.session(None, self), CustomRun(self), custom_updates(self):
                     self._run_training()
-        return result_of(run)
+        return build_result(run)
 
     def _run_training(self) -> None:
         """Run the epochs, with the verbs and events that go before and after them."""
@@ -339,7 +339,7 @@ class Trainer:
         self.training_run_start()
         with self.callback_handler.session("on_training_run_start", self):
             run.state.restore()
-            stop.reason = self._run_epochs() if stop.over is None else run.stay_over(stop.over)
+            stop.reason = self._run_epochs() if stop.over is None else run.already_finished(stop.over)
             run.finish()
             self.training_run_end()
             self.fire("on_training_run_end")
@@ -349,7 +349,7 @@ class Trainer:
         """Run epochs until a limit is reached or somebody wants to stop; return why."""
         run, stop = self.this_run, self.this_run.stop
         stop.looping, stop.stopped = True, False
-        run.state.tell_of_untracked()
+        run.state.warn_untracked()
         try:
             if self.progress.mid_epoch and run.limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
@@ -567,7 +567,7 @@ class Trainer:
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
         own = self.overrides("create_eval_dataloader")
-        per_device_batch_size = chosen_size(per_device_batch_size, data, used=own, tell=self.print)
+        per_device_batch_size = resolve_batch_size(per_device_batch_size, data, used=own, tell=self.print)
         return self.this_run.evaluator.evaluate(data, per_device_batch_size, dataloader_kwargs, collate_fn)
 
     def _run_evaluation(self) -> None:
@@ -590,12 +590,12 @@ class Trainer:
         Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
         refuse_idle_collate(collate_fn, dataset)
-        per_device_batch_size = chosen_size(per_device_batch_size, dataset, tell=self.print)
+        per_device_batch_size = resolve_batch_size(per_device_batch_size, dataset, tell=self.print)
         return self.this_run.evaluator.predict(dataset, per_device_batch_size, dataloader_kwargs, collate_fn)
 
     def calculate_prediction(self, batch: Batch) -> Any:
         """Return the outputs of the model for one batch; override it for other than `model(inputs)`."""
-        if self.parallel.in_stages:
+        if self.parallel.is_pipeline:
             return self.parallel.forward(self.model, *model_inputs(batch))
         return self.model(*model_inputs(batch)[0], **model_inputs(batch)[1])
 
@@ -611,7 +611,7 @@ class Trainer:
 
     def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return `{"loss": ..., "model_outputs": ..., "batch_size": ...}` for one batch, without gradients."""
-        if self.parallel.in_stages:
+        if self.parallel.is_pipeline:
             return self.parallel.evaluate(self.model, self.precision.for_loss(self.loss_func), batch)
         output = default_loss(self.model, self.precision.for_loss(self.loss_func), batch)
         return count_targets(output, self.loss_func, batch)
@@ -622,7 +622,7 @@ class Trainer:
     def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
         """Hand outputs and targets of one evaluation batch to the metrics given to the trainer."""
         outputs = batch_output.get("model_outputs")
-        self._metrics.update(getattr(outputs, "logits", outputs), targets_of(batch))
+        self._metrics.update(getattr(outputs, "logits", outputs), read_targets(batch))
 
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""

@@ -51,7 +51,7 @@ for _name in ("SASRecF", "FDSA", "S3Rec"):
 SIDES = ("bridge", "recbole")
 
 
-def settings_of(model: str, kind: str) -> dict[str, Any]:
+def schedule_settings(model: str, kind: str) -> dict[str, Any]:
     """Return the settings of a model beside its defaults; both sides have them."""
     return {**(SHORTER if kind == "sequential_recommender" else {}), **SETTINGS.get(model, {})}
 
@@ -62,7 +62,7 @@ def measure(side: str, model: str, kind: str, arguments: argparse.Namespace) -> 
         "model": model,
         "dataset": "ml-100k",
         "epochs": EPOCHS,
-        "settings": settings_of(model, kind),
+        "settings": schedule_settings(model, kind),
     }
     if side == "bridge":
         task |= {"most": MOST, "patience": arguments.patience}

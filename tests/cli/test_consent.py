@@ -13,7 +13,7 @@ from tests.cli.conftest import Treadle
 from tests.cli.project import inside
 from tests.cli.project import treadle as run_treadle
 from treadle.cli import _consent as consent
-from treadle.cli._allowed_targets import Allowed, targets_of
+from treadle.cli._allowed_targets import Allowed, find_targets
 from treadle.cli._consent import VARIABLE
 from treadle.config.targets import stays_within
 from treadle.errors import ConfigError
@@ -263,7 +263,7 @@ def test_names_that_are_looked_up_and_the_trainer_count_as_targets() -> None:
         "other": {"_target_": "treadle.config.targets.locate", "name": "g.h"},
         "made": {"_target_": "treadle.config.locate", "name": {"_target_": "builtins.str"}},
     }
-    assert dict(targets_of(config)) == {
+    assert dict(find_targets(config)) == {
         "trainer": "mine.Trainer",
         "model": "a.B",
         "model.kind": "c.D",
@@ -286,7 +286,7 @@ def test_nothing_that_moves_the_cursor_is_printed(tmp_path: Path) -> None:
 
 def test_a_key_with_a_dot_hides_no_other() -> None:
     config = {"a": {"b": {"_target_": "os.system"}}, "a.b": {"_target_": "torch.nn.Linear"}}
-    assert [name for _, name in targets_of(config)] == ["os.system", "torch.nn.Linear"]
+    assert [name for _, name in find_targets(config)] == ["os.system", "torch.nn.Linear"]
 
 
 def test_the_way_of_a_name_is_followed() -> None:

@@ -17,7 +17,7 @@ from tests.cli.project import make_project
 from tests.forking.starting import run
 from tests.interrupting import starts_of
 from treadle.files.ownership import COMMENT, is_own_file
-from treadle.runs.status import is_occupied, read_status
+from treadle.runs.status import is_locked, read_status
 
 pytestmark = pytest.mark.slow
 
@@ -163,7 +163,7 @@ def test_two_processes_that_are_stopped_in_any_way_end_as_if_never_stopped(
 def test_two_processes_whose_launcher_is_killed_die_with_it(on_two: Interrupted) -> None:
     # Else the next start would have been refused.
     assert "runs/small: going on from iteration" in on_two.printed["asked"]
-    assert not is_occupied(on_two.run)
+    assert not is_locked(on_two.run)
 
 
 def test_two_processes_that_are_asked_to_leave_save_together(on_two: Interrupted) -> None:

@@ -26,7 +26,7 @@ from treadle.callbacks import EarlyStoppingCallback, ModelEmaCallback
 from treadle.checkpoint import Policy, write_file
 from treadle.data import RandomState
 from treadle.parallel import Plan
-from treadle.parallel.state_dict import whole_state_of
+from treadle.parallel.state_dict import gather_state
 
 OUTCOME = "outcome.safetensors"
 UPDATES = "updates.txt"
@@ -165,10 +165,10 @@ def train(options: Options) -> None:
         resume="auto",
     )
     outcome = {
-        "model": whole_state_of(model),
+        "model": gather_state(model),
         "optimizer": trainer.this_run.state.of_optimizer(optimizer).whole(),
         "scheduler": trainer.scheduler.state_dict(),
-        "average": average.state_dict() | {"module": whole_state_of(average.ema_model.module)},
+        "average": average.state_dict() | {"module": gather_state(average.ema_model.module)},
         "stopping": stopping.state_dict(),
         "random": RandomState().state_dict(),
         "history": result.history,

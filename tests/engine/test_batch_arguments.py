@@ -15,7 +15,7 @@ from treadle.engine import DefaultTrainer, EagerTrainer, inference_on_dataset
 from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.evaluation import ClsEvaluator, DatasetEvaluator
 from treadle.errors import DataError
-from treadle.ops.losses import targets_of
+from treadle.ops.losses import read_targets
 
 Pair = namedtuple("Pair", ["points", "labels"])
 
@@ -105,6 +105,6 @@ def test_a_get_batch_that_returns_nothing_is_named() -> None:
 def test_the_second_row_of_a_tensor_is_not_taken_for_labels() -> None:
     for batch in (torch.ones(2, 4), (torch.ones(2, 4),)):
         with pytest.raises(DataError, match=r"has no \(inputs, targets\); make the data set return pairs"):
-            targets_of(batch)
+            read_targets(batch)
     with pytest.raises(DataError, match=r"a batch of type Tensor has no \(inputs, targets\)"):
         ClsEvaluator().process(torch.ones(2, 4), torch.ones(2, 3))

@@ -21,7 +21,7 @@ from treadle.events import EventStorage
 from treadle.parallel import Plan
 from treadle.parallel.pipeline.loss import Entry, StageLoss, joined
 from treadle.parallel.pipeline.split import Cut, Stage, named_arguments
-from treadle.parallel.pipeline.stages import stages_of
+from treadle.parallel.pipeline.stages import assign_stages
 from treadle.parallel.pipeline.strategy import PipelineStrategy, _facts_of
 
 
@@ -68,7 +68,7 @@ def test_without_ids_stages_are_alike_in_weights() -> None:
     plan = add_pipeline_stages(made, read_plan(made, world=2), model)
     assert isinstance(plan, Plan)
     assert plan.stage_of is None
-    assert stages_of(model.pipeline_blocks(), plan) == [0, 0, 0, 1, 1, 1, 1]
+    assert assign_stages(model.pipeline_blocks(), plan) == [0, 0, 0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_graph_mode_is_refused_for_stages() -> None:
 
 def test_a_hook_that_calls_the_whole_model_is_refused_for_stages() -> None:
     hook = PreciseBN(1, Classifier(), [], 1)
-    hook.attach(SimpleNamespace(core=SimpleNamespace(parallel=SimpleNamespace(in_stages=True))))
+    hook.attach(SimpleNamespace(core=SimpleNamespace(parallel=SimpleNamespace(is_pipeline=True))))
     with pytest.raises(
         ConfigError, match="PreciseBN calls the model, which no process of a pipeline has all of; leave"
     ):
@@ -221,7 +221,7 @@ def test_a_model_that_does_not_say_how_it_is_cut_is_refused(model: nn.Module, me
 
 def test_it_is_refused_when_the_trainer_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_config(tmp_path, dist={"device_type": "cpu"})
-    monkeypatch.setattr("treadle.engine.trainers.default.plan_of", lambda cfg, world: Plan(pipeline=2))
+    monkeypatch.setattr("treadle.engine.trainers.default.resolve_plan", lambda cfg, world: Plan(pipeline=2))
     with pytest.raises(ConfigError, match="Classifier does not say how it is cut"):
         DefaultTrainer(made)
 

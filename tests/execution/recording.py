@@ -12,19 +12,19 @@ from torch.utils._pytree import tree_flatten, tree_iter
 
 from treadle.execution.cuda_graph.capture import CapturedStep
 from treadle.execution.cuda_graph.capture_errors import explain
-from treadle.execution.cuda_graph.graph_cache import Key, Recordings
+from treadle.execution.cuda_graph.graph_cache import GraphCache, Key
 
 
 def noted_steps(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
     """Return a list that gets every step recorded from now on; a trainer drops its own when its run ends."""
     noted: list[CapturedStep] = []
-    add = Recordings.add
+    add = GraphCache.add
 
-    def note(recordings: Recordings, key: Key, step: CapturedStep) -> None:
+    def note(recordings: GraphCache, key: Key, step: CapturedStep) -> None:
         noted.append(step)
         add(recordings, key, step)
 
-    monkeypatch.setattr(Recordings, "add", note)
+    monkeypatch.setattr(GraphCache, "add", note)
     return noted
 
 

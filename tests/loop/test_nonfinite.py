@@ -30,7 +30,7 @@ from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.errors import ConfigError, NonFiniteError
-from treadle.loop.nonfinite import gated_step
+from treadle.loop.nonfinite import guarded_step
 from treadle.precision import LossScaler, LossScaling
 from treadle.trainer import Trainer
 
@@ -174,7 +174,7 @@ def test_state_that_is_elsewhere_than_the_flag_is_kept_by_making_no_update(bad: 
     weight = nn.Parameter(torch.empty(2, device="meta"))
     optimizer = torch.optim.Adagrad([weight])
     weight.grad = torch.empty_like(weight)
-    gated_step(optimizer, torch.tensor(bad))
+    guarded_step(optimizer, torch.tensor(bad))
     assert optimizer.state[weight]["step"].item() == 1 - bad
 
 

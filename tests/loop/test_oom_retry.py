@@ -25,7 +25,7 @@ from tests.interrupting import (
 from treadle import TrainerCallback
 from treadle.data import size_of
 from treadle.errors import ConfigError
-from treadle.loop.oom_retry import MicroBatchSplits, split_batch
+from treadle.loop.oom_retry import OomRetry, split_batch
 from treadle.trainer import Trainer
 
 
@@ -295,12 +295,12 @@ def test_parts_are_views_of_the_batch() -> None:
 
 
 def test_the_number_of_parts_is_doubled_saved_and_restored() -> None:
-    splits = MicroBatchSplits()
+    splits = OomRetry()
     window = [torch.arange(4), torch.arange(4)]
     assert splits.cut(window) is window
     splits.halve()
     splits.halve()
-    other = MicroBatchSplits()
+    other = OomRetry()
     other.load_state_dict(splits.state_dict())
     assert [part.tolist() for part in other.cut([torch.arange(4)])] == [[0], [1], [2], [3]]
     assert len(other.cut(window)) == 8

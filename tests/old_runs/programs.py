@@ -25,7 +25,7 @@ from treadle import Trainer, TrainerCallback, nas
 from treadle.callbacks import ModelEmaCallback
 from treadle.engine import DefaultTrainer, HookBase
 from treadle.parallel import Plan
-from treadle.parallel.state_dict import whole_state_of
+from treadle.parallel.state_dict import gather_state
 from treadle.precision import LossScaling
 
 RUN = "run"
@@ -94,7 +94,7 @@ def core(folder: Path, watch: Watch, **options: Any) -> Any:
         resume="auto",
     )
     # Gathered by all processes where each has a part.
-    return {"model": whole_state_of(model), "history": result.history, "steps": result.steps}
+    return {"model": gather_state(model), "history": result.history, "steps": result.steps}
 
 
 def fp16(folder: Path, watch: Watch) -> Any:

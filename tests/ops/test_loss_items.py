@@ -14,7 +14,7 @@ from tests.guards.no_sync import no_sync
 from tests.interrupting import assert_same_bits
 from treadle import Phase, Trainer, linear_cross_entropy
 from treadle.errors import LossError
-from treadle.ops.loss_items import Criterion, MeansOverItems, criterion_of, items_in
+from treadle.ops.loss_items import Criterion, MeansOverItems, find_criterion, items_in
 from treadle.parallel.pipeline.loss import StageLoss
 
 EXACT = 1e-12
@@ -266,7 +266,7 @@ class Focal(nn.CrossEntropyLoss):
     ids=lambda value: type(value).__name__,
 )
 def test_a_cross_entropy_is_known_by_what_computes_it(loss: Any, found: Criterion | None) -> None:
-    assert criterion_of(loss) == found
+    assert find_criterion(loss) == found
 
 
 def test_the_items_of_a_loss_are_weights_of_targets_or_samples() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError, DataError, LossError
-from treadle.ops.losses import check_loss, default_loss, describe_batch, model_inputs, targets_of
+from treadle.ops.losses import check_loss, default_loss, describe_batch, model_inputs, read_targets
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
 INPUTS, TARGETS = torch.ones(3, 2), torch.zeros(3, 1)
@@ -82,13 +82,13 @@ def test_the_inputs_of_a_model_are_the_batch_without_its_targets() -> None:
 
 @pytest.mark.parametrize("name", ["labels", "label", "targets", "target"])
 def test_targets_have_one_of_the_usual_names(name: str) -> None:
-    assert targets_of({"x": 1, name: 2}) == 2
-    assert targets_of((1, 2)) == 2
+    assert read_targets({"x": 1, name: 2}) == 2
+    assert read_targets((1, 2)) == 2
 
 
 def test_a_mapping_without_targets_is_refused_with_its_names() -> None:
     with pytest.raises(DataError, match=r"a batch with \['x', 'y'\] has none of \('labels', .*override the loss verbs"):
-        targets_of({"x": 1, "y": 2})
+        read_targets({"x": 1, "y": 2})
 
 
 def graph(*shape: int) -> torch.Tensor:

@@ -137,7 +137,7 @@ def longer_than_its_schedule(folder: Path, patch: Any) -> None:
 def check(kind: Any = Trainer, *, stages: bool = False, **options: Any) -> None:
     """Check a trainer as one that is spread over several processes."""
     trainer = built(kind, **options)
-    spread = SimpleNamespace(spreads=True, in_stages=stages, as_argument=lambda: "Plan(...)")
+    spread = SimpleNamespace(is_sharded=True, is_pipeline=stages, as_argument=lambda: "Plan(...)")
     trainer.parallel = spread  # type: ignore[assignment]
     check_trainer(trainer, Trainer)
 

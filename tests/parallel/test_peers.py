@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from treadle.parallel import liveness as peers
-from treadle.parallel.liveness import Peers, Place, began
+from treadle.parallel.liveness import PeerLiveness, Place, began
 
 
 class Gathered:
@@ -24,7 +24,7 @@ class Gathered:
 
 def place(pid: int, **changes: Any) -> Place:
     """Return where a process of this machine is, but for some changes."""
-    own = Peers(Gathered())._own  # type: ignore[arg-type]
+    own = PeerLiveness(Gathered())._own  # type: ignore[arg-type]
     return Place(own.machine, pid, began(pid))._replace(**changes)
 
 
@@ -37,7 +37,7 @@ def child() -> Any:
 
 
 def test_a_process_may_live_until_it_has_ended_even_unburied(child: Any) -> None:
-    known = Peers(Gathered(place(child.pid)))  # type: ignore[arg-type]
+    known = PeerLiveness(Gathered(place(child.pid)))  # type: ignore[arg-type]
     assert known.may_live(0)
     assert known.may_live(1)
     child.kill()
@@ -50,12 +50,12 @@ def test_a_process_may_live_until_it_has_ended_even_unburied(child: Any) -> None
 
 
 def test_another_process_with_the_number_of_a_dead_one_is_not_taken_for_it(child: Any) -> None:
-    known = Peers(Gathered(place(child.pid, began="0")))  # type: ignore[arg-type]
+    known = PeerLiveness(Gathered(place(child.pid, began="0")))  # type: ignore[arg-type]
     assert not known.may_live(1)
 
 
 def test_a_process_of_another_machine_may_always_live() -> None:
-    known = Peers(Gathered(place(2**22 + 1, machine="elsewhere")))  # type: ignore[arg-type]
+    known = PeerLiveness(Gathered(place(2**22 + 1, machine="elsewhere")))  # type: ignore[arg-type]
     assert known.may_live(1)
 
 
@@ -63,7 +63,7 @@ def test_it_works_where_there_is_no_table_of_processes(
     child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "TABLE", tmp_path)
-    known = Peers(Gathered(place(child.pid)))  # type: ignore[arg-type]
+    known = PeerLiveness(Gathered(place(child.pid)))  # type: ignore[arg-type]
     assert known.may_live(1)
     child.kill()
     child.wait()

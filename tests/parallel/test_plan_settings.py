@@ -17,7 +17,7 @@ from treadle.checkpoint.format.shards import Piece, SavedTensor, merged
 from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
-from treadle.parallel.pipeline.stages import parts_of, stages_of
+from treadle.parallel.pipeline.stages import assign_stages, parts_of
 from treadle.parallel.plan import Degrees
 from treadle.parallel.processes import leave_group
 from treadle.parallel.state_dict import copy_of
@@ -254,12 +254,12 @@ def test_a_sharded_run_is_exported_and_taken_up_without_its_plan(tmp_path: Path)
 
 def test_modules_are_shared_out_by_their_weights_or_as_the_plan_says() -> None:
     parts = parts_of(network(), Plan(pipeline=2))
-    assert stages_of(parts, Plan(pipeline=2)) == [0, 0, 1]
-    assert stages_of(parts, Plan(pipeline=2, stage_of=[0, 1, 1])) == [0, 1, 1]
+    assert assign_stages(parts, Plan(pipeline=2)) == [0, 0, 1]
+    assert assign_stages(parts, Plan(pipeline=2, stage_of=[0, 1, 1])) == [0, 1, 1]
     with pytest.raises(ConfigError, match="stage_of has 2 numbers for 3 modules"):
-        stages_of(parts, Plan(pipeline=2, stage_of=[0, 1]))
+        assign_stages(parts, Plan(pipeline=2, stage_of=[0, 1]))
     with pytest.raises(ConfigError, match=r"stage_of=\[1, 1, 0\] must go from 0 to 1 without a gap"):
-        stages_of(parts, Plan(pipeline=2, stage_of=[1, 1, 0]))
+        assign_stages(parts, Plan(pipeline=2, stage_of=[1, 1, 0]))
     with pytest.raises(ConfigError, match=r"pipeline=2, but Linear has no pipeline_blocks\(\); pass stages="):
         parts_of(nn.Linear(2, 2), Plan(pipeline=2))
     with pytest.raises(ConfigError, match="pipeline=4, but there are 3 modules to share out"):

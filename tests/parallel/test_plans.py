@@ -181,7 +181,7 @@ def count_of(weights: Iterable[Tensor]) -> int:
     return sum(weight.numel() for weight in weights)
 
 
-def is_spread(name: str) -> bool:
+def is_sharded(name: str) -> bool:
     """Whether tensor parallelism cuts a weight: all of a layer by columns, of one by rows its matrix."""
     layer, kind = name.rsplit(".", 1)
     return layer.endswith((".inputs", ".outward")) or (layer.endswith(".residual") and kind == "weight")
@@ -193,7 +193,7 @@ def test_the_bytes_that_a_step_exchanges_are_those_of_the_formula(everything: La
     trunk = model.trunk
     # Who shares samples with others has as many as two ranks of DDP; of four ranks, two do.
     samples = GLOBAL_BATCH if plan in ("tensor", "pipeline") else GLOBAL_BATCH // 2
-    spread = [name for name, _ in model.named_parameters() if is_spread(name)]
+    spread = [name for name, _ in model.named_parameters() if is_sharded(name)]
     shape = Shape(
         weights=count_of(model.parameters()),
         block_weights=count_of(trunk.blocks.parameters()),

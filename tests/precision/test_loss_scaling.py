@@ -17,7 +17,7 @@ from tests.spoiling import IN_ORDER, seeded, without
 from treadle import Phase, Trainer
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.errors import ConfigError
-from treadle.loop.nonfinite import gated_step
+from treadle.loop.nonfinite import guarded_step
 from treadle.phase import alternate
 from treadle.precision import LossScaler, LossScaling
 
@@ -224,10 +224,10 @@ def test_momentum_of_a_fused_optimizer_whose_first_update_overflows_begins_at_ze
     weight = nn.Parameter(torch.ones(4))
     optimizer = SGD([weight], lr=0.5, momentum=0.9, fused=True)
     weight.grad = torch.full((4,), math.nan)
-    gated_step(optimizer, torch.tensor(1.0))
+    guarded_step(optimizer, torch.tensor(1.0))
     assert optimizer.state[weight]["momentum_buffer"].tolist() == [0.0] * 4
     weight.grad = torch.ones(4)
-    gated_step(optimizer, torch.tensor(0.0))
+    guarded_step(optimizer, torch.tensor(0.0))
     assert weight.tolist() == [0.5] * 4
 
 
@@ -236,7 +236,7 @@ def test_an_optimizer_that_counts_on_the_host_is_asked_there() -> None:
     optimizer = torch.optim.SparseAdam(embedding.parameters(), lr=0.1)
     for bad in (0.0, 1.0, 0.0):
         embedding(torch.tensor([1, 2])).sum().backward()
-        gated_step(optimizer, torch.tensor(bad))
+        guarded_step(optimizer, torch.tensor(bad))
         optimizer.zero_grad()
     assert optimizer.state[embedding.weight]["step"] == 2
 
@@ -251,7 +251,7 @@ def test_a_fused_step_that_is_overridden_is_not_trusted_with_the_flag() -> None:
     weight = nn.Parameter(torch.ones(2))
     optimizer = Careless([weight], lr=0.1, fused=True)
     weight.grad = torch.full((2,), math.nan)
-    gated_step(optimizer, torch.tensor(1.0))
+    guarded_step(optimizer, torch.tensor(1.0))
     assert weight.tolist() == [1.0, 1.0]
 
 

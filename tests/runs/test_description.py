@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 from tests.interrupting import CutAt, CutError, make_trainer, samples
 from treadle.errors import CheckpointError
-from treadle.runs.description import describe_loss, rows_of, told_changes
+from treadle.runs.description import describe_changes, describe_loss, rows_of
 from treadle.trainer import Trainer
 
 
@@ -274,10 +274,10 @@ def test_rows_are_seen_without_drawing_a_sample() -> None:
 
 def test_checkpoints_of_older_versions_and_edited_ones_say_nothing() -> None:
     present = {"loss": None, "modules": {"": "Linear()"}, "seed": 1, "data": {"training": "0"}, "code": {}}
-    assert told_changes({}, present, same_python=True) == []
-    assert told_changes({"modules": 3, "data": [], "code": None}, present, same_python=True) == []
+    assert describe_changes({}, present, same_python=True) == []
+    assert describe_changes({"modules": 3, "data": [], "code": None}, present, same_python=True) == []
     changed = {"modules": {"": "ReLU()"}}
-    assert told_changes(changed, present, same_python=True) == [
+    assert describe_changes(changed, present, same_python=True) == [
         "the model was ReLU() and is Linear() now; the run goes on with the new one"
     ]
 

@@ -23,9 +23,9 @@ from treadle.files.process_identity import machine
 from treadle.files.storage import Within
 from treadle.runs import lease as run_lease
 from treadle.runs.lease import Lease
-from treadle.runs.lock import occupied
+from treadle.runs.lock import run_lock
 from treadle.runs.mirror import fetch_run
-from treadle.runs.place import mirror_of
+from treadle.runs.place import find_mirror
 from treadle.runs.reader import read_run
 from treadle.tools.reproduce import verify
 
@@ -156,7 +156,7 @@ def test_a_failing_store_ends_the_run_by_a_message_or_is_reported(
 
 def test_a_storage_of_one_process_is_refused_to_several(bucket: Storage) -> None:
     two: Any = SimpleNamespace(distributed=True, size=2, is_main=True)
-    alone = occupied(make_trainer(bucket).run_dir, two)
+    alone = run_lock(make_trainer(bucket).run_dir, two)
     with pytest.raises(ConfigError, match="is seen by one process alone, and this run has 2; keep it in a f"), alone:
         pass
 
@@ -274,7 +274,7 @@ def test_what_is_written_after_the_end_is_not_lost_silently(bucket: Storage, cap
     trainer = make_trainer(bucket)
     trainer.train(samples(), 1)
     (trainer.run_dir / "late.txt").write_text("late")
-    mirror = mirror_of(trainer.run_dir)
+    mirror = find_mirror(trainer.run_dir)
     assert mirror is not None
     with caplog.at_level(logging.WARNING, logger="treadle"):
         mirror._leave()

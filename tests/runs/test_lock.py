@@ -26,16 +26,16 @@ from treadle import nas
 from treadle.callback import TrainerCallback
 from treadle.engine import DefaultTrainer
 from treadle.errors import CheckpointError, StopTrainingError
-from treadle.files.process_identity import machine, start_of
+from treadle.files.process_identity import machine, process_start
 from treadle.lightning import StepTrainer
-from treadle.runs import lock as run_lock
-from treadle.runs.lock import RunLock, occupied
-from treadle.runs.status import LOCK, STATUS, RunStatus, is_occupied, read_status, write_status
+from treadle.runs import lock
+from treadle.runs.lock import RunLock, run_lock
+from treadle.runs.status import LOCK, STATUS, RunStatus, is_locked, read_status, write_status
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(lock, "PATIENCE", 0.0)
 
 
 @contextmanager
@@ -102,17 +102,17 @@ def test_a_folder_in_which_another_process_trains_is_refused_by_every_door(
     status = read_status(run)
     assert status is not None
     assert (status.state, status.pid) == ("finished", os.getpid())
-    assert not is_occupied(run)
+    assert not is_locked(run)
 
 
 def test_a_lock_that_somebody_removed_does_not_let_a_second_run_in(tmp_path: Path) -> None:
     with held_by_another(tmp_path) as process:
         (tmp_path / LOCK).unlink()
-        assert is_occupied(tmp_path)
+        assert is_locked(tmp_path)
         with pytest.raises(CheckpointError, match=f"process {process} on .* trains in it"):
             RunLock(tmp_path)
-        assert is_occupied(tmp_path)  # by a file that was made anew, too
-    assert not is_occupied(tmp_path)
+        assert is_locked(tmp_path)  # by a file that was made anew, too
+    assert not is_locked(tmp_path)
     RunLock(tmp_path).end("finished")
 
 
@@ -159,18 +159,18 @@ def test_a_process_forked_from_a_run_neither_holds_its_folder_nor_gets_it(tmp_pa
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert is_occupied(tmp_path)
+    assert is_locked(tmp_path)
     lock.end("finished")
-    assert not is_occupied(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_who_reads_the_files_of_a_folder_does_not_give_it_away(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     (tmp_path / LOCK).read_bytes()
-    assert is_occupied(tmp_path)
+    assert is_locked(tmp_path)
     child = os.fork()
     if not child:
-        os._exit(int(is_occupied(tmp_path)))
+        os._exit(int(is_locked(tmp_path)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     lock.end("finished")
 
@@ -183,7 +183,7 @@ def test_a_run_that_was_refused_leaves_what_is_known_of_the_one_before(tmp_path:
     with pytest.raises(CheckpointError, match="is another one"):
         make_trainer(tmp_path).train(samples(8), 1, resume="auto")
     assert (tmp_path / STATUS).read_text() == before
-    assert not is_occupied(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 class Stop(TrainerCallback):
@@ -209,14 +209,14 @@ def test_a_folder_is_held_until_its_last_checkpoint_is_written(tmp_path: Path) -
     writer.start()
     lock.hold_for(writer)
     lock.end("stopped")
-    assert is_occupied(tmp_path)
+    assert is_locked(tmp_path)
     with pytest.raises(CheckpointError, match="this process trains in it already"):
         RunLock(tmp_path)
     written.set()
     for thread in threading.enumerate():
         if thread.name == "treadle-run-lock":
             thread.join()
-    assert not is_occupied(tmp_path)
+    assert not is_locked(tmp_path)
     status = read_status(tmp_path)
     assert status is not None
     assert status.state == "stopped"
@@ -241,7 +241,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
 def running(**facts: Any) -> RunStatus:
     """What this process would say of itself while it trains."""
     own = RunStatus("running", pid=os.getpid(), host=platform.node(), machine=machine())
-    return replace(own, **{"started": start_of(os.getpid()) or "", **facts})
+    return replace(own, **{"started": process_start(os.getpid()) or "", **facts})
 
 
 GONE = {
@@ -268,7 +268,7 @@ def test_without_locks_a_run_that_is_gone_is_recognised_and_the_lack_is_told(
     tmp_path: Path, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_status(tmp_path, running(**GONE[why]))
-    assert not is_occupied(tmp_path)
+    assert not is_locked(tmp_path)
     with caplog.at_level(logging.WARNING):
         train(tmp_path, tmp_path)
     told = [record.getMessage() for record in caplog.records]
@@ -282,8 +282,8 @@ def test_without_locks_a_run_that_is_gone_is_recognised_and_the_lack_is_told(
 def test_without_locks_a_process_of_this_machine_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     parent = os.getppid()
-    write_status(tmp_path, running(pid=parent, started=start_of(parent)))
-    assert is_occupied(tmp_path)
+    write_status(tmp_path, running(pid=parent, started=process_start(parent)))
+    assert is_locked(tmp_path)
     with pytest.raises(CheckpointError, match=f"is in use: process {parent} on {platform.node()} trains in it"):
         train(tmp_path, tmp_path)
 
@@ -328,10 +328,10 @@ class Rank:
 
 def test_the_ranks_of_a_run_share_its_lock_and_refuse_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    with occupied(tmp_path, Rank(0)), occupied(tmp_path, Rank(1)):  # type: ignore[arg-type]
+    with run_lock(tmp_path, Rank(0)), run_lock(tmp_path, Rank(1)):  # type: ignore[arg-type]
         status = json.loads((tmp_path / STATUS).read_text())
         assert (status["processes"], status["processes_here"]) == (2, 1)
-    with pytest.raises(CheckpointError, match="is in use"), occupied(tmp_path, Rank(1, "is in use")):  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="is in use"), run_lock(tmp_path, Rank(1, "is in use")):  # type: ignore[arg-type]
         pass
 
 

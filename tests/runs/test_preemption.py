@@ -25,7 +25,7 @@ from treadle import TrainerCallback
 from treadle.callbacks import ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy, Saver
 from treadle.errors import CheckpointError
-from treadle.runs.preemption import EXIT_CODE, SIGNALS, LeavingRequests, PreemptedExit, leave
+from treadle.runs.preemption import EXIT_CODE, SIGNALS, PreemptedExit, SignalHandler, leave
 from treadle.runs.status import read_status
 from treadle.trainer import Trainer
 
@@ -358,7 +358,7 @@ def test_a_run_in_another_thread_trains_and_leaves_the_handlers_alone(tmp_path: 
 
 def test_requests_are_handed_on_with_their_number_and_a_second_interrupt_is_raised(handlers: Any) -> None:
     asked: list[int] = []
-    with LeavingRequests(asked.append):
+    with SignalHandler(asked.append):
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
@@ -376,7 +376,7 @@ def test_a_handler_that_was_not_set_in_python_is_replaced_by_the_default_one(
         set_handlers.append(handler)
 
     monkeypatch.setattr(signal, "signal", set_handler)
-    with LeavingRequests(lambda number: None):
+    with SignalHandler(lambda number: None):
         set_handlers.clear()
     assert set_handlers == [signal.SIG_DFL] * len(SIGNALS)
 

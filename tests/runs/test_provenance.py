@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Subset
 
-from treadle.runs.provenance import checksum_of, code, determinism, files_named, is_library, origin, program
+from treadle.runs.provenance import code, determinism, file_checksum, files_named, is_library, origin, program
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +58,13 @@ def test_words_folders_that_one_is_in_and_the_run_itself_are_no_data(tmp_path: P
 def test_a_change_in_a_file_or_a_folder_is_another_checksum() -> None:
     Path("data").mkdir()
     Path("data/a.txt").write_text("one")
-    before = [checksum_of("rows.csv"), checksum_of("data")]
+    before = [file_checksum("rows.csv"), file_checksum("data")]
     for path, text in (("rows.csv", "1,3\n"), ("data/a.txt", "two")):
         Path(path).write_text(text)
         os.utime(path, ns=(1, 1))
-    after = [checksum_of("rows.csv"), checksum_of("data")]
+    after = [file_checksum("rows.csv"), file_checksum("data")]
     assert all(old != new for old, new in zip(before, after, strict=True))
-    assert checksum_of("none") is None
+    assert file_checksum("none") is None
 
 
 def test_a_large_file_is_known_by_its_beginning_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_large_file_is_known_by_its_beginning_and_end(monkeypatch: pytest.Monk
     found = []
     for number, text in enumerate(("abcd....efgh", "abcd.!!.efgh", "abcd....efgX")):
         Path(f"{number}.bin").write_text(text)
-        found.append(checksum_of(f"{number}.bin"))
+        found.append(file_checksum(f"{number}.bin"))
     assert found[0] == found[1] != found[2]
 
 

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 
 from treadle.errors import CheckpointError
 from treadle.schedules import ConstantSchedule, CosineSchedule, LinearSchedule, WSDLrScheduler
-from treadle.schedules.extend import HeldSchedule, StretchedSchedule, fit_schedule, settings_of
+from treadle.schedules.extend import HeldSchedule, StretchedSchedule, fit_schedule, schedule_settings
 
 Build = Callable[[Optimizer], Any]
 
@@ -242,13 +242,13 @@ def test_a_schedule_of_our_own_with_a_cosine_is_stretched_by_hand() -> None:
 def test_settings_are_what_does_not_move() -> None:
     for build in (cosine(10), one_cycle(10), linear(10), sequential(10), partial(StepLR, step_size=3)):
         scheduler = build(optimizer())
-        before = settings_of(scheduler.state_dict())
+        before = schedule_settings(scheduler.state_dict())
         rates(scheduler, 5)
-        assert settings_of(scheduler.state_dict()) == before
+        assert schedule_settings(scheduler.state_dict()) == before
 
 
 def test_settings_inside_lists_and_dicts_count() -> None:
-    assert settings_of({"a": [1, {"b": 2.5, "last_epoch": 7}], "c": "word", "d": None, "T_cur": 3}) == {
+    assert schedule_settings({"a": [1, {"b": 2.5, "last_epoch": 7}], "c": "word", "d": None, "T_cur": 3}) == {
         "a.0": 1,
         "a.1.b": 2.5,
         "c": "word",

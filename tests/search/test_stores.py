@@ -16,7 +16,7 @@ from tests.search.support import Killed, letters, noisy, numbers, search_in, wit
 from treadle import nas
 from treadle.search.store import heartbeat as presence
 from treadle.search.store import store as stores_module
-from treadle.search.store.heartbeat import Heartbeat, OwnerWatch, machine, start_of
+from treadle.search.store.heartbeat import Heartbeat, OwnerWatch, machine, process_start
 from treadle.search.store.history import OWNER
 from treadle.search.store.store import Store, lock_study
 
@@ -156,10 +156,10 @@ def test_a_search_says_that_it_is_alive_until_it_ends(monkeypatch: pytest.Monkey
 
 def test_a_process_is_known_by_its_number_and_its_beginning() -> None:
     watch = OwnerWatch(dict)
-    own = {"id": "x", "machine": machine(), "pid": os.getpid(), "started": start_of(os.getpid())}
+    own = {"id": "x", "machine": machine(), "pid": os.getpid(), "started": process_start(os.getpid())}
     assert watch.is_alive(own) is False  # this process, but no search of it
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    theirs = {"id": "y", "machine": machine(), "pid": child.pid, "started": start_of(child.pid)}
+    theirs = {"id": "y", "machine": machine(), "pid": child.pid, "started": process_start(child.pid)}
     assert watch.is_alive(theirs) is True
     assert watch.is_alive({**theirs, "started": "another time"}) is False
     child.kill()

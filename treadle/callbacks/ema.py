@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
-from treadle.parallel.state_dict import copy_of, is_spread
+from treadle.parallel.state_dict import copy_of, is_sharded
 
 Slot = tuple[dict[str, Any], str]
 """Where a tensor hangs: the dict of a module and the key in it, so that a tensor put there anew is found."""
@@ -34,7 +34,7 @@ class ModelEma(nn.Module):
         self.decay = decay
         self.module = copy_of(model).eval().requires_grad_(False)
         # Of a model that is spread over processes, each averages the pieces that it holds.
-        self._tensors = _pieces if is_spread(model) else _tensors
+        self._tensors = _pieces if is_sharded(model) else _tensors
         averaged = set(_averaged_names(self.module))
         own = dict(_slots(self.module))
         self._averaged = {name: slot for name, slot in own.items() if name in averaged}

@@ -9,7 +9,7 @@ from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watched_metric import WatchesMetric
-from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.format.suffixes import file_format
 from treadle.parallel.state_dict import load_state, state_of
 from treadle.progress import Cadence
 
@@ -63,7 +63,7 @@ class ModelEmaCallback(WatchesMetric):
         self.decay = decay
         self.evaluate_during_training = evaluate_during_training
         self._given = save_path
-        format_of(USUAL if save_path is None else save_path)
+        file_format(USUAL if save_path is None else save_path)
         self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.ema_model: Any = None
         self._make = model_ema

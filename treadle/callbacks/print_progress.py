@@ -4,7 +4,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
-from treadle.runs.place import address_of
+from treadle.runs.place import run_address
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -73,7 +73,7 @@ class PrintProgressCallback(TrainerCallback):
     @staticmethod
     def _print_folder(trainer: "Trainer") -> None:
         if trainer.run_dir is not None:
-            trainer.print(f"The run is in {address_of(trainer.run_dir)}")
+            trainer.print(f"The run is in {run_address(trainer.run_dir)}")
 
 
 def settings_table(settings: dict[str, Any], width: int = WIDTH) -> str:

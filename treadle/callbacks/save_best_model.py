@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
-from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.format.suffixes import file_format
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -43,7 +43,7 @@ class SaveBestModelCallback(WatchesMetric):
     ) -> None:
         super().__init__(watch_metric, greater_is_better=greater_is_better, reset_on_train=reset_on_train)
         self._given = save_path
-        format_of(USUAL if save_path is None else save_path)
+        file_format(USUAL if save_path is None else save_path)
         self.save_path: str | os.PathLike[str] = USUAL if save_path is None else save_path
         self.save_optimizer = save_optimizer
         self.save_scheduler = save_scheduler

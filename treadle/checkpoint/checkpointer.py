@@ -12,12 +12,12 @@ from treadle.checkpoint.format.manifest import require_facts
 from treadle.checkpoint.run_state import RunState
 from treadle.checkpoint.saver import Saver
 from treadle.checkpoint.store import CheckpointStore
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError, NonFiniteError
 from treadle.loop.nonfinite import RollBack
-from treadle.parallel.liveness import Peers
+from treadle.parallel.liveness import PeerLiveness
 from treadle.result import find_best
-from treadle.runs.description import describe_loss, describe_run, told_changes
+from treadle.runs.description import describe_changes, describe_loss, describe_run
 from treadle.runs.elastic import Split, batch_identity
 from treadle.runs.fingerprint import (
     changes,
@@ -140,7 +140,7 @@ class RunCheckpointer(NoCheckpointer):
             trainer.this_run.spec.checkpoints,
             rank=processes.rank,
             size=processes.size,
-            may_live=Peers(processes).may_live if processes.distributed else None,
+            may_live=PeerLiveness(processes).may_live if processes.distributed else None,
         )
         attempt = str(processes.share(f"{os.getpid()}_{time.time_ns()}"))
         self._saver = Saver(self.store, attempt, trainer.this_run.wake)
@@ -152,7 +152,7 @@ class RunCheckpointer(NoCheckpointer):
         self._made_of = self.made_of()
         step = self.step_to_resume()
         if step is not None:
-            with telling_misfit(f"the checkpoint {self.store.address(step)}"):
+            with explaining_mismatch(f"the checkpoint {self.store.address(step)}"):
                 self.take(step)
         if self.trainer.processes.is_main:
             self.open_files(fresh=step is None)
@@ -250,7 +250,7 @@ class RunCheckpointer(NoCheckpointer):
         described = manifest.get("made of")
         if isinstance(described, dict):
             same = then.get("python") == now["python"]
-            for line in told_changes(described, self._made_of, same_python=same):
+            for line in describe_changes(described, self._made_of, same_python=same):
                 trainer.print(line)
         moving = SCHEDULED if self.is_scheduled() else ()
         for name, optimizer in trainer.optimizers().items():

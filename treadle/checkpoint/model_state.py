@@ -29,7 +29,7 @@ class ModelState:
 
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     """Return the weights and buffers of `model`, whole ones, without the prefix of `torch.compile`."""
-    return without_prefix(copying.whole_state_of(model))
+    return without_prefix(copying.gather_state(model))
 
 
 def without_prefix(state: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from treadle.checkpoint.format.kinds import STATE, read_training_state
 from treadle.checkpoint.model_state import ModelState
 from treadle.checkpoint.store import CheckpointStore
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.data import RandomState, fold_seed
 from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
@@ -81,7 +81,7 @@ class RunState:
         if run.updater.gate is not None:
             trainer.track(gate=run.updater.gate)
 
-    def tell_of_untracked(self) -> None:
+    def warn_untracked(self) -> None:
         """Say which optimizers the trainer keeps that no checkpoint will hold."""
         trainer = self.trainer
         if not trainer.this_run.checkpointer.saves:
@@ -108,7 +108,7 @@ class RunState:
     def of_optimizer(self, optimizer: Optimizer) -> OptimizerState:
         """Return what saves and restores an optimizer, or what is here of one whose weights are sharded."""
         trainer = self.trainer
-        if not trainer.parallel.spreads:
+        if not trainer.parallel.is_sharded:
             return OptimizerState(optimizer, trainer.model)
         trainer.this_run.updater.place_model()
         return trainer.parallel.optimizer_state(optimizer)
@@ -116,7 +116,7 @@ class RunState:
     def facts(self) -> dict[str, Any]:
         """Return what another run must know of how this one shares out its batches and its weights."""
         now, parallel = self.split(), self.trainer.parallel
-        facts = {"sharded": parallel.spreads, "data": now.data, "batch_size": now.batch_size}
+        facts = {"sharded": parallel.is_sharded, "data": now.data, "batch_size": now.batch_size}
         return {"processes": now.processes, **facts, "copies": parallel.loss_copies}
 
     def split(self) -> Split:
@@ -128,7 +128,7 @@ class RunState:
     def _is_written(self, name: str) -> bool:
         """Whether a rank other than the first has something to write of what is tracked under `name`."""
         spread = name in ("model", "callbacks", *self.trainer.optimizers())
-        return self.is_local(name) or (self.trainer.parallel.spreads and spread)
+        return self.is_local(name) or (self.trainer.parallel.is_sharded and spread)
 
     @staticmethod
     def is_local(name: str) -> bool:
@@ -139,7 +139,7 @@ class RunState:
 
     def read(self, folder: str | os.PathLike[str]) -> Restored:
         """Return the state that `save_training_state` wrote into a folder."""
-        with telling_misfit(f"the training state in {folder}"):
+        with explaining_mismatch(f"the training state in {folder}"):
             processes = self.trainer.processes
             own = read_training_state(folder, state_file(processes.rank))
             shared = own if processes.is_main else read_training_state(folder, state_file(0))
@@ -149,7 +149,7 @@ class RunState:
 
     def read_shared(self, store: CheckpointStore, step: int) -> dict[str, Any]:
         """Return what processes have in common in the checkpoint at `step`; of sharded weights what is needed here."""
-        sharded = self.trainer.parallel.spreads
+        sharded = self.trainer.parallel.is_sharded
         shared: dict[str, Any] = store.read_lazily(step) if sharded else store.read(step, rank=0)
         return shared
 

@@ -22,7 +22,7 @@ from treadle.checkpoint.policy import Policy
 from treadle.errors import CheckpointError, ConfigError, StorageError
 from treadle.files.atomic_io import give_plain_mode, sync_file
 from treadle.files.storage import LocalStorage, Storage, Within
-from treadle.runs.place import mirror_of
+from treadle.runs.place import find_mirror
 
 if TYPE_CHECKING:
     from treadle.runs.mirror import RunMirror
@@ -62,7 +62,7 @@ class CheckpointStore:
         self.policy = policy
         self._mirror: RunMirror | None = None
         if isinstance(place, Path):
-            self._mirror = mirror_of(place.parent)
+            self._mirror = find_mirror(place.parent)
             place = LocalStorage(place) if self._mirror is None else Within(self._mirror.storage, place.name)
         self.storage: Storage = place
         self._layout: Layout = FolderLayout(place) if isinstance(place, LocalStorage) else ObjectLayout(place)

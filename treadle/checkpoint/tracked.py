@@ -85,13 +85,13 @@ class Tracked:
             )
         for name, value in self._objects.items():
             if name in state:
-                with telling_misfit(f"the state of {name!r} in the checkpoint"):
+                with explaining_mismatch(f"the state of {name!r} in the checkpoint"):
                     own = unshared(state[name])
                     value.load_state_dict(own if getattr(value, "reads_pieces", False) else materialised(own))
 
 
 @contextmanager
-def telling_misfit(what: str) -> Iterator[None]:
+def explaining_mismatch(what: str) -> Iterator[None]:
     """Say which part of a checkpoint was read or loaded where that fails by an error that is not Treadle's.
 
     Raises:

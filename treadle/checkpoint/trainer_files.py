@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.checkpoint.format.file import write_file
 from treadle.checkpoint.format.kinds import read_checkpoint, read_training_state
-from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.format.suffixes import file_format
 from treadle.checkpoint.importers.weights import import_weights, weights_in
 from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
 from treadle.checkpoint.run_state import state_file
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def save_checkpoint(
         CheckpointError: The name is that of a format which is not written, such as `.onnx`, or the file cannot be
             written.
     """
-    format_of(save_path)
+    file_format(save_path)
     # Each machine writes the same: the buffers of the first process, as everywhere.
     self.parallel.share_buffers(self.model)
     state: dict[str, Any] = {"model_state_dict": plain_state_dict(self.model)}
@@ -78,7 +78,7 @@ def load_checkpoint(
                 f"{checkpoint_path} holds a scheduler, which this trainer has only during train(); "
                 "pass load_scheduler=False"
             )
-        with telling_misfit(f"the scheduler in {checkpoint_path}"):
+        with explaining_mismatch(f"the scheduler in {checkpoint_path}"):
             self.scheduler.load_state_dict(state["scheduler_state_dict"])
     return state
 
@@ -101,7 +101,7 @@ def import_checkpoint(
         one = not isinstance(found, dict) or "param_groups" in found
         _load_optimizers(self, {"optimizer": found} if one else found, path)
     if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
-        with telling_misfit(f"the scheduler in {path}"):
+        with explaining_mismatch(f"the scheduler in {path}"):
             self.scheduler.load_state_dict(state["scheduler_state_dict"])
     return state
 
@@ -116,7 +116,7 @@ def _load_optimizers(trainer: "Trainer", states: dict[str, Any], path: str | os.
             "pass load_optimizer=False to leave them"
         )
     for name, optimizer in present.items():
-        with telling_misfit(f"the state of {name!r} in {path}"):
+        with explaining_mismatch(f"the state of {name!r} in {path}"):
             trainer.this_run.state.of_optimizer(optimizer).load_whole(states[name])
 
 
@@ -128,7 +128,7 @@ def save_training_state(
     Between two epochs and after an update the state is whole; inside an epoch's end it is not, so callbacks
     save in `on_update_end`, `on_update_start` or at the end of the run.
     """
-    if self.parallel.spreads:
+    if self.parallel.is_sharded:
         raise CheckpointError(
             f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
             "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
@@ -145,6 +145,6 @@ def load_training_state(self: "Trainer", input_dir: str | os.PathLike[str]) -> d
     Raises:
         CheckpointError: The folder holds no training state, or that of another self.
     """
-    with telling_misfit(f"the training state in {input_dir}"):
+    with explaining_mismatch(f"the training state in {input_dir}"):
         self.this_run.state.load(*self.this_run.state.read(input_dir))
     return dict(read_training_state(input_dir, state_file(self.processes.rank))["kwargs"])

@@ -123,7 +123,7 @@ def _trainer() -> type:
     return DefaultTrainer
 
 
-def targets_of(config: Any) -> list[tuple[str, str]]:
+def find_targets(config: Any) -> list[tuple[str, str]]:
     """Return where a config names something to be called, or looked up, and what; nothing is imported or called.
 
     Text that will be resolved only when something is made of it may name anything, and is returned as it is.

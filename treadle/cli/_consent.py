@@ -48,11 +48,13 @@ def confirm_config(file: Path, allow: Sequence[str] | None, *, run: Path | None 
     given = _given(allow)
     if is_own_file(file):
         return given
-    from treadle.cli._allowed_targets import Allowed, targets_of
+    from treadle.cli._allowed_targets import Allowed, find_targets
     from treadle.config import LazyConfig
 
     allowed = Allowed(given, file.parent if run is None else run)
-    named = [(where if where.isprintable() else repr(where), name) for where, name in targets_of(LazyConfig.load(file))]
+    named = [
+        (where if where.isprintable() else repr(where), name) for where, name in find_targets(LazyConfig.load(file))
+    ]
     unknown = [(where, name) for where, name in named if not allowed.permits(name, where)]
     return [*given, *_agreed(file, unknown)] if unknown else given
 

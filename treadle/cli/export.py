@@ -34,10 +34,10 @@ def export(
       treadle export runs/first --best --output weights.safetensors
     """
     with report_errors("export"):
-        from treadle.checkpoint.format.suffixes import format_of
+        from treadle.checkpoint.format.suffixes import file_format
 
         target = output or Path("model.pt" if torch else "model.safetensors")
-        torch_format = format_of(target) == "torch" or torch
+        torch_format = file_format(target) == "torch" or torch
         weights = _weights_of(source, best=best)
         _write(weights, target, torch_format=torch_format)
         typer.echo(f"{len(weights)} tensors written to {target}")

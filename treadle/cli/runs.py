@@ -16,7 +16,7 @@ from treadle.errors import ConfigError
 from treadle.files.bounded_io import printable
 from treadle.runs.metric_rows import MetricLines, is_number
 from treadle.runs.place import require_folder
-from treadle.runs.reader import UNREADABLE, find_runs, newest_of, read_any_run, read_json
+from treadle.runs.reader import UNREADABLE, find_runs, newest_checkpoint, read_any_run, read_json
 
 # What the folder of a run tells, read without torch
 
@@ -69,7 +69,7 @@ def summarize_run(run: Path, folder: Path) -> RunSummary:
 
 def _facts(run: Path, name: str) -> RunSummary:
     found = read_any_run(run, name)
-    manifest = read_json(newest_of(run) / "manifest.json")
+    manifest = read_json(newest_checkpoint(run) / "manifest.json")
     metric, mode = _watched(found.config)
     told = _Told(metric, max if mode == "max" else min)
     lines = MetricLines(run / "metrics.jsonl")

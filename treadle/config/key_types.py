@@ -15,7 +15,7 @@ from omegaconf import DictConfig, ListConfig, Node
 from treadle.config.lazy_config import LazyCall
 from treadle.config.nodes import TARGET, as_node, children, is_lazy, is_plain_mapping, read
 from treadle.config.python_files import run_file
-from treadle.config.truth import truth_of
+from treadle.config.truth import parse_bool
 from treadle.errors import ConfigError, did_you_mean
 
 
@@ -123,8 +123,8 @@ def _checked(
 
 
 def _no_group(path: str, value: Any, known: Keys) -> str:
-    if "enabled" in known and isinstance(truth_of(value), bool):
-        return f"is no value: {path} holds settings; write {path}.enabled={truth_of(value)}"
+    if "enabled" in known and isinstance(parse_bool(value), bool):
+        return f"is no value: {path} holds settings; write {path}.enabled={parse_bool(value)}"
     return f"must be a mapping with some of {list(known)}"
 
 
@@ -169,7 +169,7 @@ def _fitting(value: Any, kind: Any) -> Any:
         value = value.item()
     kinds = _members(kind)
     if bool in kinds:
-        truth = bool(value) if type(value) is int and value in (0, 1) else truth_of(value)
+        truth = bool(value) if type(value) is int and value in (0, 1) else parse_bool(value)
         value = truth if isinstance(truth, bool) else value
     if any(_is(value, one) for one in kinds):
         return value

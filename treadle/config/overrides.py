@@ -12,7 +12,7 @@ from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict
 from treadle.config.nodes import TARGET, ConfigDict, children, is_lazy, location
 from treadle.config.signatures import check_tree, default_of, known_names, target_of
 from treadle.config.targets import title
-from treadle.config.truth import truth_of
+from treadle.config.truth import parse_bool
 from treadle.errors import ConfigError
 
 # The value of an override, as written on a command line: Hydra's grammar, and tuples
@@ -183,7 +183,7 @@ def _set(config: DictConfig, override: Override, parts: list[str], value: Any) -
         raise ConfigError(
             f"{override.text!r} adds a key that {location(config)} has already; write {override.text[1:]} to change it"
         )
-    _assign(holder, key, truth_of(value) if _is_truth(holder, key, current) else value, override)
+    _assign(holder, key, parse_bool(value) if _is_truth(holder, key, current) else value, override)
 
 
 def _is_truth(holder: DictConfig | ListConfig, key: Any, current: Node | None) -> bool:

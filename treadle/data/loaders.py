@@ -76,14 +76,14 @@ def make_loader(dataset: Any, *, shuffle: bool, collate_fn: Any = None, **kwargs
     """
     if isinstance(dataset, IterableDataset):
         return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
-    if length_of(dataset) == 0:
+    if loader_length(dataset) == 0:
         raise DataError(f"the data set {type(dataset).__name__} is empty; give it at least one sample")
     if shuffle and not {"sampler", "batch_sampler"} & set(kwargs):
         kwargs["sampler"] = Shuffle(dataset)
     return DataLoader(dataset, collate_fn=collate_fn, **kwargs)
 
 
-def length_of(source: Any) -> int | None:
+def loader_length(source: Any) -> int | None:
     """Return the length of a source; None if it has none."""
     try:
         return len(source)
@@ -208,7 +208,7 @@ class DefaultSize(int):
 DEFAULT_SIZE = DefaultSize(8)
 
 
-def chosen_size(
+def resolve_batch_size(
     size: int,
     *sources: Any,
     used: bool = False,
@@ -217,7 +217,8 @@ def chosen_size(
 ) -> int:
     """Return a batch size; one that was asked for and has no effect on any source is told of, or refused.
 
-    >>> chosen_size(DEFAULT_SIZE, DataLoader([1, 2], batch_size=2)), chosen_size(2, DataLoader([1, 2], batch_size=2))
+    >>> loader = DataLoader([1, 2], batch_size=2)
+    >>> resolve_batch_size(DEFAULT_SIZE, loader), resolve_batch_size(2, loader)
     (8, 2)
 
     Args:

@@ -12,7 +12,7 @@ from treadle.data import workers
 from treadle.data.batch import Batch, mover, size_of, stay
 from treadle.data.fetch import fetched_here, is_plain, positioned_sampler, rebuilt
 from treadle.data.in_memory_batches import InMemoryBatches, PlacedBatches, in_memory_batches
-from treadle.data.loaders import length_of
+from treadle.data.loaders import loader_length
 from treadle.data.order import Order, SamplerOrder, ShuffledOrder
 from treadle.data.per_sample_rng import SeededSamples, draws_nothing
 from treadle.data.prefetch import DevicePrefetcher, Waiting, prefetch_depth
@@ -150,9 +150,9 @@ class Stream:
     def length(self) -> int | None:
         """Batches in an epoch for this rank; None if it cannot be known."""
         if self.sampler is not None:
-            count = length_of(self.sampler)
+            count = loader_length(self.sampler)
         else:
-            count = length_of(self.source)
+            count = loader_length(self.source)
             if count is not None:
                 count = -(-count // self._size)
         return count if count is None or self.limit is None else min(count, self.limit)

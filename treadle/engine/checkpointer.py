@@ -15,7 +15,7 @@ from treadle.checkpoint.format.manifest import MANIFEST
 from treadle.checkpoint.importers.weights import import_weights, weights_in
 from treadle.checkpoint.model_state import plain_state_dict
 from treadle.checkpoint.saver import wait_for_writer
-from treadle.checkpoint.tracked import Stateful, telling_misfit
+from treadle.checkpoint.tracked import Stateful, explaining_mismatch
 from treadle.engine import dist
 from treadle.engine.core import COMPLETE
 from treadle.engine.trainers.base import TrainerBase
@@ -228,7 +228,7 @@ class Checkpointer:
                 near = did_you_mean(name, self.checkpointables) or f"; it has {list(self.checkpointables)}"
                 raise ConfigError(f"checkpointer.load(checkpointables=[{name!r}]): there is no {name!r}{near}")
             if name in states:
-                with telling_misfit(f"the state of {name!r} in {source}"):
+                with explaining_mismatch(f"the state of {name!r} in {source}"):
                     self.checkpointables[name].load_state_dict(states[name])
             else:
                 logger.warning("%s holds no state of %s, which stays as it is", source, name)

@@ -25,14 +25,14 @@ from treadle.errors import CheckpointError, ConfigError, StopTrainingError
 from treadle.execution import GraphExecution, Recorder
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
-from treadle.loop.custom_loop import ForeignStep
+from treadle.loop.custom_loop import CustomStep
 from treadle.parallel import Plan
 from treadle.parallel.factory import check_trainer
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run import Run
-from treadle.runs.preemption import LeavableEvaluation, leaving_in
+from treadle.runs.preemption import InterruptibleEvaluation, interruptible
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class EngineCore(Trainer):
         self.fetch_began = self.data_time = 0.0
         self.face: TrainerBase = weakref.proxy(face)
         self.is_running = False
-        self._leavable: LeavableEvaluation | None = None
+        self._leavable: InterruptibleEvaluation | None = None
         # All processes log before the same of those that are registered, also where only the first one writes.
         place = broadcast_from_main(face.hook_list.place_of_log)
         registered = (HookEvents(face), *face.hook_list.table(place))
@@ -234,7 +234,7 @@ class EngineCore(Trainer):
             self._enter(event)
         if event == "on_update_end" and self._leavable is not None:
             # What is evaluated now can be broken off: a resumed run begins with those that have still to act.
-            with leaving_in(self._leavable):
+            with interruptible(self._leavable):
                 own() if own is not None else self.callback_handler.call_event(event, self)
         elif own is not None:
             own()
@@ -284,7 +284,7 @@ class EngineCore(Trainer):
         self.checked_to = self._start_iteration - self._start_iteration % self.options.check_period
         self._logged_to = self.checked_to
         self.track_gradient_norm = False
-        self._step_watch = ForeignStep(self)
+        self._step_watch = CustomStep(self)
         self.batches = self._custom_step_batches()
         self._leavable = self._leavable_evaluation()
 
@@ -295,7 +295,7 @@ class EngineCore(Trainer):
     def check_plan(self) -> None:
         """Refuse what the plan cannot do with the step of this door."""
         check_trainer(self, EngineCore)
-        if self.parallel.in_stages and self.plan.foreign is not None:
+        if self.parallel.is_pipeline and self.plan.foreign is not None:
             raise ConfigError(
                 "train.dist.pipeline_parallel_size: a run_step of your own calls the model, which no process has all "
                 "of; leave run_step as it is, or set it to 1"
@@ -496,7 +496,7 @@ class EngineCore(Trainer):
     @property
     def skips_nonfinite_updates(self) -> bool:
         """Whether updates whose numbers are not finite are left out."""
-        return self.this_run.updater.gate_in_use is not None
+        return self.this_run.updater.guard_in_use is not None
 
     # Saving -------------------------------------------------------------------------------------------------
 
@@ -511,11 +511,11 @@ class EngineCore(Trainer):
             raise CheckpointError("checkpointer.save: this trainer has no output_dir to save into")
         keeper.save_as(name, best=best)
 
-    def _leavable_evaluation(self) -> LeavableEvaluation | None:
+    def _leavable_evaluation(self) -> InterruptibleEvaluation | None:
         """Return how an evaluation of a hook is broken off when the run is asked to leave; None if it cannot be."""
         if self.run_dir is None or self.processes.distributed:
             return None
-        return LeavableEvaluation(self.this_run.stop.is_asked_to_leave, self.processes, None, 1)
+        return InterruptibleEvaluation(self.this_run.stop.is_asked_to_leave, self.processes, None, 1)
 
     def mark_complete(self) -> None:
         """Note that the checkpoint of the last iteration is the end of the run: nothing is left to do."""

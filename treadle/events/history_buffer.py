@@ -107,7 +107,7 @@ class HistoryBuffer:
 
     def median(self, window_size: int) -> float:
         """Return the median over the last `window_size` iterations; nan if one of the values is nan."""
-        return median_of(self._filled().window(window_size))
+        return median_value(self._filled().window(window_size))
 
     def avg(self, window_size: int) -> float:
         """Return the mean over the last `window_size` iterations."""
@@ -130,10 +130,10 @@ class HistoryBuffer:
         return self._series
 
 
-def median_of(values: list[float]) -> float:
+def median_value(values: list[float]) -> float:
     """Return the median of `values`; nan if one of them is nan, for hiding it would help nobody.
 
-    >>> median_of([3.0, 1.0, 2.0]), median_of([1.0, float("nan"), 2.0])
+    >>> median_value([3.0, 1.0, 2.0]), median_value([1.0, float("nan"), 2.0])
     (2.0, nan)
     """
     return math.nan if any(value != value for value in values) else float(median(values))

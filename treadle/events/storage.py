@@ -11,7 +11,7 @@ from torch import Tensor
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.events.flattening import is_number
-from treadle.events.history_buffer import HistoryBuffer, Kind, Series, median_of
+from treadle.events.history_buffer import HistoryBuffer, Kind, Series, median_value
 from treadle.events.media import MEDIA_WINDOW, Histogram, Image, check_image, count_values
 from treadle.events.pending import read_values
 from treadle.progress import Progress
@@ -404,7 +404,7 @@ class EventStorage:
 
 def shown(series: Series, window_size: int) -> Any:
     """Return the value of a metric to show: the median of its window if it is to be smoothed, else its newest."""
-    return median_of(series.window(window_size)) if series.smoothing else series.values[-1]
+    return median_value(series.window(window_size)) if series.smoothing else series.values[-1]
 
 
 def _one_number(name: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ def machine() -> str:
     return socket.gethostname()
 
 
-def start_of(process: int) -> str | None:
+def process_start(process: int) -> str | None:
     """Return when a process of this machine was started, in the words of the system; None if there is none."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from treadle.errors import ConfigError
-from treadle.files.process_identity import start_of
+from treadle.files.process_identity import process_start
 
 PREFIX = "scratch_"
 
@@ -45,7 +45,7 @@ def scratch() -> Iterator[Path]:
 def _room_of_process(process: int) -> Path:
     room = room_of_user()
     clear_abandoned(room)
-    own = room / f"{PREFIX}{process}_{start_of(process)}"
+    own = room / f"{PREFIX}{process}_{process_start(process)}"
     own.mkdir(mode=0o700, exist_ok=True)
     atexit.register(_remove_own, own, process)
     return own
@@ -61,5 +61,5 @@ def clear_abandoned(room: Path) -> None:
     for folder in room.glob(f"{PREFIX}*_*"):
         process, _, started = folder.name.removeprefix(PREFIX).partition("_")
         with suppress(ValueError):
-            if start_of(int(process)) != started:
+            if process_start(int(process)) != started:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -12,10 +12,10 @@ from treadle.data import RunPass, Stream
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.events import LossTracker
 from treadle.loop.verbs import LIBRARIES
-from treadle.ops.loss_items import IGNORED, criterion_of
-from treadle.precision import OwnForward, ScaledPasses, ScaledSteps
+from treadle.ops.loss_items import IGNORED, find_criterion
+from treadle.precision import CustomLoopForward, ScaledPasses, ScaledSteps
 from treadle.progress import Progress
-from treadle.runs.preemption import LeavableEvaluation, leaving_in
+from treadle.runs.preemption import InterruptibleEvaluation, interruptible
 
 if TYPE_CHECKING:
     from treadle.run import Run
@@ -25,9 +25,9 @@ UPDATING = ("update", "calculate_gradients")
 """The verbs of an update that have the model called."""
 
 
-def own_forward(trainer: "Trainer") -> OwnForward:
+def custom_loop_forward(trainer: "Trainer") -> CustomLoopForward:
     """Return what has the model run in the precision of the run while a loop of the user's is at work."""
-    return OwnForward(trainer.precision, trainer.model, lambda: trainer.this_run.in_core_loop)
+    return CustomLoopForward(trainer.precision, trainer.model, lambda: trainer.this_run.in_core_loop)
 
 
 def train_epoch(run: "Run", train_dl: Any = None) -> None:
@@ -47,7 +47,7 @@ def train_epoch(run: "Run", train_dl: Any = None) -> None:
         phase=lambda: run.updater.phase,
         recording=lambda: run.updater.recording,
     )
-    with trainer.exchange, scaled_steps, scaled_passes, ForeignUpdates(trainer) if custom else nullcontext():
+    with trainer.exchange, scaled_steps, scaled_passes, CustomLoopUpdates(trainer) if custom else nullcontext():
         data = run.data.training if train_dl is None else train_dl
         # A loop of the user's draws what the run does; anybody else goes through the data beside it.
         type(trainer)._run_train_epoch(trainer, RunPass(data) if custom and isinstance(data, Stream) else data)
@@ -85,7 +85,7 @@ def perform_passes(trainer: "Trainer", batch: Any, step: int) -> None:
     trainer.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
 
 
-class ForeignUpdates:
+class CustomLoopUpdates:
     """While entered, every `optimizer.step()` outside the trainer's own `update` counts as an update.
 
     After it progress moves on, and whatever is due by steps happens at the end of the epoch, the only safe point that
@@ -97,7 +97,7 @@ class ForeignUpdates:
         self._handles: list[RemovableHandle] = []
         self._own_updates = trainer.progress.step
         self._first = trainer.progress == Progress()
-        self._forward = own_forward(trainer)
+        self._forward = custom_loop_forward(trainer)
 
     def __enter__(self) -> Self:
         self._forward.__enter__()
@@ -124,12 +124,12 @@ class ForeignUpdates:
         if exception[0] is None and not ran_the_trainers_own:
             self._trainer.this_run.finish_custom_epoch()
             if self._first:
-                self._tell_of_means()
+                self._warn_of_means()
 
-    def _tell_of_means(self) -> None:
+    def _warn_of_means(self) -> None:
         """Say that means over other things than samples are averaged as they are, where that makes a difference."""
         trainer = self._trainer
-        criterion = criterion_of(trainer.loss_func)
+        criterion = find_criterion(trainer.loss_func)
         if criterion is None or (criterion.weight is None and criterion.ignore_index == IGNORED):
             return
         if trainer.settings.gradient_accumulation_steps > 1 or trainer.parallel.data_size > 1:
@@ -140,7 +140,7 @@ class ForeignUpdates:
             )
 
 
-class ForeignStep:
+class CustomStep:
     """Makes one update of the loop out of a step that a user wrote, in which he calls `optimizer.step()` himself.
 
     Before it, gradients are clipped as the run's settings say, after the trainer's `exchange` has averaged them. While
@@ -182,7 +182,7 @@ class ForeignStep:
         self._steps += 1
 
 
-class ForeignRun:
+class CustomRun:
     """While entered, the epochs of a `_run_training` that a user wrote are counted, saved and resumed as always.
 
     Meanwhile the trainer's `_run_train_epoch` and `training_run_end` go by this: the first ends the epoch before and
@@ -326,8 +326,8 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
             with (
                 trainer.single_precision,
                 trainer.this_run.evaluator.eval_mode(),
-                own_forward(trainer),
-                leaving_in(_own_leavable(trainer)),
+                custom_loop_forward(trainer),
+                interruptible(_interruptible_evaluation(trainer)),
             ):
                 # The contract's has no `is_intermediate`.
                 return own(trainer, *args, **{key: kwargs[key] for key in kwargs if takes_all or key in taken})
@@ -358,7 +358,7 @@ def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
-def own_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
+def custom_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
     """Return what has the model run in the precision of the run where an `update` that a user wrote calls it.
 
     In fp16 it is said once that it does not. What runs under autocast already, as in verbs of the trainer's that it
@@ -375,15 +375,15 @@ def own_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
 
     products = trainer.precision.products
     idle: Callable[[], bool] = lambda: not trainer.this_run.in_custom_update or products.regions > 0  # noqa: E731
-    return OwnForward(trainer.precision, trainer.model, idle, tell if trainer.progress == Progress() else None)
+    return CustomLoopForward(trainer.precision, trainer.model, idle, tell if trainer.progress == Progress() else None)
 
 
-def _own_leavable(trainer: "Trainer") -> LeavableEvaluation | None:
+def _interruptible_evaluation(trainer: "Trainer") -> InterruptibleEvaluation | None:
     """Return how an evaluation that a user wrote is broken off; None if it is not."""
     if trainer.this_run.evaluator.leavable is None or trainer.processes.distributed:
         return None
     before = _recorded(trainer)
-    return LeavableEvaluation(
+    return InterruptibleEvaluation(
         lambda: trainer.this_run.stop.is_asked_to_leave() and _recorded(trainer) == before, trainer.processes, None, 1
     )
 

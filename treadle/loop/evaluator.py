@@ -17,7 +17,7 @@ from treadle.ops.loss_items import counted_in
 from treadle.ops.losses import check_loss, describe_batch
 from treadle.parallel import in_step
 from treadle.progress import AFTER_STEP
-from treadle.runs.preemption import EvaluationLeft, LeavableEvaluation
+from treadle.runs.preemption import EvaluationInterrupted, InterruptibleEvaluation
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -35,7 +35,7 @@ class Evaluator:
 
     def __init__(self, trainer: "Trainer") -> None:
         self.trainer = trainer
-        self.leavable: LeavableEvaluation | None = None
+        self.leavable: InterruptibleEvaluation | None = None
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
@@ -48,12 +48,12 @@ class Evaluator:
             with self.trainer.exchange.in_evaluation():
                 yield
         finally:
-            self.trainer.parallel.after_looking(model)
+            self.trainer.parallel.after_eval(model)
             for module, mode in modes:
                 module.training = mode
             random.load_state_dict(state)
 
-    def look_for_sparse(self) -> None:
+    def find_sparse(self) -> None:
         """Find out once more whether the model multiplies with sparse tensors, which autocast must not touch."""
         trainer = self.trainer
         if not trainer.precision.plain:
@@ -77,10 +77,10 @@ class Evaluator:
         trainer.parallel.share_buffers(trainer.model)
         if run.checkpointer.saves:
             asked = run.stop.is_asked_to_leave
-            self.leavable = LeavableEvaluation(asked, trainer.processes, length, AGREEMENT_STEPS)
+            self.leavable = InterruptibleEvaluation(asked, trainer.processes, length, AGREEMENT_STEPS)
         try:
             yield
-        except EvaluationLeft:
+        except EvaluationInterrupted:
             self.leave()
         finally:
             self.leavable = None
@@ -107,7 +107,7 @@ class Evaluator:
         # Of an evaluation inside of this one, such as that of averaged weights, only all can be left.
         leavable, self.leavable = self.leavable, None
         trainer.parallel.share_buffers(trainer.model)
-        self.look_for_sparse()
+        self.find_sparse()
         with trainer.single_precision, self.eval_mode():
             valid_dl.begin(0)
             if trainer.parallel.copies > 1:
@@ -135,7 +135,7 @@ class Evaluator:
     def _in_step(self, stream: Stream) -> Iterator[tuple[Batch, bool]]:
         """Yield batches, and whether they are more than company for other ranks; ranks with the same ones all count."""
         parallel = self.trainer.parallel
-        if not parallel.meets:
+        if not parallel.is_lockstep:
             yield from ((batch, True) for batch in stream.rest())
             return
         drawn = -1
@@ -230,7 +230,7 @@ class Evaluator:
             name="prediction",
         )
         stream.limit = None
-        self.look_for_sparse()
+        self.find_sparse()
         with closing(stream), trainer.single_precision, self.eval_mode():
             trainer.model.eval()
             passes = [(self._predict_batch(batch), counts) for batch, counts in self._in_step(stream)]

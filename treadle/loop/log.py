@@ -99,7 +99,7 @@ class Log:
         """Whether a loss since the last log is not finite and may have spoilt the weights."""
         # Where bad updates are left out, the weights are good whatever the losses are.
         trainer = self.trainer
-        return trainer.this_run.losses.read() is not None and trainer.this_run.updater.gate_in_use is None
+        return trainer.this_run.losses.read() is not None and trainer.this_run.updater.guard_in_use is None
 
     def check_weights(self) -> None:
         """Refuse to keep weights that are not finite, which a bad gradient leaves before any loss shows it.

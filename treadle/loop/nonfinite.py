@@ -12,7 +12,7 @@ from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
 from treadle.optim.fused import counters_to_device
 from treadle.optim.gradients import norm_of
-from treadle.phase import held_by
+from treadle.phase import params_of
 
 REMEDY = "lower the learning rate or set clip_norm"
 
@@ -45,7 +45,7 @@ class RollBack(Exception):  # noqa: N818 - it is no error: it says where to go o
         self.step = step
 
 
-class PoisonedSteps:
+class SkippedSteps:
     """The steps whose data made a loss nan or infinite, and is skipped when the run comes by again."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class PoisonedSteps:
         self.steps = set(state["steps"])
 
 
-class UpdateGate:
+class FiniteGuard:
     """Leaves an update out, as if its data had never come, when its loss or gradient is not finite.
 
     Whether they are is a flag on the device that nobody reads: weights, optimizer state and buffers are chosen
@@ -129,7 +129,7 @@ class UpdateGate:
         if self._agree is not None:
             self._agree(bad)
         stride = self._strides.get(id(optimizer), _at_once)
-        stride(lambda: gated_step(optimizer, bad))
+        stride(lambda: guarded_step(optimizer, bad))
         self._buffers.put_back(bad)
         torch.eq(bad, 0, out=self.applied)
         self.skipped.add_(bad)
@@ -199,7 +199,7 @@ class BuffersBefore:
 
 
 @torch.no_grad()
-def gated_step(optimizer: Optimizer, bad: Tensor) -> None:
+def guarded_step(optimizer: Optimizer, bad: Tensor) -> None:
     """Let `optimizer` make its update, and leave no trace of it if `bad`, on the device, is 1."""
     if _takes_flag(optimizer) and not _lacks_momentum(optimizer):
         _fused_step(optimizer, bad)
@@ -271,7 +271,7 @@ def _counts_on_host(optimizer: Optimizer, bad: Tensor) -> bool:
 
 def _states_in_use(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the state of each weight that has a gradient, empty where it is still to be made."""
-    return [optimizer.state.get(parameter, {}) for parameter in held_by(optimizer) if parameter.grad is not None]
+    return [optimizer.state.get(parameter, {}) for parameter in params_of(optimizer) if parameter.grad is not None]
 
 
 def _begins_at_zero(optimizer: Optimizer) -> bool:
@@ -292,7 +292,7 @@ def _count_on_device(optimizer: Optimizer) -> None:
 
 def _touched_by(optimizer: Optimizer) -> list[Tensor]:
     """Return every tensor that an update may change: parameters and the optimizer's state."""
-    held = held_by(optimizer)
+    held = params_of(optimizer)
     tensors: list[Tensor] = [parameter for parameter in held if parameter.grad is not None]
     for state in [optimizer.state.get(parameter, {}) for parameter in held]:
         tensors += [value for value in state.values() if isinstance(value, Tensor)]

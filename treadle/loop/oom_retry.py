@@ -10,7 +10,7 @@ from treadle.data import Batch, TakesRows, size_of
 from treadle.events import LossTracker
 
 
-class MicroBatchSplits:
+class OomRetry:
     """Into how many parts each micro-batch is cut; chosen once, and saved with the run."""
 
     def __init__(self) -> None:

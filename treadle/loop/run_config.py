@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
-from treadle.runs.place import address_of
+from treadle.runs.place import run_address
 
 if TYPE_CHECKING:
     from treadle.run import Run
@@ -178,6 +178,6 @@ def resolved_config(
         eval_every=str(spec.eval_every) if trains and data.eval_dataset is not None else None,
         log_every=str(spec.log_every) if trains else "",
         save_every=str(spec.save_every) if trains and spec.save_every is not None else None,
-        run_dir=None if spec.run_dir is None else address_of(spec.run_dir),
+        run_dir=None if spec.run_dir is None else run_address(spec.run_dir),
         lr_scaling=asdict(spec.lr_scaling) if trains and spec.lr_scaling.rule != "none" else None,
     )

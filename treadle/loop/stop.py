@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.errors import StopTrainingError
 from treadle.parallel import Processes
-from treadle.runs.preemption import LeavingRequests, leave
+from treadle.runs.preemption import SignalHandler, leave
 
 
 class Stop:
@@ -73,9 +73,9 @@ class Stop:
 
     # Signals ------------------------------------------------------------------------------------------------
 
-    def heeding_signals(self, *, can_save: bool) -> AbstractContextManager[Any]:
+    def handling_signals(self, *, can_save: bool) -> AbstractContextManager[Any]:
         """Return the context in which signals ask the run to save itself and leave, if it can be saved."""
-        return LeavingRequests(self.on_signal) if can_save else nullcontext()
+        return SignalHandler(self.on_signal) if can_save else nullcontext()
 
     def on_signal(self, number: int) -> None:
         """Take note of a signal that asks the run to leave; called from its handler."""

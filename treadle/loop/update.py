@@ -13,10 +13,10 @@ from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.execution.cuda_graph.inputs import PlacedWindow
 from treadle.loop.evaluator import mean_loss, size_in
-from treadle.loop.nonfinite import PoisonedSteps, UpdateGate
-from treadle.loop.oom_retry import BeforeAttempt, MicroBatchSplits
+from treadle.loop.nonfinite import FiniteGuard, SkippedSteps
+from treadle.loop.oom_retry import BeforeAttempt, OomRetry
 from treadle.memory.offload import OffloadedState
-from treadle.ops.loss_items import MeansOverItems, MeansSeen, counted_in, criterion_of, items_in_window, says_items
+from treadle.ops.loss_items import MeansOverItems, MeansSeen, counted_in, find_criterion, items_in_window, says_items
 from treadle.ops.losses import check_loss, describe_batch, name_of
 from treadle.optim.fused import direct_step, prefer_fused, refuse_closures, state_to_weights
 from treadle.optim.gradients import (
@@ -29,7 +29,7 @@ from treadle.optim.gradients import (
 )
 from treadle.parallel.grad_allreduce import GradientAverager
 from treadle.parallel.pipeline.loss import StageLoss
-from treadle.phase import LossVerb, Phase, held_by
+from treadle.phase import LossVerb, Phase, params_of
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -73,9 +73,9 @@ class Updater:
         self.norm: Tensor | None = None
         self.applied: Tensor | None = None
         self.optimizers: list[Optimizer] = []
-        self.skipped = PoisonedSteps()
-        self.splits = MicroBatchSplits()
-        self.gate: UpdateGate | None = None
+        self.skipped = SkippedSteps()
+        self.splits = OomRetry()
+        self.gate: FiniteGuard | None = None
         self.scale = WindowScale(trainer.loss_reduction)
         self.offloaded: list[OffloadedState] = []
         self.means = MeansOverItems(trainer.ITEMS_REMEDY)
@@ -89,11 +89,11 @@ class Updater:
         """
         trainer, spec, optimizers = self.trainer, self.trainer.this_run.spec, self.optimizers
         self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if spec.offload_optimizer]
-        skips, sharded = spec.on_nonfinite == "skip", trainer.parallel.spreads
+        skips, sharded = spec.on_nonfinite == "skip", trainer.parallel.is_sharded
         if skips or trainer.precision.scaler is not None:
             strides = {id(one.optimizer): one.stride for one in self.offloaded}
             agree = trainer.processes.make_largest if sharded else None
-            self.gate = UpdateGate(
+            self.gate = FiniteGuard(
                 trainer.model, optimizers, trainer.device, watches=skips, strides=strides, agree=agree
             )
         self.scale = WindowScale(
@@ -121,7 +121,7 @@ class Updater:
         trainer = self.trainer
         optimizers = list(trainer.optimizers().values())
         if not trainer.parallel.prepared:
-            held = {id(one) for optimizer in optimizers for one in held_by(optimizer)}
+            held = {id(one) for optimizer in optimizers for one in params_of(optimizer)}
             trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
             if held and trainable and not any(id(parameter) in held for parameter in trainable):
                 raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
@@ -149,7 +149,7 @@ class Updater:
         return self.trainer.this_run.spec.clips or self.trainer.overrides("_clip_gradients")
 
     @property
-    def gate_in_use(self) -> UpdateGate | None:
+    def guard_in_use(self) -> FiniteGuard | None:
         """What leaves bad updates out; None if nobody does, as in a run that fell back from fp16."""
         wanted = self.trainer.this_run.spec.on_nonfinite == "skip" or self.trainer.precision.scaler is not None
         return self.gate if wanted else None
@@ -162,7 +162,7 @@ class Updater:
     @property
     def trained(self) -> list[Any]:
         """The parameters that the update under way trains."""
-        return held_by(self.optimizer) if self.phase is None else self.phase.trained
+        return params_of(self.optimizer) if self.phase is None else self.phase.trained
 
     # Attempts -----------------------------------------------------------------------------------------------
 
@@ -228,11 +228,11 @@ class Updater:
         trainer, run = self.trainer, self.trainer.this_run
         self.phase = phase
         self.stepped = False
-        if trainer.parallel.in_stages:
+        if trainer.parallel.is_pipeline:
             self._calculate_in_stages(phase, window)
             return
         heard = not phase.silent
-        gate = self.gate_in_use if self.gate is not None and heard else None
+        gate = self.guard_in_use if self.gate is not None and heard else None
         if gate is not None:
             gate.begin()
         listening = trainer.callback_handler.table
@@ -248,10 +248,12 @@ class Updater:
             if heard and listening["on_train_step_start"]:
                 trainer.fire("on_train_step_start", batch=batch)
             # The common case goes straight to the verb: what lies between is a good part of a small step.
-            output, rider = (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
+            output, weight_param = (
+                (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
+            )
             loss = output["loss"]
             weight = self._weight_of(batch, output) if phase.stream.padded != position else 0
-            several = parts > 1 or rider is not None
+            several = parts > 1 or weight_param is not None
             counted = counted_in(output) if several and phase.stream.padded != position else None
             # What is recorded is a mean: a sum is divided by what it is over.
             if heard:
@@ -259,13 +261,13 @@ class Updater:
                 run.losses.update(loss if scale.mean else mean_loss(loss, weight, trainer.loss_reduction), recorded)
             if gate is not None and gate.watches:
                 gate.note(loss)
-                # A bad loss on one rank spoils the rider, and through its all-reduce the update of every rank.
-                rider = None if rider is None else rider * (1 + 0 * loss.detach())
+                # A bad loss on one rank spoils the weight_param, and through its all-reduce the update of every rank.
+                weight_param = None if weight_param is None else weight_param * (1 + 0 * loss.detach())
             if heard and listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
             if several:
-                loss = scale.share(loss, weight if counted is None else counted, rider)
+                loss = scale.share(loss, weight if counted is None else counted, weight_param)
             if precision.passes is None or not self._own_backward:
                 trainer.backward_step(loss)
             else:
@@ -287,11 +289,11 @@ class Updater:
         loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
 
     def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
-        """Return what the loss verb makes of `batch`, and the rider that collects its weight over all ranks."""
+        """Return what the loss verb makes of `batch`, and the weight_param that collects its weight over all ranks."""
         trainer, shared = self.trainer, self.trainer.this_run.shared_loss
-        rider: Tensor | None = None
+        weight_param: Tensor | None = None
         first = not self.recording and trainer.progress.visit_step == 0
-        seen = self._look_at_means() if first and self.scale.pending else None
+        seen = self._check_means() if first and self.scale.pending else None
         # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
         plainly = set_stance("force_eager") if seen is not None and trainer.is_compiled else NO_CONTEXT
         with plainly, NO_CONTEXT if seen is None else seen:
@@ -299,14 +301,14 @@ class Updater:
                 output = verb(batch)
             else:
                 with trainer.precision.autocast(phase.name):
-                    output, rider = shared.compute(phase, verb, batch, last=last)
+                    output, weight_param = shared.compute(phase, verb, batch, last=last)
         if first:
             check_loss(output, verb=name_of(phase.loss))
             if seen is not None and not says_items(output):
                 self.means.take(seen, name_of(phase.loss))
-        return output, rider
+        return output, weight_param
 
-    def _look_at_means(self) -> MeansSeen | None:
+    def _check_means(self) -> MeansSeen | None:
         """Return what sees over what losses are means; where steps are compiled only in the first update of a run."""
         trainer = self.trainer
         if trainer.is_compiled and (trainer.this_run.progress.step > 0 or trainer.this_run.execution.replays):
@@ -328,7 +330,7 @@ class Updater:
     def _calculate_in_stages(self, phase: Phase, window: list[Batch]) -> None:
         """Have all micro-batches of `window` under way at once, through stages on different processes."""
         trainer, run = self.trainer, self.trainer.this_run
-        gate = self.gate_in_use if self.gate is not None else None
+        gate = self.guard_in_use if self.gate is not None else None
         if gate is not None:
             gate.begin()
         self.scale.begin(len(window))
@@ -343,13 +345,13 @@ class Updater:
             run.losses.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
                 gate.note(output["loss"])
-        rider = trainer.this_run.shared_loss.weight
-        rider.grad = torch.ones_like(rider).mul_(self.scale.factor(self.stage_weight(found)))
+        weight_param = trainer.this_run.shared_loss.weight
+        weight_param.grad = torch.ones_like(weight_param).mul_(self.scale.factor(self.stage_weight(found)))
 
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages, and what comes of them at their end."""
         loss_func = self.trainer.loss_func
-        return StageLoss(self.trainer.precision.for_loss(loss_func), criterion_of(loss_func))
+        return StageLoss(self.trainer.precision.for_loss(loss_func), find_criterion(loss_func))
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Return what the losses of a window are means over, on every stage; the last one `found` them."""
@@ -403,18 +405,18 @@ class Updater:
         gradients = gradients_of(trained)
         if value is not None:
             clip_by_value(gradients, value)
-        known = trainer.parallel.norm(trained) if trainer.parallel.spreads else None
+        known = trainer.parallel.norm(trained) if trainer.parallel.is_sharded else None
         if norm is not None:
             self.norm = clip_by_norm(gradients, norm, known)
         elif trainer.track_gradient_norm:
             self.norm = norm_of(gradients) if known is None else known
-        if self.norm is not None and (self.gate is None or self.gate_in_use is None):
+        if self.norm is not None and (self.gate is None or self.guard_in_use is None):
             # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
             trainer.this_run.losses.spoil(self.norm)
 
     def step(self) -> None:
         """Have the optimizer update the weights, unless something is not finite and that is to leave no trace."""
-        gate = None if self.gate is None else self.gate_in_use
+        gate = None if self.gate is None else self.guard_in_use
         optimizer = self.optimizer if self.phase is None else self.phase.optimizer
         if gate is None:
             direct_step(optimizer)
@@ -422,7 +424,7 @@ class Updater:
         trainer = self.trainer
         refuse_closures(optimizer)
         trainer.precision.unscale(optimizer)
-        gate.step(optimizer, gradients_of(held_by(optimizer)), trainer.precision.overflow)
+        gate.step(optimizer, gradients_of(params_of(optimizer)), trainer.precision.overflow)
         self.applied = gate.applied
         trainer.precision.stepped()
 
@@ -430,5 +432,5 @@ class Updater:
         """Forget the gradients of every optimizer."""
         for optimizer in self.optimizers:
             forget_gradients(optimizer)
-        if self.trainer.parallel.spreads:
+        if self.trainer.parallel.is_sharded:
             self.trainer.parallel.drop_gradients()

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from treadle.data import Batch
 from treadle.errors import LossError
 from treadle.ops.linear_cross_entropy import linear_cross_entropy
-from treadle.ops.losses import targets_of
+from treadle.ops.losses import read_targets
 
 COUNTED = "counted_targets"
 """Where the output of a loss verb says what its loss is a mean over, for the gradient alone."""
@@ -54,7 +54,7 @@ class Criterion(NamedTuple):
         return (weights[torch.where(counts, targets, 0).long()] * counts).sum()
 
 
-def criterion_of(loss_func: Any) -> Criterion | None:
+def find_criterion(loss_func: Any) -> Criterion | None:
     """Return what a loss function does with its targets, if it is the mean of one of torch's cross-entropies."""
     if isinstance(loss_func, (nn.CrossEntropyLoss, nn.NLLLoss)):
         own = type(loss_func).forward in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
@@ -85,7 +85,7 @@ def items_in(loss_func: Any, targets: Tensor) -> Tensor | int:
     >>> items_in(nn.CrossEntropyLoss(ignore_index=0), torch.tensor([2, 0, 1])).item()
     2.0
     """
-    criterion = criterion_of(loss_func)
+    criterion = find_criterion(loss_func)
     if criterion is None or targets.is_floating_point():
         return len(targets)
     return criterion.items_of(targets)
@@ -96,10 +96,10 @@ def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[
 
     A micro-batch without a target that counts has a loss of nothing over nothing: it becomes zero, and weighs nothing.
     """
-    criterion = criterion_of(loss_func)
+    criterion = find_criterion(loss_func)
     if criterion is None:
         return output
-    targets = targets_of(batch)
+    targets = read_targets(batch)
     if not isinstance(targets, Tensor) or targets.is_floating_point():
         return output
     counted = Counted(criterion.items_of(targets), targets.numel())
@@ -109,8 +109,8 @@ def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[
 
 def items_in_window(loss_func: Any, window: Sequence[Batch]) -> Tensor | None:
     """Return over what the losses of all micro-batches of a window are means, if that is not samples."""
-    criterion = criterion_of(loss_func)
-    targets = [targets_of(batch) for batch in window] if criterion is not None else []
+    criterion = find_criterion(loss_func)
+    targets = [read_targets(batch) for batch in window] if criterion is not None else []
     if criterion is None or any(not isinstance(one, Tensor) or one.is_floating_point() for one in targets):
         return None
     return torch.stack([criterion.items_of(one) for one in targets]).sum() if targets else None

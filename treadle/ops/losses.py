@@ -17,7 +17,7 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
         return _models_own_loss(model, batch)
     if type(batch) not in (list, tuple) and isinstance(batch, Mapping):
         outputs = model(**model_inputs(batch)[1])
-        targets = targets_of(batch)
+        targets = read_targets(batch)
         loss = loss_func(getattr(outputs, "logits", outputs), targets)
         return {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
     inputs, targets = _pair_of(batch)
@@ -68,7 +68,7 @@ def model_inputs(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (batch,), {}
 
 
-def targets_of(batch: Batch) -> Any:
+def read_targets(batch: Batch) -> Any:
     """Return the targets of a batch: its second part, or what it holds under a usual name.
 
     Raises:

@@ -27,7 +27,7 @@ class WindowScale:
         reduction: "mean" or "sum", what the loss is over its samples.
         ranks: How many processes share the window.
         nominal: The weight of an ordinary micro-batch, the same on every rank.
-        rides: Whether a rider collects the factors of one rank too.
+        rides: Whether a weight_param collects the factors of one rank too.
 
     Attributes:
         mean: Whether losses are means.
@@ -50,33 +50,33 @@ class WindowScale:
         self._nominal: Any = None
         self.pending = self.mean and (parts > 1 or self._several)
 
-    def share(self, loss: Tensor, weight: Any, rider: Tensor | None = None) -> Tensor:
+    def share(self, loss: Tensor, weight: Any, weight_param: Tensor | None = None) -> Tensor:
         """Return the part of the window's loss that this micro-batch makes up.
 
         Args:
             loss: Its loss.
             weight: What the loss is a mean over: a number, a tensor on the device, or targets that were counted there.
-            rider: A zero whose gradient collects the factors over all ranks.
+            weight_param: A zero whose gradient collects the factors over all ranks.
         """
         if isinstance(weight, Counted) and self.mean:
-            return self._share_counted(loss, weight, rider)
+            return self._share_counted(loss, weight, weight_param)
         weight = _exactly(weight, loss)
-        if rider is None:
+        if weight_param is None:
             return self._share_alone(loss, weight) if self.mean and self._parts > 1 else loss
         if not self.mean:
             # A batch that only keeps this rank in step weighs nothing; its sum is another rank's already.
             counts = isinstance(weight, Tensor) or weight > 0
-            return loss * (self._ranks if counts else 0) + rider
+            return loss * (self._ranks if counts else 0) + weight_param
         factor = self.factor(weight)
-        shared: Tensor = loss * factor + rider * factor
+        shared: Tensor = loss * factor + weight_param * factor
         return shared
 
-    def _share_counted(self, loss: Tensor, counted: Counted, rider: Tensor | None) -> Tensor:
+    def _share_counted(self, loss: Tensor, counted: Counted, weight_param: Tensor | None) -> Tensor:
         """Return the part that a loss over counted targets makes up; where all count, that of so many samples."""
         exact = torch.promote_types(loss.dtype, torch.float32)
-        if rider is not None:
+        if weight_param is not None:
             factor: Tensor = self.factor(counted.items).to(exact)
-            return loss * factor + rider * factor
+            return loss * factor + weight_param * factor
         if self._parts == 1:
             return loss
         self._nominal = self._nominal or counted.whole or 1
@@ -107,7 +107,7 @@ class WindowScale:
 
         Args:
             gradients: The gradients to divide, in place.
-            collected: The gradient of the rider, averaged over all ranks; None on one process.
+            collected: The gradient of the weight_param, averaged over all ranks; None on one process.
         """
         if not self.pending or not gradients:
             return

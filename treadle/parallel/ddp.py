@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.parallel.strategy import Strategy
-from treadle.phase import held_by
+from treadle.phase import params_of
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
@@ -82,12 +82,12 @@ class SharedLoss:
 
     def learning(self) -> list[int]:
         """Return which parameters take part in training; callbacks may freeze and thaw them."""
-        held = [parameter for optimizer in self._optimizers for parameter in held_by(optimizer)]
+        held = [parameter for optimizer in self._optimizers for parameter in params_of(optimizer)]
         return [id(parameter) for parameter in [*self._model.parameters(), *held] if parameter.requires_grad]
 
     def begin_epoch(self) -> None:
         """Wrap anew if other parameters learn now."""
-        if self.module is not None and not self._strategy.spreads and self._learning != self.learning():
+        if self.module is not None and not self._strategy.is_sharded and self._learning != self.learning():
             self._wrap()
 
     def _wrap(self, *, all_reached: bool = True) -> None:
@@ -100,12 +100,12 @@ class SharedLoss:
         self.module = self.wrapped = None
         self._learning = self.learning()
         # Of a sharded model, what is exchanged is the strategy's; the module collects the weight of a window.
-        self._reach_known = strategy.spreads or not all_reached
-        if strategy.spreads:
+        self._reach_known = strategy.is_sharded or not all_reached
+        if strategy.is_sharded:
             self.module = LossModule(self._model, processes.device)
         elif processes.distributed and self._learning:
             own = {id(parameter) for parameter in self._model.parameters()}
-            held = [parameter for optimizer in self._optimizers for parameter in held_by(optimizer)]
+            held = [parameter for optimizer in self._optimizers for parameter in params_of(optimizer)]
             others = [parameter for parameter in held if id(parameter) not in own]
             self.module = LossModule(self._model, processes.device, others)
             self.wrapped = strategy.wrap(self.module, finds_unreached=not all_reached)
@@ -124,7 +124,7 @@ class SharedLoss:
             batch: The batch.
             last: Whether it is the last of its window: gradients are exchanged for that one only.
         """
-        if self._strategy.spreads:
+        if self._strategy.is_sharded:
             self._strategy.begin_micro_batch(last=last)
         if self.wrapped is None or self._averages(phase):
             return (verb(batch), None) if self.module is None else self.module(verb, batch)
@@ -140,7 +140,7 @@ class SharedLoss:
     def take_weight(self, phase: "Phase") -> Tensor | None:
         """Bring the gradients of a window to their mean over the processes; return what they are to be divided by."""
         weight = self.weight
-        if self._strategy.spreads:
+        if self._strategy.is_sharded:
             self._strategy.finish_gradients(weight)
         elif self.wrapped is None or self._averages(phase):
             self._strategy.reduce([*phase.trained, weight])

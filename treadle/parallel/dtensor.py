@@ -21,12 +21,12 @@ from treadle.memory.activation_checkpointing import matching_blocks
 from treadle.parallel.local_shards import Place, cut, local_of, tensor_cut
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
-from treadle.parallel.sharded import SpreadStrategy, meta_copy
+from treadle.parallel.sharded import ShardedStrategy, meta_copy
 
 STYLES = {"column": ColwiseParallel, "row": RowwiseParallel}
 
 
-class DistributedWeights(SpreadStrategy):
+class DTensorStrategy(ShardedStrategy):
     """Weights cut by layer (`tensor`), and what remains by rank (`shard`), in that order.
 
     Args:
@@ -160,13 +160,13 @@ class DistributedWeights(SpreadStrategy):
         if self._shards:
             self._root.set_requires_gradient_sync(last)
 
-    def finish_gradients(self, rider: Any) -> None:
+    def finish_gradients(self, weight_param: Any) -> None:
         """Average over copies of the model where torch's sharding does not do it."""
         if not self._shards:
             self._average_flat(self._weights)
-        super().finish_gradients(rider)
+        super().finish_gradients(weight_param)
 
-    def after_looking(self, model: nn.Module) -> None:
+    def after_eval(self, model: nn.Module) -> None:
         """Give up weights that were gathered for a pass without a backward pass."""
         if isinstance(model, FSDPModule):
             for module in model.modules():

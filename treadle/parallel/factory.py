@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.callback import MICRO_BATCH_EVENTS
 from treadle.errors import ConfigError
 from treadle.memory.offload import is_elementwise
-from treadle.parallel.plan import Plan, plan_of
+from treadle.parallel.plan import Plan, resolve_plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.strategy import Strategy
 
@@ -34,18 +34,18 @@ def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strateg
         if not isinstance(made, Strategy):
             raise ConfigError(f"parallel={parallel!r} made {made!r}; return a treadle.parallel.Strategy")
         return made
-    plan = plan_of(parallel)
+    plan = resolve_plan(parallel)
     degrees = plan.degrees(processes.size)
-    if not plan.spreads(degrees):
+    if not plan.is_sharded(degrees):
         return Strategy(processes, plan, degrees)
     if degrees.pipeline > 1:
         from treadle.parallel.pipeline.strategy import PipelineStrategy
 
         return PipelineStrategy(processes, plan, degrees)
     # Torch's modules for this take a while to import.
-    from treadle.parallel.dtensor import DistributedWeights
+    from treadle.parallel.dtensor import DTensorStrategy
 
-    return DistributedWeights(processes, plan, degrees)
+    return DTensorStrategy(processes, plan, degrees)
 
 
 def check_trainer(trainer: "Trainer", base: type) -> None:
@@ -59,10 +59,10 @@ def check_trainer(trainer: "Trainer", base: type) -> None:
         ConfigError: There is something of that kind.
     """
     strategy: Strategy = trainer.parallel
-    if not strategy.spreads:
+    if not strategy.is_sharded:
         return
     plan = strategy.as_argument()
-    for problem in (*_problems(trainer, base), *(_stage_problems(trainer, base) if strategy.in_stages else ())):
+    for problem in (*_problems(trainer, base), *(_stage_problems(trainer, base) if strategy.is_pipeline else ())):
         raise ConfigError(f"{plan}: {problem}")
 
 

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from treadle.errors import ConfigError
 from treadle.optim.gradients import gradients_of
 from treadle.parallel.processes import Processes
-from treadle.phase import held_by
+from treadle.phase import params_of
 from treadle.runs.description import kept_by, name_within
 
 # Gradients averaged across ranks where no wrapper does it: foreign loops and phases of part of a model
@@ -174,9 +174,9 @@ class GradientExchange:
     def _average(self, optimizer: Optimizer) -> None:
         weight = self.weigh(self._keeper())
         if abs(weight - 1.0) > 1e-12:
-            for gradient in gradients_of(held_by(optimizer)):
+            for gradient in gradients_of(params_of(optimizer)):
                 gradient.mul_(weight)
-        self._averager.average(held_by(optimizer))
+        self._averager.average(params_of(optimizer))
 
     def _closed(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
         """Return the loss of `closure`, the mean of all processes: a search along a line must end on all alike."""
@@ -199,9 +199,9 @@ class GradientExchange:
         """
         keeper = self._keeper()
         own = {id(one) for one in keeper.model.parameters()}
-        held = held_by(optimizer)
+        held = params_of(optimizer)
         of_model = any(id(one) in own for one in held)
-        if keeper.parallel.spreads and of_model:
+        if keeper.parallel.is_sharded and of_model:
             raise ConfigError(
                 f"{_described(optimizer)} steps by itself, but {keeper.parallel.as_argument()} has spread its weights "
                 "over the processes; leave the update to the trainer"
@@ -293,7 +293,7 @@ class UnsharedSteps:
 
     def _is_of_model(self, optimizer: Optimizer) -> bool:
         own = {id(one) for one in self.keeper.model.parameters()}
-        return any(id(one) in own for one in held_by(optimizer))
+        return any(id(one) in own for one in params_of(optimizer))
 
 
 class _Others:
@@ -324,7 +324,7 @@ def _sums_of(weight: Tensor) -> list[float]:
 
 
 def _described(optimizer: Optimizer) -> str:
-    held = held_by(optimizer)
+    held = params_of(optimizer)
     shapes = ", ".join(str(tuple(one.shape)) for one in held[:3])
     more = f" and {len(held) - 3} more" if len(held) > 3 else ""
     return f"the {type(optimizer).__name__} of weights of shape {shapes}{more}"

@@ -18,7 +18,7 @@ class Place(NamedTuple):
     began: str | None
 
 
-class Peers:
+class PeerLiveness:
     """The processes of a run; every one of them must make this together.
 
     Args:

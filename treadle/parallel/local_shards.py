@@ -106,7 +106,7 @@ def require_plain(model: nn.Module, spread: bool = False) -> None:
         )
 
 
-def like_piece(value: Any, piece: Tensor) -> bool:
+def like_shard(value: Any, piece: Tensor) -> bool:
     """Whether something that an optimizer keeps has a number for each one of a weight."""
     return isinstance(value, Tensor) and value.dim() > 0 and value.shape == piece.shape
 

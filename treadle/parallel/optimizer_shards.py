@@ -9,13 +9,13 @@ from torch.optim import Optimizer
 from treadle.checkpoint.format.shards import Piece, SavedTensor
 from treadle.optim.state import OptimizerState
 from treadle.parallel.local_shards import part_of, piece
-from treadle.phase import held_by
+from treadle.phase import params_of
 
 if TYPE_CHECKING:
-    from treadle.parallel.sharded import SpreadStrategy
+    from treadle.parallel.sharded import ShardedStrategy
 
 
-class PieceOptimizerState(OptimizerState):
+class ShardedOptimizerState(OptimizerState):
     """The state of an optimizer that holds pieces of weights, under the numbers that the whole weights had.
 
     Args:
@@ -23,7 +23,7 @@ class PieceOptimizerState(OptimizerState):
         strategy: Who spread its weights.
     """
 
-    def __init__(self, optimizer: Optimizer, strategy: "SpreadStrategy") -> None:
+    def __init__(self, optimizer: Optimizer, strategy: "ShardedStrategy") -> None:
         self._optimizer = optimizer
         self._strategy = strategy
         self._groups = strategy.groups[id(optimizer)]
@@ -61,7 +61,7 @@ class PieceOptimizerState(OptimizerState):
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = {
             place: {key: self._part(value, weight) for key, value in state["state"][number].items()}
-            for place, weight in enumerate(held_by(self._optimizer))
+            for place, weight in enumerate(params_of(self._optimizer))
             if (number := self._number(weight)) in state["state"]
         }
         groups = [dict(group) for group in state["param_groups"]]

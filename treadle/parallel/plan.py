@@ -116,12 +116,12 @@ class Plan:
             )
         return Degrees(**given | ({} if open_axis is None else {open_axis: rest}))
 
-    def spreads(self, degrees: Degrees) -> bool:
+    def is_sharded(self, degrees: Degrees) -> bool:
         """Whether ranks hold other weights than their neighbours, so that DistributedDataParallel will not do."""
         return self.shard == "all" or degrees.shard * degrees.tensor * degrees.pipeline > 1
 
 
-def plan_of(parallel: "Plan | str") -> Plan:
+def resolve_plan(parallel: "Plan | str") -> Plan:
     """Return the plan that the argument `parallel` of a trainer means.
 
     Raises:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from treadle.errors import ConfigError
 from treadle.parallel.flight_recorder import record_collectives
 from treadle.parallel.launch.slurm import use_slurm_task
-from treadle.parallel.rendezvous import meet, store_outlives_processes
+from treadle.parallel.rendezvous import join_rendezvous, store_outlives_processes
 
 REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 TIMEOUT_SECONDS = 1800.0
@@ -80,7 +80,7 @@ class Processes:
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
         if store_outlives_processes():
-            place: dict[str, Any] = {"store": meet(self.rank, self.size, patience)}
+            place: dict[str, Any] = {"store": join_rendezvous(self.rank, self.size, patience)}
             place |= {"rank": self.rank, "world_size": self.size}
         else:
             place = {}

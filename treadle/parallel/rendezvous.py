@@ -18,7 +18,7 @@ def store_outlives_processes() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
-def meet(rank: int, size: int, timeout: timedelta) -> Any:
+def join_rendezvous(rank: int, size: int, timeout: timedelta) -> Any:
     """Connect to torchrun's store and return a part of it that this group of processes has to itself."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(host, port, size, is_master=False, timeout=timeout)  # type: ignore[attr-defined]

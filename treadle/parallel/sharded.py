@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel.local_shards import (
     Place,
-    like_piece,
+    like_shard,
     local_of,
     part_of,
     piece,
@@ -24,12 +24,12 @@ from treadle.parallel.local_shards import (
     squared_sum,
     stand_for,
 )
-from treadle.parallel.optimizer_shards import PieceOptimizerState
+from treadle.parallel.optimizer_shards import ShardedOptimizerState
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes, leave_group, meshes
-from treadle.parallel.state_dict import is_spread, remember, strategy_of
+from treadle.parallel.state_dict import is_sharded, remember, strategy_of
 from treadle.parallel.strategy import Strategy
-from treadle.phase import held_by
+from treadle.phase import params_of
 from treadle.runs.fingerprint import fingerprint_model, fingerprint_optimizer
 
 # The processes of a plan as a grid
@@ -86,7 +86,7 @@ class Mesh:
         return self.whole[axis].get_group()
 
 
-class SpreadStrategy(Strategy):
+class ShardedStrategy(Strategy):
     """A strategy whose ranks hold pieces of the model.
 
     The model stays the user's own object; its weights become torch's distributed tensors, or leave it. The optimizer
@@ -97,7 +97,7 @@ class SpreadStrategy(Strategy):
         groups: For each optimizer the names and shapes of all its weights, group by group.
     """
 
-    spreads = True
+    is_sharded = True
 
     def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
         super().__init__(processes, plan, degrees)
@@ -134,7 +134,7 @@ class SpreadStrategy(Strategy):
         if self.prepared:
             self._require_same(model, optimizers)
             return
-        require_plain(model, is_spread(model))
+        require_plain(model, is_sharded(model))
         self._share_beginning(model)
         named = {id(weight): name for name, weight in model.named_parameters()}
         shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
@@ -168,7 +168,7 @@ class SpreadStrategy(Strategy):
                     "not hold the pieces that are here; change the arguments of the one that was, or build the model, "
                     "the optimizer and a trainer anew"
                 )
-            added = [weight for weight in held_by(optimizer) if id(weight) not in self._place_of]
+            added = [weight for weight in params_of(optimizer) if id(weight) not in self._place_of]
             if added:
                 raise ConfigError(
                     f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was spread over the "
@@ -232,16 +232,16 @@ class SpreadStrategy(Strategy):
 
     # Gradients ------------------------------------------------------------------------------------------------
 
-    def finish_gradients(self, rider: Tensor) -> None:
-        """Bring the rider to its mean over the ranks that share the data, and the gradients to who updates."""
-        self._average_rider(rider)
+    def finish_gradients(self, weight_param: Tensor) -> None:
+        """Bring the weight_param to its mean over the ranks that share the data, and the gradients to who updates."""
+        self._average_weight_param(weight_param)
         for weight, stand in self._stands:
             stand.grad = None if weight.grad is None else local_of(weight.grad)
 
-    def _average_rider(self, rider: Tensor) -> None:
-        if rider.grad is not None and self.data_size > 1:
-            dist.all_reduce(rider.grad, group=self.data_group)
-            rider.grad.div_(self.data_size)
+    def _average_weight_param(self, weight_param: Tensor) -> None:
+        if weight_param.grad is not None and self.data_size > 1:
+            dist.all_reduce(weight_param.grad, group=self.data_group)
+            weight_param.grad.div_(self.data_size)
 
     @torch.no_grad()
     def _average_flat(self, weights: Sequence[nn.Parameter]) -> None:
@@ -324,22 +324,22 @@ class SpreadStrategy(Strategy):
 
     def full_model_state(self, model: nn.Module) -> dict[str, Any]:
         """Return all weights and buffers as whole tensors, on every rank that will write them."""
-        return {name: whole_of(value) for name, value in model.state_dict().items()}
+        return {name: gather_whole(value) for name, value in model.state_dict().items()}
 
-    def optimizer_state(self, optimizer: Optimizer) -> PieceOptimizerState:
+    def optimizer_state(self, optimizer: Optimizer) -> ShardedOptimizerState:
         """Return what saves and restores the pieces of an optimizer that are here."""
-        return PieceOptimizerState(optimizer, self)
+        return ShardedOptimizerState(optimizer, self)
 
     def like_weight(self, value: Any, held: nn.Parameter) -> Place | None:
         """Return the place of what an optimizer keeps for each number of a weight; None if it is something else."""
-        return self._place_of[id(held)] if like_piece(value, held) else None
+        return self._place_of[id(held)] if like_shard(value, held) else None
 
     def name_of(self, held: nn.Parameter) -> str:
         """Return the name of a weight that an optimizer holds here."""
         return self._name_of[id(held)]
 
 
-def whole_of(value: Any) -> Any:
+def gather_whole(value: Any) -> Any:
     """Return a distributed tensor as a whole; all ranks that hold pieces must call it together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 

@@ -7,22 +7,22 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 if TYPE_CHECKING:
-    from treadle.parallel.sharded import SpreadStrategy
+    from treadle.parallel.sharded import ShardedStrategy
 
-_strategies: "WeakKeyDictionary[nn.Module, SpreadStrategy]" = WeakKeyDictionary()
+_strategies: "WeakKeyDictionary[nn.Module, ShardedStrategy]" = WeakKeyDictionary()
 
 
-def remember(model: nn.Module, strategy: "SpreadStrategy") -> None:
+def remember(model: nn.Module, strategy: "ShardedStrategy") -> None:
     """Note that `strategy` spread `model`."""
     _strategies[model] = strategy
 
 
-def is_spread(model: nn.Module) -> bool:
+def is_sharded(model: nn.Module) -> bool:
     """Whether a trainer spread `model` over its processes."""
     return model in _strategies
 
 
-def strategy_of(model: Any) -> "SpreadStrategy | None":
+def strategy_of(model: Any) -> "ShardedStrategy | None":
     """Return who spread `model` over processes; None if nobody did."""
     return _strategies.get(model) if isinstance(model, nn.Module) else None
 
@@ -43,7 +43,7 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     return model.state_dict() if strategy is None else strategy.model_state(model)
 
 
-def whole_state_of(model: nn.Module) -> dict[str, Any]:
+def gather_state(model: nn.Module) -> dict[str, Any]:
     """Return weights and buffers as whole tensors; all processes must call it together."""
     strategy = _strategies.get(model)
     return model.state_dict() if strategy is None else strategy.full_model_state(model)

@@ -26,8 +26,8 @@ class Strategy:
         degrees: Its numbers for these processes.
 
     Attributes:
-        spreads: Whether ranks hold other weights than their neighbours.
-        in_stages: Whether a batch goes through several ranks one after the other.
+        is_sharded: Whether ranks hold other weights than their neighbours.
+        is_pipeline: Whether a batch goes through several ranks one after the other.
         data_rank: Which share of the data this rank works on.
         data_size: How many shares there are.
         data_ranks: The ranks of one copy of each share, in the order of shares.
@@ -41,8 +41,8 @@ class Strategy:
             leaves that to torch.
     """
 
-    spreads = False
-    in_stages = False
+    is_sharded = False
+    is_pipeline = False
 
     def __init__(self, processes: Processes, plan: Plan | None = None, degrees: Degrees | None = None) -> None:
         self.processes, self.plan = processes, Plan() if plan is None else plan
@@ -109,8 +109,8 @@ class Strategy:
     def begin_micro_batch(self, *, last: bool) -> None:
         """Get ready for the passes of a micro-batch; gradients are exchanged with the `last` of a window."""
 
-    def finish_gradients(self, rider: Tensor) -> None:
-        """Bring the gradients of a window, and that of `rider`, to their mean over the ranks that share the data."""
+    def finish_gradients(self, weight_param: Tensor) -> None:
+        """Average the gradients of a window, and that of `weight_param`, over the ranks that share the data."""
 
     def drop_gradients(self) -> None:
         """Forget gradients that no optimizer holds."""
@@ -142,9 +142,9 @@ class Strategy:
         raise NotImplementedError
 
     @property
-    def meets(self) -> bool:
+    def is_lockstep(self) -> bool:
         """Whether ranks with other samples need each other in a forward pass, and so must make as many."""
-        return self.spreads and self.data_size > 1
+        return self.is_sharded and self.data_size > 1
 
     def norm(self, held: Sequence[nn.Parameter]) -> Tensor | None:
         """Return the joint norm of the gradients of `held` over the ranks that hold pieces; None if none do."""
@@ -158,7 +158,7 @@ class Strategy:
         """Give the ranks that hold the same weights the buffers of the first of them."""
         self.processes.share_buffers(model)
 
-    def after_looking(self, model: nn.Module) -> None:
+    def after_eval(self, model: nn.Module) -> None:
         """Give up what a forward pass without a backward pass left behind."""
 
 
@@ -177,7 +177,7 @@ def in_step(batches: Iterable[Any], processes: Processes, strategy: Strategy | N
         DataError: This rank has no batch at all, and others have.
     """
     counts = strategy is None or processes.rank in strategy.data_ranks
-    if strategy is None or not strategy.meets:
+    if strategy is None or not strategy.is_lockstep:
         yield from ((batch, counts) for batch in batches)
         return
     iterator, batch, nothing = iter(batches), None, object()

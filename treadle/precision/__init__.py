@@ -1,6 +1,6 @@
 """Number formats: what runs in half precision, how the loss is scaled for it, and how fp32 products are rounded."""
 
-from treadle.precision.custom_loop import OwnForward, ScaledPasses, ScaledSteps
+from treadle.precision.custom_loop import CustomLoopForward, ScaledPasses, ScaledSteps
 from treadle.precision.formats import KINDS, Precision, precision_for
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.sparse import SparseProducts
@@ -8,9 +8,9 @@ from treadle.precision.tf32 import SinglePrecision
 
 __all__ = [
     "KINDS",
+    "CustomLoopForward",
     "LossScaler",
     "LossScaling",
-    "OwnForward",
     "Precision",
     "ScaledPasses",
     "ScaledSteps",

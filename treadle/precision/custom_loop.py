@@ -13,14 +13,14 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.data.batch import map_leaves
 from treadle.errors import LossError
-from treadle.phase import Phase, held_by
+from treadle.phase import Phase, params_of
 from treadle.precision.formats import Precision
 from treadle.precision.sparse import is_compiled, widened
 
 # Forward passes in a loop that a user wrote run in bf16, too, where the run does
 
 
-class OwnForward:
+class CustomLoopForward:
     """While entered, every call of a model runs under autocast, and its outputs are in single precision.
 
     It is what Accelerate does to a model that it prepares. The trainer's own loops know better, and go without.
@@ -146,7 +146,7 @@ class ScaledPasses:
     ) -> None:
         self._precision, self._model, self._optimizers = precision, model, list(optimizers)
         self._phase, self._recording = phase, recording
-        self._parameters = [one for optimizer in self._optimizers for one in held_by(optimizer)]
+        self._parameters = [one for optimizer in self._optimizers for one in params_of(optimizer)]
         self._steps: list[RemovableHandle] = []
         self._handles: list[RemovableHandle] = []
         self._runs = self._strict = False

@@ -97,7 +97,7 @@ def describe_run(
         verbs: Methods that may be the user's, such as the one that calculates the loss.
         settings: What else decides what comes out, by name.
     """
-    own = {verb.__qualname__: code_of(verb) for verb in verbs if not _is_ours(verb)}
+    own = {verb.__qualname__: code_checksum(verb) for verb in verbs if not _is_ours(verb)}
     return {
         "loss": describe_loss(loss),
         "modules": describe_modules(model),
@@ -127,7 +127,7 @@ def describe_loss(loss: Any) -> str | None:
         settings = [f"{name}={value!r}" for name, value in {**plain, **tensors}.items()]
         return f"{type(loss).__qualname__}({', '.join(settings)})"
     name = str(getattr(loss, "__qualname__", type(loss).__qualname__))
-    return f"{name} {code_of(loss)}" if "<lambda>" in name else name
+    return f"{name} {code_checksum(loss)}" if "<lambda>" in name else name
 
 
 def _is_setting(name: str, value: Any) -> bool:
@@ -172,14 +172,14 @@ def _forwards(model: nn.Module) -> dict[str, str | None]:
     kinds = {type(module) for module in model.modules()}
     verbs: list[Any] = [getattr(kind, name) for kind in kinds for name in COMPUTING if hasattr(kind, name)]
     named = {verb.__qualname__: verb for verb in verbs if hasattr(verb, "__qualname__") and not _is_ours(verb)}
-    return {name: code_of(verb) for name, verb in sorted(named.items())}
+    return {name: code_checksum(verb) for name, verb in sorted(named.items())}
 
 
 def _is_ours(verb: Any) -> bool:
     return str(getattr(verb, "__module__", "")).partition(".")[0] in ("torch", "treadle")
 
 
-def code_of(function: Any) -> str | None:
+def code_checksum(function: Any) -> str | None:
     """Return a checksum of what a function does; None if Python does not know that, as of one in C."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -271,7 +271,7 @@ def _column(column: Any, checksum: int) -> int | None:
 # What changed ---------------------------------------------------------------------------------------------
 
 
-def told_changes(saved: Mapping[str, Any], present: Mapping[str, Any], *, same_python: bool) -> list[str]:
+def describe_changes(saved: Mapping[str, Any], present: Mapping[str, Any], *, same_python: bool) -> list[str]:
     """Return a line for each thing that is another one than when a checkpoint was written.
 
     Args:

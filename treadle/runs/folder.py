@@ -18,7 +18,7 @@ from treadle.errors import CheckpointError
 from treadle.files.atomic_io import clear_parts, read_patiently, replace_text, telling_absence
 from treadle.files.bounded_io import without_passwords
 from treadle.files.ownership import manifest_mark
-from treadle.runs.place import address_of
+from treadle.runs.place import run_address
 from treadle.runs.status import made
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class RunFolder:
             self.checkpoints.mkdir(exist_ok=True)
 
     def __str__(self) -> str:
-        return address_of(self.path)
+        return run_address(self.path)
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Write the resolved settings of the run, having removed what an earlier process left half written.

@@ -15,7 +15,7 @@ import uuid
 from typing import Any
 
 from treadle.errors import CheckpointError, StorageError
-from treadle.files.process_identity import machine, start_of
+from treadle.files.process_identity import machine, process_start
 from treadle.files.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Lease:
             "pid": os.getpid(),
             "host": platform.node(),
             "machine": machine(),
-            "started": start_of(os.getpid()) or "",
+            "started": process_start(os.getpid()) or "",
             "signs": self._signs,
             "time": time.time(),
         }
@@ -166,5 +166,5 @@ def _is_gone(found: dict[str, Any]) -> bool:
     there, here = str(found.get("machine", "")), machine()
     if there.partition(":")[0] != here.partition(":")[0] or not there:
         return False
-    began = start_of(int(found.get("pid", 0)))
+    began = process_start(int(found.get("pid", 0)))
     return there != here or began is None or began != found.get("started")

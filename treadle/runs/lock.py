@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from treadle.errors import CheckpointError, ConfigError
 from treadle.files.bounded_io import without_passwords
-from treadle.files.process_identity import machine, start_of
-from treadle.runs.place import mirror_of
+from treadle.files.process_identity import machine, process_start
+from treadle.runs.place import find_mirror
 from treadle.runs.preemption import PreemptedExit
 from treadle.runs.status import (
     FAILED,
@@ -29,7 +29,7 @@ from treadle.runs.status import (
     STOPPED,
     RunStatus,
     in_use,
-    is_occupied,
+    is_locked,
     made,
     may_live,
     recorded_status,
@@ -78,7 +78,7 @@ class RunLock:
         self._has_begun = False
         self._unsaved = ""
         self._take(time.monotonic() + PATIENCE)
-        self._mirror = mirror_of(run)
+        self._mirror = find_mirror(run)
         if self._mirror is not None:
             self._open_mirror(self._mirror)
         _tell_children()
@@ -93,7 +93,7 @@ class RunLock:
             processes=processes,
             processes_here=processes_here,
             machine=machine(),
-            started=start_of(os.getpid()) or "",
+            started=process_start(os.getpid()) or "",
         )
         write_status(run, self._status)
         if self._mirror is not None:
@@ -268,7 +268,7 @@ def require_free(run: Path) -> None:
         CheckpointError: A process trains in it.
     """
     deadline = time.monotonic() + PATIENCE
-    while is_occupied(run):
+    while is_locked(run):
         if time.monotonic() > deadline:
             raise CheckpointError(in_use(run))
         time.sleep(0.05)
@@ -297,7 +297,7 @@ def _refuse_together(problem: str, processes: "Processes") -> None:
 
 
 @contextmanager
-def occupied(
+def run_lock(
     folder: Path | None,
     processes: "Processes",
     is_done: Callable[[], bool] = lambda: True,
@@ -342,7 +342,7 @@ def occupied(
 
 
 def _require_shared(folder: Path, processes: "Processes") -> None:
-    mirror = mirror_of(folder)
+    mirror = find_mirror(folder)
     if mirror is not None and processes.distributed and not mirror.storage.shared:
         raise ConfigError(
             f"{mirror.storage.url} is seen by one process alone, and this run has {processes.size}; keep it in a "

@@ -20,7 +20,7 @@ from treadle.files.fsspec_storage import FsspecStorage
 from treadle.files.scratch import room_of_user
 from treadle.files.storage import LocalStorage, Storage
 from treadle.runs.lease import NAME, Lease
-from treadle.runs.place import is_moved, is_url, mirror_of, place_of, register
+from treadle.runs.place import find_mirror, is_moved, is_url, place_of, register
 from treadle.runs.status import LOCK
 
 logger = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ def folder_of(place: Place) -> Path:
         ConfigError: It is no place for a run.
         MissingDependencyError: A package that reads such URLs is not installed.
     """
-    if isinstance(place, Path) and mirror_of(place) is not None:
+    if isinstance(place, Path) and find_mirror(place) is not None:
         return place
     storage = open_storage(place)
     if isinstance(storage, LocalStorage):

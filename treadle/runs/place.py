@@ -62,12 +62,12 @@ def register(mirror: "RunMirror") -> "RunMirror":
     return known
 
 
-def mirror_of(folder: Path) -> "RunMirror | None":
+def find_mirror(folder: Path) -> "RunMirror | None":
     """Return what keeps elsewhere the run that works in a folder; None if it is kept in the folder itself."""
     return _mirrors.get(folder)
 
 
-def address_of(folder: Path | None) -> str:
+def run_address(folder: Path | None) -> str:
     """Return what people call the place of a run: its folder, or the URL of where it is kept."""
     mirror = None if folder is None else _mirrors.get(folder)
     return str(folder) if mirror is None else mirror.storage.url

@@ -28,12 +28,12 @@ class PreemptedExit(SystemExit):
         return self.message
 
 
-def heeded(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+def handled_signals(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     """Return the signals that whoever started this process does not want it to ignore, as a shell does with SIGINT."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-class LeavingRequests:
+class SignalHandler:
     """While entered, SIGTERM, SIGINT and SIGUSR1 ask the run to leave; a second SIGINT interrupts at once.
 
     Handlers can only be set in the main thread; elsewhere nothing happens. A signal that was ignored stays so.
@@ -49,7 +49,7 @@ class LeavingRequests:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in heeded(SIGNALS)}
+            self._before = {number: signal.signal(number, self._handle) for number in handled_signals(SIGNALS)}
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -64,11 +64,11 @@ class LeavingRequests:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class EvaluationLeft(Exception):  # noqa: N818 - it is no error: the evaluation is made when the run goes on
+class EvaluationInterrupted(Exception):  # noqa: N818 - it is no error: the evaluation is made when the run goes on
     """Raised inside an evaluation when the run was asked to leave."""
 
 
-class LeavableEvaluation:
+class InterruptibleEvaluation:
     """An evaluation in the middle of a run, which is broken off when the run is asked to leave.
 
     Several processes come to that at the same batch, so that none of them waits for another.
@@ -89,7 +89,7 @@ class LeavableEvaluation:
         """Look whether the run was asked to leave.
 
         Raises:
-            EvaluationLeft: It was.
+            EvaluationInterrupted: It was.
         """
         self._batches += 1
         if not self._processes.distributed:
@@ -99,14 +99,14 @@ class LeavableEvaluation:
         else:
             leaves = bool(self._processes.reduce([float(self._requested())], "max")[0])
         if leaves:
-            raise EvaluationLeft
+            raise EvaluationInterrupted
 
 
-_under_way: ContextVar[LeavableEvaluation | None] = ContextVar("evaluation", default=None)
+_under_way: ContextVar[InterruptibleEvaluation | None] = ContextVar("evaluation", default=None)
 
 
 @contextmanager
-def leaving_in(evaluation: LeavableEvaluation | None) -> Iterator[None]:
+def interruptible(evaluation: InterruptibleEvaluation | None) -> Iterator[None]:
     """Let evaluations in the block, which know of no run, be broken off as `evaluation` is."""
     token = _under_way.set(evaluation)
     try:
@@ -119,7 +119,7 @@ def after_evaluated_batch() -> None:
     """Look, in an evaluation that knows of no run, whether the run that it is a part of was asked to leave.
 
     Raises:
-        EvaluationLeft: It was.
+        EvaluationInterrupted: It was.
     """
     evaluation = _under_way.get()
     if evaluation is not None:

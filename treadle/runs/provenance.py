@@ -35,14 +35,14 @@ def installed_folders(search_path: tuple[str, ...], *working_in: str) -> tuple[s
         search_path: Where Python looks for modules.
         working_in: The folders that one works in.
     """
-    own = {project_of(folder) for folder in working_in if folder}
-    linked = {folder for folder in _linked(search_path) if project_of(folder) not in own}
+    own = {find_project(folder) for folder in working_in if folder}
+    linked = {folder for folder in _linked(search_path) if find_project(folder) not in own}
     written = {folder for folder in search_path if folder and _was_written_by_an_installer(folder)}
     forms = (os.path.abspath, os.path.realpath)
     return tuple(sorted({os.path.join(form(folder), "") for folder in linked | written for form in forms}))
 
 
-def project_of(folder: str) -> str:
+def find_project(folder: str) -> str:
     """Return the folder of the project that a folder is in; the folder itself if it is in none."""
     full = Path(os.path.realpath(folder))
     return str(
@@ -165,7 +165,7 @@ def code() -> dict[str, str]:
 
 def _checksums(paths: Iterable[str]) -> dict[str, str]:
     """Return the checksums of what can be read, by the path from the working folder where it is below that."""
-    found = {path: checksum_of(path) for path in paths}
+    found = {path: file_checksum(path) for path in paths}
     here = os.path.join(os.getcwd(), "")
     return {path.removeprefix(here): checksum for path, checksum in found.items() if checksum is not None}
 
@@ -224,7 +224,7 @@ def _may_be_path(text: str) -> bool:
     return os.path.exists(text) and not Path.cwd().is_relative_to(os.path.abspath(text))
 
 
-def checksum_of(path: str) -> str | None:
+def file_checksum(path: str) -> str | None:
     """Return a checksum of a file, or of the names and sizes in a folder; None if there is nothing to read."""
     try:
         if os.path.isdir(path):

@@ -204,7 +204,7 @@ def state_of(run: Path, manifest: dict[str, Any]) -> str:
     return FINISHED if finished else UNFINISHED
 
 
-def newest_of(run: Path) -> Path:
+def newest_checkpoint(run: Path) -> Path:
     """Return the folder of the newest checkpoint of a run; one that does not exist if there is none."""
     return run / CHECKPOINTS / (pointed(run, "last") or "none")
 
@@ -214,7 +214,7 @@ def _newest(run: Path) -> Path:
     text = read_text(run / CHECKPOINTS / "last", most=4096).strip()
     if text and not _POINTER.fullmatch(text):
         raise UnreadableError(f"{CHECKPOINTS}/last names no checkpoint")
-    return newest_of(run)
+    return newest_checkpoint(run)
 
 
 def pointed(run: Path, name: str) -> str | None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from treadle.errors import CheckpointError
 from treadle.files.bounded_io import UnreadableError, read_object
-from treadle.files.process_identity import machine, start_of
-from treadle.runs.place import address_of
+from treadle.files.process_identity import machine, process_start
+from treadle.runs.place import run_address
 
 STATUS = "status.json"
 LOCK = ".lock"
@@ -61,7 +61,7 @@ def read_status(run: Path) -> RunStatus | None:
     A run that says it is running while no process holds its folder was killed.
     """
     status = recorded_status(run)
-    if status is not None and status.state == RUNNING and not is_occupied(run):
+    if status is not None and status.state == RUNNING and not is_locked(run):
         return replace(status, state=KILLED, message="its process ended without a word")
     return status
 
@@ -86,7 +86,7 @@ def may_live(status: RunStatus) -> bool:
     """Whether the process that said this may still be there: on another machine nobody knows, here the system does."""
     if status.machine.partition(":")[0] != machine().partition(":")[0]:
         return True
-    began = start_of(status.pid)
+    began = process_start(status.pid)
     return status.machine == machine() and began is not None and began == status.started
 
 
@@ -97,7 +97,7 @@ def trains_without_lock(status: RunStatus | None) -> bool:
     return status.machine == machine() and may_live(status)
 
 
-def is_occupied(run: Path) -> bool:
+def is_locked(run: Path) -> bool:
     """Whether a process trains in the folder now."""
     try:
         descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NONBLOCK)
@@ -150,4 +150,4 @@ def in_use(run: Path) -> str:
     what = "wait for its end, stop it, or choose another folder"
     if status is not None and status.host != platform.node():
         what += f"; if it is gone for good and the lock is not, remove {run / LOCK} and {run / STATUS}"
-    return f"{address_of(run)} is in use: {who}; {what}"
+    return f"{run_address(run)} is in use: {who}; {what}"

@@ -19,7 +19,7 @@ MOVING = (
 """What changes in a scheduler's state while it runs; everything else is how it was set up."""
 
 
-def settings_of(state: Any, where: str = "") -> dict[str, Any]:
+def schedule_settings(state: Any, where: str = "") -> dict[str, Any]:
     """Return what of a scheduler's state is how it was set up: numbers and words, by their place in it."""
     found: dict[str, Any] = {}
     entries = state.items() if isinstance(state, dict) else enumerate(state)
@@ -28,7 +28,7 @@ def settings_of(state: Any, where: str = "") -> dict[str, Any]:
         if key in MOVING:
             continue
         if isinstance(value, (dict, list, tuple)):
-            found |= settings_of(value, f"{name}.")
+            found |= schedule_settings(value, f"{name}.")
         elif isinstance(value, (int, float, str)):
             found[name] = value
     return found
@@ -63,7 +63,7 @@ def fit_schedule(
         return scheduler
     if HELD in saved:
         return HeldSchedule(scheduler, saved[HELD], taken)
-    changed = _changes(settings_of(saved), settings_of(scheduler.state_dict()))
+    changed = _changes(schedule_settings(saved), schedule_settings(scheduler.state_dict()))
     if not changed:
         return scheduler
     kind = type(scheduler).__name__

@@ -22,7 +22,7 @@ class OwnLoss(SASRec):
         return loss
 
 
-class OwnForward(SASRec):
+class CustomLoopForward(SASRec):
     """A model with another output for a sequence."""
 
     def forward(self, item_seq: Tensor, item_seq_len: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class OwnName(SASRec):
     """A model that changes neither."""
 
 
-class SaysSoAgain(OwnForward):
+class SaysSoAgain(CustomLoopForward):
     """A model that knows what it does."""
 
     trains_all_positions = True
@@ -45,7 +45,7 @@ def test_models_whose_papers_train_on_all_positions_do_so_by_default(model: type
     assert Config(model, "shop")["train_all_positions"] is True
 
 
-@pytest.mark.parametrize("model", [OwnLoss, OwnForward])
+@pytest.mark.parametrize("model", [OwnLoss, CustomLoopForward])
 def test_a_model_made_from_one_of_them_with_its_own_way_of_training_gets_rows_with_one_target(model: type) -> None:
     assert Config(model, "shop")["train_all_positions"] is False
     asked = Config(model, "shop", config_dict={"train_all_positions": True})

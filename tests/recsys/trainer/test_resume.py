@@ -341,9 +341,9 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     run = make(tmp_path, run_dir=str(folder), epochs=1)
 
     def again(epoch: int, score: float) -> None:
-        from treadle.runs.status import is_occupied
+        from treadle.runs.status import is_locked
 
-        assert is_occupied(folder)
+        assert is_locked(folder)
 
     run.fit(callback_fn=again)
 

@@ -17,7 +17,7 @@ from treadle.errors import CheckpointError, ConfigError, MissingDependencyError
 from treadle.runs.panels import write_table
 from treadle.runs.reader import Run, read_run
 from treadle.tools.report import ReportCallback, page, write_report
-from treadle.tools.report.page import page_of
+from treadle.tools.report.page import render_page
 
 NASTY = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
 
@@ -66,14 +66,14 @@ def test_a_page_is_one_file_under_5_mb_that_loads_nothing(tmp_path: Path) -> Non
 
 
 def test_the_drawing_program_is_on_the_page_whole() -> None:
-    packed = dict(scripts_of(page_of([])).scripts)["plotly"]
+    packed = dict(scripts_of(render_page([])).scripts)["plotly"]
     source = gzip.decompress(base64.b64decode(packed)).decode()
     assert source == (page.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def test_nothing_that_a_run_wrote_becomes_a_part_of_the_page(tmp_path: Path) -> None:
     run = Run(NASTY, tmp_path, rows=[{"step": 1, NASTY: 1.0}], config={NASTY: NASTY}, log=NASTY)
-    text = page_of([run])
+    text = render_page([run])
     found = scripts_of(text)
     assert [kind for kind, _ in found.scripts] == ["data", "plotly", None, None]
     assert json.loads(dict(found.scripts)["data"])["runs"][0]["name"] == NASTY

@@ -16,7 +16,7 @@ from safetensors.torch import save_file as save_safetensors
 from torch import Tensor
 
 from treadle.checkpoint.format.safe_unpickler import read_torch_file
-from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.format.suffixes import file_format
 from treadle.checkpoint.format.torch_file import is_intact, signature_of, write_torch
 from treadle.checkpoint.format.tree import join, split
 from treadle.errors import CheckpointError, StorageError
@@ -26,13 +26,13 @@ FORMAT = "treadle-state-1"
 
 
 def write_file(path: str | os.PathLike[str], tree: Any) -> None:
-    """Write `tree` to `path`, in the format that `format_of` finds in its name; the file is complete or not there.
+    """Write `tree` to `path`, in the format that `file_format` finds in its name; the file is complete or not there.
 
     Raises:
         CheckpointError: The tree holds something that is no plain data, the name is that of a format which is not
             written, or the file cannot be written.
     """
-    target, torchs = Path(path), format_of(path) == "torch"
+    target, torchs = Path(path), file_format(path) == "torch"
     structure, tensors = split(tree)
     hosted = on_host(tensors)
     state = json.dumps(structure)

@@ -46,13 +46,13 @@ _OTHERS = {
 """What a file of such a name is, and how one is made of a model; "" where another name is all that helps."""
 
 
-def format_of(path: str | os.PathLike[str]) -> Format:
+def file_format(path: str | os.PathLike[str]) -> Format:
     """Return the format that weights and states are written in under a name.
 
     `.pt`, `.pth`, `.bin`, `.ckpt`, `.th` and `.torch` are what `torch.load(weights_only=True)` reads. `.safetensors`,
     no suffix, and what is no format of anybody's, such as the `.1` of `model.1`, are safetensors.
 
-    >>> format_of("best_model.pt"), format_of("runs/model.safetensors"), format_of("epoch_3")
+    >>> file_format("best_model.pt"), file_format("runs/model.safetensors"), file_format("epoch_3")
     ('torch', 'safetensors', 'safetensors')
 
     Raises:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from treadle.checkpoint.format.file import FORMAT, is_pickle, plain, read_file
 from treadle.checkpoint.format.safe_unpickler import bytes_claimed
 from treadle.checkpoint.format.size_checks import Budget, check_archive, check_sums, check_tensors
-from treadle.checkpoint.format.suffixes import format_of
+from treadle.checkpoint.format.suffixes import file_format
 from treadle.checkpoint.format.torch_file import write_torch
 from treadle.errors import CheckpointError
 from treadle.files.atomic_io import replace_file
@@ -100,7 +100,7 @@ def export_torch(weights: dict[str, Any], path: str | os.PathLike[str]) -> None:
     Raises:
         CheckpointError: The name is that of another format, or the file cannot be written.
     """
-    if format_of(path) != "torch" and Path(path).suffix == ".safetensors":
+    if file_format(path) != "torch" and Path(path).suffix == ".safetensors":
         raise CheckpointError(f"{path} is to be written for torch.load, and its name says safetensors; use .pt")
     try:
         replace_file(Path(path), lambda temporary: write_torch(temporary, plain(weights)))

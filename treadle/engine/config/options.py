@@ -19,7 +19,7 @@ from treadle.execution import EXECUTIONS
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
 from treadle.parallel.pipeline.split import enters_first, names_taken, parameters_of
-from treadle.parallel.pipeline.stages import parts_of, stages_of
+from treadle.parallel.pipeline.stages import assign_stages, parts_of
 from treadle.precision import LossScaling
 
 # Models of this door as stages: what a config says of them, and whether a model can be cut so
@@ -66,7 +66,7 @@ def add_pipeline_stages(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | 
         return plan
     plan = replace(plan, stage_of=_stage_of_parts(list(ids), len(parts), before, layers, plan.pipeline))
     try:
-        stages_of(parts, plan)
+        assign_stages(parts, plan)
     except ConfigError as error:
         raise ConfigError(f"{IDS}={list(ids)}: {error}") from error
     return plan

@@ -11,7 +11,7 @@ from torch import Tensor
 from treadle.data import size_of
 from treadle.errors import ConfigError, DataError
 from treadle.loop.verbs import refuse_misspelt
-from treadle.ops.losses import targets_of
+from treadle.ops.losses import read_targets
 from treadle.parallel import Processes
 
 
@@ -111,7 +111,7 @@ class ClsEvaluator(DatasetEvaluator):
 
     def process(self, inputs: Any, outputs: Any) -> None:
         """Count the samples of one batch; nothing is read from the device."""
-        scores, labels = scores_of(outputs), targets_of(inputs)
+        scores, labels = scores_of(outputs), read_targets(inputs)
         best = scores.topk(min(max(self.topk), scores.shape[-1]), dim=-1).indices
         hits = (best == labels.unsqueeze(-1)).sum(dim=0)
         counts = torch.stack([hits[:k].sum() for k in self.topk])

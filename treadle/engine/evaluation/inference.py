@@ -86,7 +86,7 @@ def inference_on_dataset(
                 _hand_over(evaluator, processes, (inputs, outputs) if counts else None)
             after_evaluated_batch()
         if strategy is not None:
-            strategy.after_looking(whole)
+            strategy.after_eval(whole)
         if processes.distributed and not evaluator.local:
             _wait_for_others(evaluator, processes)
     results = evaluator.evaluate() or {}
@@ -100,7 +100,7 @@ def _unchanged(batch: Any) -> Any:
 
 def _outputs(model: Any, inputs: Any, strategy: Strategy | None) -> Any:
     args, kwargs = call_arguments(inputs)
-    if strategy is not None and strategy.in_stages:
+    if strategy is not None and strategy.is_pipeline:
         return strategy.call(model, args, kwargs)
     return model(*args, **kwargs)
 

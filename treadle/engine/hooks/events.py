@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.callback import CallbackHandler, TrainerCallback
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import StopTrainingError
-from treadle.runs.preemption import EvaluationLeft
+from treadle.runs.preemption import EvaluationInterrupted
 
 if TYPE_CHECKING:
     from treadle.engine.trainers.base import TrainerBase
@@ -106,7 +106,7 @@ class HookEntry(Entry):
         self._turns.done = self._place + 1
         try:
             self.hook.after_step()
-        except EvaluationLeft:
+        except EvaluationInterrupted:
             self._turns.done = self._place
             raise
 

@@ -28,7 +28,7 @@ from treadle.engine.hooks.events import (
 )
 from treadle.errors import ConfigError, UnknownEventError
 from treadle.parallel import Processes
-from treadle.runs.preemption import EvaluationLeft
+from treadle.runs.preemption import EvaluationInterrupted
 
 # Callbacks that can do nothing in this door, each with the reason and what to use instead
 
@@ -196,7 +196,7 @@ class HookList:
         key = self.turns.resumed.pop(0)
         try:
             core.defer_stop(act)
-        except EvaluationLeft:
+        except EvaluationInterrupted:
             self.turns.resumed.insert(0, key)
             raise
 

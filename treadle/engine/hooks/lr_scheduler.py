@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError
 from treadle.schedules import LRMultiplier
-from treadle.schedules.extend import StretchedSchedule, settings_of
+from treadle.schedules.extend import StretchedSchedule, schedule_settings
 
 
 class LRScheduler(HookBase):
@@ -39,7 +39,7 @@ class LRScheduler(HookBase):
             return
         if self._scheduler is not None or getattr(trainer, "lr_scheduler", None) is not None:
             self._as_built = StretchedSchedule(self.scheduler, 0)
-            self._settings = settings_of(self.scheduler.state_dict())
+            self._settings = schedule_settings(self.scheduler.state_dict())
 
     @property
     def _multiplies(self) -> bool:
@@ -91,7 +91,7 @@ class LRScheduler(HookBase):
         saved, self._moves = state["scheduler"], int(state["moves"])
         if self._multiplies and self._multiplier is None:
             return  # it comes again when the run has started
-        if self._as_built is not None and settings_of(saved) != self._settings:
+        if self._as_built is not None and schedule_settings(saved) != self._settings:
             self._as_built.go_to(self._moves)
         else:
             self.scheduler.load_state_dict(saved)

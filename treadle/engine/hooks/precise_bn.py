@@ -43,7 +43,7 @@ class PreciseBN(HookBase):
         Raises:
             ConfigError: It is.
         """
-        if self.trainer.core.parallel.in_stages:
+        if self.trainer.core.parallel.is_pipeline:
             raise ConfigError(
                 "PreciseBN calls the model, which no process of a pipeline has all of; leave the hook out, or set "
                 "train.dist.pipeline_parallel_size=1"

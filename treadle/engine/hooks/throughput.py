@@ -93,7 +93,7 @@ class FlopsCounter:
         samples = size_of(kwargs if kwargs else args)
         self.tokens_per_sample = _length_of_tokens(kwargs)
         strategy = strategy_of(model)
-        if strategy is not None and strategy.in_stages:
+        if strategy is not None and strategy.is_pipeline:
             logger.info("mfu is not reported: no process has all of %s; set train.flops_per_sample", _name(model))
             return
         try:

@@ -48,7 +48,7 @@ from treadle.files.ownership import mark_file
 from treadle.optim.lr_scaling import scale_rates
 from treadle.parallel import Processes
 from treadle.precision import Precision
-from treadle.runs.lock import occupied, require_free_for_all
+from treadle.runs.lock import require_free_for_all, run_lock
 from treadle.runs.place import require_folder
 from treadle.schedules.factory import require_scheduler
 from treadle.writers import EventWriter
@@ -206,7 +206,7 @@ class DefaultTrainer(TrainerBase):
             return self._last_eval_results
         self.start_iter = start
         folder = Path(self.cfg.train.output_dir)
-        with occupied(folder, self._processes, lambda: self.iter >= self.max_iter, encloses=True):
+        with run_lock(folder, self._processes, lambda: self.iter >= self.max_iter, encloses=True):
             self._run(start, max(start, end), resume=self._resumes)
         self.core.this_run.leave_after_end()
         return self._last_eval_results

@@ -26,9 +26,9 @@ from treadle.execution.cuda_graph.capture_checks import (
     refuse_window,
 )
 from treadle.execution.cuda_graph.capture_errors import explain
-from treadle.execution.cuda_graph.graph_cache import BUDGET, Key, Recordings
+from treadle.execution.cuda_graph.graph_cache import BUDGET, GraphCache, Key
 from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, signature_of
-from treadle.execution.cuda_graph.replay_check import Snapshot, require_agreement, tensors_in
+from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay, tensors_in
 from treadle.optim.fused import Capturable
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class GraphExecution(Execution):
         self._required = required
         self._capturable = Capturable(trainer.this_run.updater.optimizers)
         self._move = mover(trainer.device)
-        self._recordings = Recordings()
+        self._recordings = GraphCache()
         self._moving = MovingTensors()
         self._changing: dict[str, Tensor] = {}
         self._latest: dict[str, CapturedStep] = {}
@@ -331,14 +331,14 @@ class GraphExecution(Execution):
             inputs.rewind()
             replay()
         replayed = before.now()
-        if require_agreement(before.copies, stepped, replayed, None):
+        if check_replay(before.copies, stepped, replayed, None):
             return
         # Some kernels do not repeat themselves: how far the steps are from themselves says how much is allowed.
         before.restore()
         inputs.rewind()
         step()
         step()
-        require_agreement(before.copies, stepped, replayed, before.now())
+        check_replay(before.copies, stepped, replayed, before.now())
 
     def _step(self, phase: "Phase", inputs: Inputs, rates: Rates | None, callbacks: list[Any]) -> Recorded:
         """Do the step, with all that belongs to the host left out."""

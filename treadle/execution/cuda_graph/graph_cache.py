@@ -18,7 +18,7 @@ Key = tuple[str, Signature]
 """What a recording is for: the name of a phase and the shape of its windows."""
 
 
-class Recordings:
+class GraphCache:
     """Recorded steps by phase and shape of window.
 
     A shape is recorded when it keeps coming with the same arguments of the optimizer. Arguments that change with each

@@ -59,7 +59,7 @@ def tensors_in(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors_in(value, f"{name}.{place}")
 
 
-def require_agreement(
+def check_replay(
     before: dict[str, Tensor], stepped: dict[str, Tensor], replayed: dict[str, Tensor], again: dict[str, Tensor] | None
 ) -> bool:
     """Compare two ways to the same end.

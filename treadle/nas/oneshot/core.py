@@ -23,8 +23,8 @@ from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.viz.weight_history import SEARCH_FILE, WeightHistory, build_history, weight_metric_name
-from treadle.ops.losses import targets_of
-from treadle.phase import Phase, held_by
+from treadle.ops.losses import read_targets
+from treadle.phase import Phase, params_of
 from treadle.run import Run
 from treadle.runs.folder import RunFolder
 from treadle.schedules.factory import require_scheduler
@@ -187,12 +187,12 @@ class OneShotCore(Trainer):
     @property
     def architecture_parameters(self) -> list[nn.Parameter]:
         """What the optimizer of the architecture trains."""
-        return held_by(self.optimizers()[ARCHITECTURE])
+        return params_of(self.optimizers()[ARCHITECTURE])
 
     @property
     def weight_parameters(self) -> list[nn.Parameter]:
         """What the optimizer of the weights trains."""
-        return held_by(self.optimizers()[WEIGHTS])
+        return params_of(self.optimizers()[WEIGHTS])
 
     # Data and phases ----------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class OneShotCore(Trainer):
         if self.plan.metrics is None:
             return
         with torch.no_grad():
-            found = self.plan.metrics(getattr(outputs, "logits", outputs), targets_of(batch))
+            found = self.plan.metrics(getattr(outputs, "logits", outputs), read_targets(batch))
         named = found if isinstance(found, dict) else {"metric": found}
         for name, value in named.items():
             self.storage.put_scalar(f"validation_{name}", value.detach() if isinstance(value, Tensor) else value)

@@ -18,7 +18,7 @@ from treadle.nas.oneshot.trainer import Found, OneShotTrainer
 from treadle.nas.space.choosers import Fixed
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.space.model_space import Space
-from treadle.ops.losses import model_inputs, targets_of
+from treadle.ops.losses import model_inputs, read_targets
 from treadle.phase import Phase
 from treadle.search.assignment import key_of
 
@@ -122,7 +122,7 @@ class EnasCore(OneShotCore):
 
     @torch.no_grad()
     def _reward(self, outputs: Any, batch: Batch) -> Tensor:
-        plain, targets = getattr(outputs, "logits", outputs), targets_of(batch)
+        plain, targets = getattr(outputs, "logits", outputs), read_targets(batch)
         if self.reward is not None:
             return metric_number(self.reward(plain, targets), self.device)
         return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)

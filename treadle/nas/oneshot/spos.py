@@ -21,7 +21,7 @@ from treadle.nas.oneshot.trainer import Found, OneShotTrainer
 from treadle.nas.space.choosers import Fixed
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.space.model_space import Space
-from treadle.ops.losses import model_inputs, targets_of
+from treadle.ops.losses import model_inputs, read_targets
 from treadle.phase import Phase
 
 # Batch norms that are given the statistics of one network of a space
@@ -165,7 +165,7 @@ class SposCore(OneShotCore):
 
     def _value(self, batch: Batch) -> Any:
         outputs = self._outputs(batch)
-        plain, targets = getattr(outputs, "logits", outputs), targets_of(batch)
+        plain, targets = getattr(outputs, "logits", outputs), read_targets(batch)
         if self.plan.metrics is not None:
             return metric_number(self.plan.metrics(plain, targets), self.device, self.objective)
         return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)

@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.data import fold_seed
-from treadle.data.loaders import DefaultSize, chosen_size, loader_arguments
+from treadle.data.loaders import DefaultSize, loader_arguments, resolve_batch_size
 from treadle.errors import ConfigError, TreadleError, did_you_mean
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.fixed import freeze
@@ -25,7 +25,7 @@ from treadle.nas.space.layer_choice import ranked_values
 from treadle.nas.space.model_space import Space
 from treadle.nas.viz import draw, draw_weights
 from treadle.nas.viz.weight_history import WeightHistory
-from treadle.phase import held_by
+from treadle.phase import params_of
 from treadle.result import TrainResult
 from treadle.runs.panels import write_picture
 from treadle.search.assignment import key_of
@@ -216,7 +216,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         self._evaluates = judged is not None
         self._train_data, validation = self._data(dataset, validation_dataset, split)
         loading = dict(loader_options or {}) | ({} if workers is None else {"num_workers": workers})
-        chosen_size(batch_size, self._train_data, validation, name=f"{type(self).__name__}: batch_size")
+        resolve_batch_size(batch_size, self._train_data, validation, name=f"{type(self).__name__}: batch_size")
         if loading and is_ready(self._train_data) and is_ready(validation):
             loader_arguments(self._train_data, {}, loading, type(self).__name__)
         self._plan = OneShotPlan(
@@ -462,6 +462,6 @@ def _optimizer_of(optimizer: Any, model: nn.Module) -> Optimizer:
     if not isinstance(made, Optimizer):
         raise ConfigError(f"optimizer is a {type(made).__name__}; pass an optimizer, or a function that makes one")
     own = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in own for parameter in held_by(made)):
+    if any(id(parameter) not in own for parameter in params_of(made)):
         raise ConfigError("the optimizer holds weights that are not the model's; build it from model.parameters()")
     return made

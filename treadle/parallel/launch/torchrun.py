@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import DEFAULT_RESTARTS, MEETING_SECONDS, Launch
-from treadle.runs.preemption import heeded
+from treadle.runs.preemption import handled_signals
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 HERE = "127.0.0.1"
@@ -82,7 +82,7 @@ class Group(LocalElasticAgent):
         self.signal: int | None = None
         self.refusal = self.failure = ""
         self._folder = folder
-        self._heeded = heeded(SIGNALS)
+        self._heeded = handled_signals(SIGNALS)
 
     def run_to_end(self) -> bool:
         """Run until the processes are done, and return whether they came to their end."""

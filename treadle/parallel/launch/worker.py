@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from treadle.runs.preemption import PreemptedExit, heeded
+from treadle.runs.preemption import PreemptedExit, handled_signals
 
 LAUNCHER = "TREADLE_LAUNCHER"
 """The environment variable by which a process knows its launcher: its number, a colon, and the folder for reports.
@@ -72,7 +72,7 @@ def ready() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _exit_now) for number in heeded(_EARLY)}
+    before = {number: signal.signal(number, _exit_now) for number in handled_signals(_EARLY)}
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from treadle.data import Batch
 from treadle.errors import DataError
 from treadle.ops.loss_items import Criterion, MeansOverItems, MeansSeen
-from treadle.ops.losses import model_inputs, targets_of
+from treadle.ops.losses import model_inputs, read_targets
 
 TARGETS = "targets"
 
@@ -47,7 +47,7 @@ class StageLoss:
 
     def enter(self, batch: Batch) -> Entry:
         """Return what `batch` is to the modules."""
-        return Entry(*model_inputs(batch), {TARGETS: targets_of(batch)})
+        return Entry(*model_inputs(batch), {TARGETS: read_targets(batch)})
 
     def looked_at(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `finish` does, and tell `means` of a loss that does not say over what it is a mean."""

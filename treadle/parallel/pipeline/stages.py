@@ -32,7 +32,7 @@ def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
     return parts
 
 
-def stages_of(parts: Sequence[nn.Module], plan: Plan) -> list[int]:
+def assign_stages(parts: Sequence[nn.Module], plan: Plan) -> list[int]:
     """Return the stage of each module: as the plan says, else so that the largest stage has few weights.
 
     Raises:

@@ -12,17 +12,17 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, DataError, LossError
-from treadle.ops.losses import check_loss, model_inputs, targets_of
+from treadle.ops.losses import check_loss, model_inputs, read_targets
 from treadle.parallel.local_shards import Place
 from treadle.parallel.pipeline.loss import Entry, StageLoss, in_parts, joined
 from treadle.parallel.pipeline.split import Cut, Stage, named_arguments, prefixed
-from treadle.parallel.pipeline.stages import hollow, parts_of, stages_of
+from treadle.parallel.pipeline.stages import assign_stages, hollow, parts_of
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
-from treadle.parallel.sharded import SpreadStrategy
+from treadle.parallel.sharded import ShardedStrategy
 
 
-class PipelineStrategy(SpreadStrategy):
+class PipelineStrategy(ShardedStrategy):
     """Each rank has some of the layers; copies of the whole pipeline share the data.
 
     Attributes:
@@ -30,7 +30,7 @@ class PipelineStrategy(SpreadStrategy):
         is_last: Whether it is the one that has the loss.
     """
 
-    in_stages = True
+    is_pipeline = True
 
     def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
         super().__init__(processes, plan, degrees)
@@ -55,7 +55,7 @@ class PipelineStrategy(SpreadStrategy):
 
     def _apply(self, model: nn.Module) -> None:
         parts = parts_of(model, self.plan)
-        self._stages = stages_of(parts, self.plan)
+        self._stages = assign_stages(parts, self.plan)
         self._require_all(model, parts)
         named = list(model.named_parameters(remove_duplicate=False))
         holders = self._holders(parts)
@@ -182,7 +182,7 @@ class PipelineStrategy(SpreadStrategy):
         return self._loss(hidden, place)
 
     @torch.no_grad()
-    def finish_gradients(self, rider: Tensor) -> None:
+    def finish_gradients(self, weight_param: Tensor) -> None:
         """Add up the gradients of weights that several stages have, and average over the copies of the pipeline."""
         for weight, shape, dtype in self._tied:
             gradient = None if weight is None else weight.grad
@@ -191,7 +191,7 @@ class PipelineStrategy(SpreadStrategy):
             if weight is not None:
                 weight.grad = total
         self._average_flat(self._weights)
-        super().finish_gradients(rider)
+        super().finish_gradients(weight_param)
 
     def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
         """Give every stage the numbers that the last one has, without waiting for the device.
@@ -234,7 +234,7 @@ class PipelineStrategy(SpreadStrategy):
         if loss_func is not None:
             outputs = self.forward(model, *model_inputs(batch))
             return {
-                "loss": loss_func(outputs, targets_of(batch)),
+                "loss": loss_func(outputs, read_targets(batch)),
                 "model_outputs": outputs,
                 "batch_size": size_of(batch),
             }

@@ -20,7 +20,7 @@ from treadle.recsys.evaluation.group_panels import write_group_panels
 from treadle.recsys.model_registry import locate_model
 from treadle.recsys.quick_start import build, fit_and_test
 from treadle.recsys.trainers.loop.model_file import storable
-from treadle.runs.preemption import LeavingRequests, leave
+from treadle.runs.preemption import SignalHandler, leave
 
 # A training in a process of its own: what it does to memory, or what kills it, is its own affair
 
@@ -54,7 +54,7 @@ def run_subprocess(given: Mapping[str, Any], folder: Path) -> str:
             process.send_signal(number)
 
         try:
-            with LeavingRequests(hand_on):
+            with SignalHandler(hand_on):
                 status = process.wait()
         except BaseException:
             process.terminate()

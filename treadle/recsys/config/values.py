@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from treadle.config.truth import truth_of
+from treadle.config.truth import parse_bool
 from treadle.errors import ConfigError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def parse_literal(text: str) -> Any:
     """
     if text.strip().lower() in NOTHING:
         return None
-    truth = truth_of(text)
+    truth = parse_bool(text)
     if isinstance(truth, bool):
         return truth
     try:

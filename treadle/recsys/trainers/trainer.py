@@ -25,7 +25,7 @@ from treadle.recsys.trainers.loop.core import CoreOptions, Losses, RecsysCore, m
 from treadle.recsys.trainers.loop.epoch_end import EpochEnd
 from treadle.recsys.trainers.loop.model_file import storable
 from treadle.recsys.trainers.loop.optimizers import build_optimizer, warn_double_weight_decay
-from treadle.runs.lock import occupied
+from treadle.runs.lock import run_lock
 from treadle.writers import EventWriter, TensorboardWriter, WandbWriter, WritersCallback
 
 _CURVES = "write curves in a callback: trainer.callbacks.append(...)"
@@ -153,7 +153,7 @@ class Trainer(CheckpointTrainer):
     def _run(self, core: RecsysCore, epochs: int, finish: Callable[[], None] | None = None) -> None:
         self._core, self._core_runs = core, True
         try:
-            with occupied(core.run_dir, self._processes, encloses=True):
+            with run_lock(core.run_dir, self._processes, encloses=True):
                 core.run(epochs)
                 if finish is not None:
                     finish()

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from treadle.files.process_identity import machine, start_of
+from treadle.files.process_identity import machine, process_start
 
 BEAT_SECONDS = 10.0
 """How often a search says that it is alive, to those on other machines."""
@@ -37,7 +37,7 @@ class Heartbeat:
     def owner(self) -> dict[str, Any]:
         """Return, as plain data, who this is."""
         own = os.getpid()
-        return {"id": self.identity, "machine": machine(), "pid": own, "started": start_of(own)}
+        return {"id": self.identity, "machine": machine(), "pid": own, "started": process_start(own)}
 
     def __enter__(self) -> "Heartbeat":
         _here.add(self.identity)
@@ -103,4 +103,4 @@ def _runs_here(owner: Mapping[str, Any]) -> bool:
     number = int(owner.get("pid", -1))
     if number == os.getpid():
         return owner.get("id") in _here
-    return start_of(number) is not None and start_of(number) == owner.get("started")
+    return process_start(number) is not None and process_start(number) == owner.get("started")

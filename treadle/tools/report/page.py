@@ -47,7 +47,7 @@ def write_report(
         raise ConfigError(f"{target}: a report is a page of HTML; give it a name that ends in .html")
     panels = () if together is None else tuple(read_panels(together))
     found = [read_any_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
-    page = page_of(found, panels=panels, title=title)
+    page = render_page(found, panels=panels, title=title)
     try:
         replace_text(target, page)
     except OSError as error:
@@ -87,7 +87,9 @@ def write_final_report(
         return None
 
 
-def page_of(runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] = (), title: str | None = None) -> str:
+def render_page(
+    runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] = (), title: str | None = None
+) -> str:
     """Return the page of some runs as HTML.
 
     Args:

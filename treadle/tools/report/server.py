@@ -17,7 +17,7 @@ from treadle.errors import ConfigError
 from treadle.runs.metric_rows import MetricLines
 from treadle.runs.reader import PANELS, TRIALS, Run, Start, find_runs, read_any_run
 from treadle.runs.status import STATUS
-from treadle.tools.report.page import page_of
+from treadle.tools.report.page import render_page
 from treadle.tools.report.payload import Metrics, build_payload, names_of
 
 LOOPBACK = "127.0.0.1"
@@ -169,7 +169,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _send_page(self) -> None:
-        page = page_of(self.server.runs(), live=self.server.refresh)
+        page = render_page(self.server.runs(), live=self.server.refresh)
         self._send(page.encode(), "text/html; charset=utf-8")
 
     def _send_data(self) -> None:

@@ -14,7 +14,7 @@ from treadle.checkpoint import CheckpointStore, Policy
 from treadle.config.dict_diff import Difference, differences
 from treadle.errors import CheckpointError
 from treadle.events import names
-from treadle.runs.provenance import checksum_of
+from treadle.runs.provenance import file_checksum
 from treadle.runs.reader import read_config, read_json, read_lines
 
 # In what the surroundings of a run differ from those of its repetition: versions, device, settings, code, data
@@ -66,7 +66,7 @@ def _changed_value(found: Difference) -> str:
 def _changed(saved: Any, folder: Path, kind: str) -> Iterator[str]:
     """Yield which files are not what they were when the run was made."""
     for name, checksum in (saved if isinstance(saved, dict) else {}).items():
-        now = checksum_of(str(folder / name))
+        now = file_checksum(str(folder / name))
         if now is None:
             yield f"{kind}: {name} is gone"
         elif now != checksum:

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.checkpoint.model_state import plain_state_dict
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError, ConfigError
 from treadle.optim.state import OptimizerState
 from treadle.recsys.trainers.loop.core import CoreOptions, RecsysCore, find_optimizers
@@ -168,7 +168,7 @@ class CheckpointTrainer(EvaluationTrainer):
             raise CheckpointError(
                 f"{path} is of the model {state.get('model')}, and this trainer's is {self.config.model}"
             )
-        with telling_misfit(f"the training in {path}"):
+        with explaining_mismatch(f"the training in {path}"):
             self._load_training_state(state, path)
         self._resumed_file = path
         self.logger.info("Checkpoint loaded. Resume training from epoch %d", self.start_epoch)

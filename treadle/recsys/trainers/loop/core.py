@@ -34,7 +34,7 @@ from treadle.recsys.trainers.loop.model_file import ModelFileState, OtherParamet
 from treadle.recsys.trainers.loop.streams import LoaderStream, StreamedBatches, as_interaction
 from treadle.recsys.trainers.loop.updater import EpochLosses, RecommenderUpdater
 from treadle.run import Run
-from treadle.runs.preemption import leaving_in
+from treadle.runs.preemption import interruptible
 from treadle.spec import divided
 from treadle.trainer import Trainer
 
@@ -351,7 +351,7 @@ class RecsysCore(Trainer):
         """
         with (
             self.this_run.evaluator.in_run(AFTER_EPOCH),
-            leaving_in(None if self.processes.distributed else self.this_run.evaluator.leavable),
+            interruptible(None if self.processes.distributed else self.this_run.evaluator.leavable),
         ):
             yield
 

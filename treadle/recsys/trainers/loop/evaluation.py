@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from treadle.checkpoint.model_state import load_plain_state_dict
-from treadle.checkpoint.tracked import telling_misfit
+from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError, ConfigError, DataError
 from treadle.parallel import Processes
 from treadle.recsys.config.configurator import Config
@@ -467,5 +467,5 @@ class EvaluationTrainer(AbstractTrainer):
 
     def _take_weights(self, state: dict[str, Any], path: str) -> None:
         load_plain_state_dict(self.model, state["state_dict"], where=path)
-        with telling_misfit(f"the other parameters of the model in {path}"):
+        with explaining_mismatch(f"the other parameters of the model in {path}"):
             OtherParameters(self.model, self.device).load_state_dict(state["other_parameter"])
