@@ -31,7 +31,9 @@ def direct_step(optimizer: Optimizer) -> None:
     replaced `step`, and wherever anything is out of the ordinary, the optimizer's own `step` is called. The numbers are
     the same bits either way.
     """
-    updates = _updates_of(optimizer) if _is_unobserved(optimizer) else None
+    # Most are not fused on a CPU, which is known from their first group.
+    fused = type(optimizer) in (Adam, AdamW) and optimizer.param_groups[0]["fused"] is True
+    updates = _updates_of(optimizer) if fused and _is_unobserved(optimizer) else None
     if updates is None:
         refuse_closures(optimizer)
         optimizer.step()
@@ -80,8 +82,7 @@ def _is_unobserved(optimizer: Optimizer) -> bool:
     """Whether nothing but an update can come of a call of `step`."""
     kept = vars(optimizer)
     return (
-        type(optimizer) in (Adam, AdamW)
-        and _is_torchs(type(optimizer).step, kept.get("step"))
+        _is_torchs(type(optimizer).step, kept.get("step"))
         and not ("grad_scale" in kept or "found_inf" in kept)
         and not (kept["_optimizer_step_post_hooks"] or base._global_optimizer_post_hooks)
         and _pass(optimizer, kept["_optimizer_step_pre_hooks"])
