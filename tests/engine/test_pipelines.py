@@ -221,7 +221,7 @@ def test_a_model_that_does_not_say_how_it_is_cut_is_refused(model: nn.Module, me
 
 def test_it_is_refused_when_the_trainer_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_config(tmp_path, dist={"device_type": "cpu"})
-    monkeypatch.setattr("treadle.engine.trainers.default.resolve_plan", lambda cfg, world: Plan(pipeline=2))
+    monkeypatch.setattr("treadle.engine.trainers.default.read_plan", lambda cfg, world: Plan(pipeline=2))
     with pytest.raises(ConfigError, match="Classifier does not say how it is cut"):
         DefaultTrainer(made)
 

@@ -171,7 +171,7 @@ def command_line_settings(command: Sequence[str]) -> list[str]:
     What is written otherwise, and what RecBole's own program reads for itself, is left to the program. Of a notebook,
     and of tests, the command line is not the program's: it gives none.
 
-    >>> own_arguments(["train.py", "--epochs=5", "-v", "--model=BPR", "--nproc=2", "data"])
+    >>> command_line_settings(["train.py", "--epochs=5", "-v", "--model=BPR", "--nproc=2", "data"])
     ['--epochs=5', '--model=BPR']
     """
     if _is_others(command):

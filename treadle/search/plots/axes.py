@@ -85,7 +85,7 @@ def _powers(low: float, high: float) -> list[float]:
 def format_number(value: float) -> str:
     """Return a number as an axis shows it.
 
-    >>> words(0.0001), words(73.5), words(20_000.0)
+    >>> format_number(0.0001), format_number(73.5), format_number(20_000.0)
     ('0.0001', '73.5', '20000')
     """
     return f"{value:.6g}"

@@ -127,7 +127,7 @@ class Searched(ABC):
 def assignment_key(taken: Mapping[str, Any]) -> str:
     """Return a text that is the same for the same values of the same decisions.
 
-    >>> identity({"a": 1, "b": [0, 2]}) == identity({"b": (0, 2), "a": 1})
+    >>> assignment_key({"a": 1, "b": [0, 2]}) == assignment_key({"b": (0, 2), "a": 1})
     True
     """
     return key_of(dict(taken))

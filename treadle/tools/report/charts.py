@@ -167,7 +167,7 @@ def _moments(rows: Sequence[dict[str, Any]]) -> list[float | None]:
 def downsample(points: list[Point], most: int) -> list[Point]:
     """Return at most `most` of the points: the first, the last, and the lowest and highest of each stretch.
 
-    >>> [point.step for point in thinned([Point(step, 0.0, -abs(step - 50)) for step in range(100)], 8)]
+    >>> [point.step for point in downsample([Point(step, 0.0, -abs(step - 50)) for step in range(100)], 8)]
     [0, 1, 32, 33, 50, 66, 98, 99]
     """
     if len(points) <= most:

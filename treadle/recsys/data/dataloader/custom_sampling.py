@@ -87,9 +87,9 @@ class Negatives:
 def global_seed(seed: int) -> Iterator[None]:
     """Let Python, NumPy and torch draw by a seed inside the block; afterwards their generators are as they were.
 
-    >>> with numbers_of(1):
+    >>> with global_seed(1):
     ...     first = np.random.random()
-    >>> with numbers_of(1):
+    >>> with global_seed(1):
     ...     second = np.random.random()
     >>> first == second
     True

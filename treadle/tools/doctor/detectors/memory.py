@@ -21,7 +21,7 @@ from treadle.tools.doctor.findings import Finding, Note
 def repeat_rows(batch: Batch, samples: int) -> Batch | None:
     """Return a batch of `samples` samples: those of `batch`, over and over; None if nobody knows how.
 
-    >>> repeated((torch.tensor([1, 2]), {"weight": torch.tensor([0.5, 0.25])}), 3)
+    >>> repeat_rows((torch.tensor([1, 2]), {"weight": torch.tensor([0.5, 0.25])}), 3)
     (tensor([1, 2, 1]), {'weight': tensor([0.5000, 0.2500, 0.5000])})
     """
     size = size_of(batch)
