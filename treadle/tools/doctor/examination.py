@@ -221,7 +221,7 @@ def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> It
         raise _Examined
 
     # Nothing is written, so nobody has to be kept out of the folder of the run, which may not even be there.
-    unlocked = patch("treadle.trainer.occupied", lambda *arguments, **options: nullcontext())
+    unlocked = patch("treadle.trainer.run_lock", lambda *arguments, **options: nullcontext())
     with patch.object(Trainer, "carry_out", run_training), unlocked:
         yield
 
