@@ -5,7 +5,10 @@
 - classes: the trainer and what it inherits from, `object` included.
 - attributes: the names in `vars(trainer)` before the first `train`.
 - forwarded: the attributes of a trainer that its run owns, and that are found on the trainer too.
-- lines: those of `trainer.py` and `run.py`, which are the loop and the order of a run.
+- lines: those of `trainer.py` and `run.py`, which are the loop and the order of a run; and how many of them are code,
+  without docstrings, comments and empty lines.
+- the package: modules at its top, without `__main__`; its files and lines; modules whose names end in -ing, and
+  functions whose names end in `_of`; its rooms, and the imports that point to a later room, and those for types alone.
 - overridden, read: the private names of the core that doors override, and those that they read. Private is what begins
   with an underscore and is named on no page of the contract.
 - calls: the Python functions of Treadle that are called from one ordinary update to the next, without those that seed
@@ -29,6 +32,7 @@ import torch
 from torch import nn
 
 import treadle
+from benchmarks.layers import ORDER, all_imports, modules, points_up, typing_imports
 from treadle import Trainer
 from treadle.checkpoint.checkpointer import NoCheckpointer, RunCheckpointer
 from treadle.checkpoint.run_state import RunState
@@ -147,6 +151,40 @@ def lines() -> int:
     return sum(len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in ("trainer.py", "run.py"))
 
 
+def code_lines() -> int:
+    """Return how many of these lines are code."""
+    found = 0
+    for name in ("trainer.py", "run.py"):
+        text = (PACKAGE / name).read_text(encoding="utf-8")
+        documented = {
+            line
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None
+            for line in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+        }
+        lines = enumerate(map(str.strip, text.splitlines()), start=1)
+        found += sum(bool(line) and not line.startswith("#") and number not in documented for number, line in lines)
+    return found
+
+
+def names_of_the_package() -> dict[str, int]:
+    """Return the counts of files, lines and names of the package, by what is counted."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    functions = [
+        node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+    ]
+    return {
+        "modules at the top": sum(path.parent == PACKAGE and path.stem != "__main__" for path in paths),
+        "files": len(paths),
+        "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths),
+        "modules in -ing": sum(path.stem.endswith("ing") for path in paths),
+        "functions in _of": sum(name.endswith("_of") for name in functions),
+        "rooms in order": len(ORDER),
+        "imports of later rooms": sum(map(points_up, all_imports())),
+        "of these for types": sum(map(points_up, typing_imports())) - sum(map(points_up, all_imports())),
+    }
+
+
 class Calls:
     """Counts the functions of Treadle that are called while entered, from one update to the next.
 
@@ -225,11 +263,14 @@ def main() -> None:
     print(f"attributes before a run     {len(vars(trainer))}")
     print(f"attributes of the run's     {len(forwarded())}")
     print(f"lines of trainer and run    {lines()}")
+    print(f"of which code               {code_lines()}")
     print(f"private names overridden    {len(overridden())}")
     print(f"private names read          {len(read())}")
     print(f"calls of an ordinary update {calls.ordinary}")
     print(f"calls before the first      {calls.before}")
     print(f"calls, a recommender        {calls_of(recommender_run).ordinary}")
+    for name, number in names_of_the_package().items():
+        print(f"{name:<27} {number}")
 
 
 if __name__ == "__main__":

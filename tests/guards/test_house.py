@@ -61,3 +61,10 @@ def test_a_trainer_has_few_attributes_and_shows_few_of_its_run() -> None:
 def test_the_trainer_and_the_run_only_get_shorter() -> None:
     """Under 700 lines were to be reached."""
     assert house.lines() <= 1118
+
+
+def test_the_package_keeps_its_shape() -> None:
+    counts = house.names_of_the_package()
+    assert counts["modules at the top"] == 9
+    assert counts["modules in -ing"] <= 21
+    assert counts["imports of later rooms"] == 0

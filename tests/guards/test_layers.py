@@ -4,130 +4,20 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
-from pathlib import Path
 from typing import NamedTuple
 
-PACKAGE = Path(__file__).parents[2] / "treadle"
+from benchmarks.layers import FOR_TYPES, ORDER, PACKAGE, all_imports, modules, points_up, room, typing_imports
 
-ORDER = (
-    "errors",
-    "progress",
-    "events",
-    "config",
-    "files",
-    "precision.tf32",
-    "runs",
-    "data",
-    "phase",
-    "precision",
-    "ops",
-    "checkpoint.format",
-    "checkpoint.importers",
-    "result",
-    "callback",
-    "optim",
-    "schedules",
-    "memory",
-    "execution",
-    "parallel",
-    "loop",
-    "checkpoint",
-    "spec",
-    "run",
-    "callbacks",
-    "trainer",
-    "optim.lr_finder",
-    "schedules.timm",
-    "writers",
-    "lightning",
-    "search",
-    "engine",
-    "recsys",
-    "nas",
-    "tools",
-    "cli",
-    "__main__",
-)
-"""The rooms, from the lowest to the highest; a module belongs to the longest name that it begins with."""
-FOR_TYPES = {"treadle.trainer", "treadle.run", "treadle.spec", "treadle.parallel.processes"}
-"""What lower rooms may import for type checkers: a part knows by type what it is a part of."""
 PACKS = {"engine", "recsys", "nas"}
 UPDATES = {"loop.update", "loop.nonfinite", "loop.custom_loop", "loop.accelerator", "precision", "optim.fused"}
 """Where a gradient is calculated and applied, and nowhere else."""
 
 
-class Import(NamedTuple):
-    """A line that imports a module of Treadle."""
-
-    importer: str
-    imported: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.importer}, line {self.line}, imports {self.imported}"
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    """Return the syntax tree of every module of the package, by its dotted name; a package by its own."""
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text(), str(path))
-    return found
-
-
-def running_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node, functions' bodies included, but nothing that only type checkers see."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from running_nodes(child)
-
-
-def imports_of(name: str, walk: Callable[[ast.AST], Iterator[ast.AST]]) -> Iterator[Import]:
-    for node in walk(modules()[name]):
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{name}, line {node.lineno}: imports are absolute"
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            targets = [target if target in modules() else str(node.module) for target in inner]
-        else:
-            continue
-        for target in targets:
-            assert target != "treadle", f"{name}, line {node.lineno}: import from the module that defines the name"
-            if target.split(".")[0] == "treadle":
-                yield Import(name, target, node.lineno)
-
-
-@cache
-def all_imports() -> list[Import]:
-    # The package itself only names what it loads on first use.
-    return [found for name in modules() if name != "treadle" for found in imports_of(name, running_nodes)]
-
-
-def typing_imports() -> list[Import]:
-    """Return all imports, those that only type checkers see among them."""
-    return [found for name in modules() if name != "treadle" for found in imports_of(name, ast.walk)]
-
-
-def room(module: str) -> str:
-    """Return the room of a module."""
-    below = module.removeprefix("treadle.")
-    return max((one for one in ORDER if f"{below}.".startswith(f"{one}.")), key=len)
-
-
 def is_in(module: str, places: set[str]) -> bool:
     return any(f"{module}.".startswith(f"treadle.{place}.") for place in places)
-
-
-def points_up(found: Import) -> bool:
-    return ORDER.index(room(found.imported)) > ORDER.index(room(found.importer))
 
 
 def test_imports_point_to_the_same_room_or_an_earlier_one() -> None:
