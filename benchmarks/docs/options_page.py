@@ -82,7 +82,7 @@ CONFLICTS = [
     Conflict("lr_scaling", "batches of unknown size", "needs a batch size"),
     Conflict("extend=None", "a schedule by the length of a run that became longer", "pass extend='stretch'"),
     Conflict("parallel=Plan(shard=...)", "a loop of one's own", "is your own, and may do anything"),
-    Conflict("parallel=Plan(shard=...)", "several optimizers", "spread models are trained with one"),
+    Conflict("parallel=Plan(shard=...)", "several optimizers", "sharded models are trained with one"),
     Conflict("parallel=Plan(pipeline=...)", 'precision="fp16"', "scales a loss that only the last stage has"),
     Conflict("parallel=Plan(pipeline=...)", 'loss_reduction="sum"', "the stages know means only"),
     Conflict("parallel=Plan(pipeline=...)", "compile=True", "stages are carried out by torch's schedule"),

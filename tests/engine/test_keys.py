@@ -156,12 +156,12 @@ class Seeing(Classifier):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[bool, int, torch.dtype]] = []
-        self.skipped_steps = False
+        self.poisoned = False
 
     def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         self.seen.append((self.training, len(inputs), self.head(self.body(inputs)).dtype))
         outputs = super().forward(inputs, labels)
-        return {name: value * float("nan") if self.skipped_steps else value for name, value in outputs.items()}
+        return {name: value * float("nan") if self.poisoned else value for name, value in outputs.items()}
 
 
 def made_with(folder: Path, **train: Any) -> DefaultTrainer:
@@ -341,7 +341,7 @@ def a_loss_that_is_no_number_is_met_as_it_says(folder: Path) -> None:
     for policy in ("raise", "skip"):
         trainer = made_with(folder / policy, on_nonfinite=policy)
         before = trainer.model.head.weight.detach().clone()
-        trainer.model.skipped_steps = True
+        trainer.model.poisoned = True
         if policy == "raise":
             with pytest.raises(NonFiniteError):
                 trainer.train()
@@ -544,7 +544,7 @@ def no_element_of_the_gradient_is_larger_than_asked(folder: Path) -> None:
 @effect_of("train.max_rollbacks")
 def a_run_goes_back_no_more_often_than_it_may(folder: Path) -> None:
     trainer = made_with(folder, on_nonfinite="rollback", max_rollbacks=0, checkpointer={"period": 1})
-    trainer.model.skipped_steps = True
+    trainer.model.poisoned = True
     with pytest.raises(NonFiniteError, match="after 0 rollbacks"):
         trainer.train()
 

@@ -73,7 +73,7 @@ class Eye:
             raise torch.OutOfMemoryError(f"no room for {len(given[0])} rows")
 
     def _after(self, module: nn.Module, given: Any, output: Tensor) -> Tensor:
-        return output * float("nan") if self.skipped_steps == len(self.trained) and module.training else output
+        return output * float("nan") if self.poisoned == len(self.trained) and module.training else output
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         group = optimizer.param_groups[0]

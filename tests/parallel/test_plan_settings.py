@@ -167,7 +167,8 @@ def test_what_a_plan_cannot_do_is_refused_before_a_step() -> None:
     with pytest.raises(ConfigError, match="Adafactor is not known to update each number by itself"):
         Trainer(model, nn.MSELoss(), torch.optim.Adafactor(model.parameters()), parallel=plan)
     first, second = (torch.optim.SGD([weight]) for weight in list(model.parameters())[:2])
-    with pytest.raises(ConfigError, match=r"there are the optimizers \['a', 'b'\]; spread models are trained with one"):
+    message = r"there are the optimizers \['a', 'b'\]; sharded models are trained with one"
+    with pytest.raises(ConfigError, match=message):
         Trainer(model, nn.MSELoss(), {"a": first, "b": second}, parallel=plan)
     with pytest.raises(ConfigError, match="SaveTrainingStateCallback saves a folder by itself"):
         trainer_of(plan, callbacks=(SaveTrainingStateCallback(),))
@@ -191,7 +192,7 @@ def test_a_model_is_spread_by_one_trainer_only() -> None:
     first = trainer_of(Plan(shard="all"))
     first.train(data(), max_steps=1)
     second = Trainer(first.model, nn.MSELoss(), None, parallel=Plan(shard="all"), callbacks=())
-    with pytest.raises(ConfigError, match="the model is spread over the processes already"):
+    with pytest.raises(ConfigError, match="the model is sharded over the processes already"):
         second.evaluate(data())
 
 
@@ -199,7 +200,7 @@ def test_an_optimizer_that_came_after_the_model_was_spread_is_refused() -> None:
     trainer = trainer_of(Plan(shard="all"))
     trainer.train(data(), max_steps=1)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1)
-    message = r"parallel=Plan\(data=1\): this SGD was not the trainer's when the model was spread over the processes"
+    message = r"parallel=Plan\(data=1\): this SGD was not the trainer's when the model was sharded over the processes"
     with pytest.raises(ConfigError, match=message):
         trainer.train(data(), max_steps=1)
     evaluating = Trainer(network(), nn.MSELoss(), None, parallel=Plan(shard="all"), callbacks=())
@@ -213,7 +214,7 @@ def test_weights_that_an_optimizer_gets_after_the_model_was_spread_are_refused()
     trainer = trainer_of(Plan(shard="all"))
     trainer.train(data(), max_steps=1)
     trainer.optimizer.add_param_group({"params": [trainer.model.get_submodule("0").weight]})
-    with pytest.raises(ConfigError, match=r"was given a weight of \(6, 4\) after the model was spread"):
+    with pytest.raises(ConfigError, match=r"was given a weight of \(6, 4\) after the model was sharded"):
         trainer.train(data(), max_steps=1)
 
 
@@ -224,7 +225,7 @@ def test_a_model_that_came_after_another_was_spread_is_refused_and_a_copy_of_tha
     trainer.model = copy_of(trainer.model)
     assert torch.equal(trainer.predict(data()), expected)
     trainer.model = network()
-    with pytest.raises(ConfigError, match="another model is spread over the processes; build a new trainer"):
+    with pytest.raises(ConfigError, match="another model is sharded over the processes; build a new trainer"):
         trainer.train(data(), max_steps=1)
 
 

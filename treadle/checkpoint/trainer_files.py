@@ -130,7 +130,7 @@ def save_training_state(
     """
     if self.parallel.is_sharded:
         raise CheckpointError(
-            f"save_training_state: {self.parallel.as_argument()} spreads the model over processes, and "
+            f"save_training_state: {self.parallel.as_argument()} shards the model over processes, and "
             "one folder by itself cannot be taken up by another plan; give the trainer a run_dir= and save_every="
         )
     self.parallel.share_buffers(self.model)

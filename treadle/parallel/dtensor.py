@@ -84,7 +84,7 @@ class DTensorStrategy(ShardedStrategy):
 
     def _check_layer(self, name: str, layer: nn.Module, style: str) -> None:
         if not isinstance(layer, nn.Linear):
-            raise ConfigError(f"Plan: tensor_plan: {name} is a {type(layer).__name__}; only nn.Linear can be spread")
+            raise ConfigError(f"Plan: tensor_plan: {name} is a {type(layer).__name__}; only nn.Linear can be sharded")
         size = layer.out_features if style == "column" else layer.in_features
         if size % self.degrees.tensor:
             kind = "outputs" if style == "column" else "inputs"

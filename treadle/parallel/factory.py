@@ -74,7 +74,7 @@ def _problems(trainer: "Trainer", base: Any) -> list[str]:
         if getattr(type(trainer), name) is not getattr(base, name):
             found.append(f"{name} is your own, and may do anything; leave it to the trainer")
     if len(trainer.optimizers()) > 1:
-        found.append(f"there are the optimizers {sorted(trainer.optimizers())}; spread models are trained with one")
+        found.append(f"there are the optimizers {sorted(trainer.optimizers())}; sharded models are trained with one")
     for optimizer in trainer.optimizers().values():
         if not is_elementwise(optimizer):
             kind = type(optimizer).__name__
@@ -88,7 +88,7 @@ def _problems(trainer: "Trainer", base: Any) -> list[str]:
     if trainer.execution == "graph":
         found.append("ranks talk to each other within a step, which execution='graph' cannot record; use 'compile'")
     if any(getattr(module, "sparse", False) for module in trainer.model.modules()):
-        found.append("an embedding has sparse gradients, which cannot be spread; set sparse=False")
+        found.append("an embedding has sparse gradients, which cannot be sharded; set sparse=False")
     return found
 
 

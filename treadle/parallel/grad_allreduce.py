@@ -203,7 +203,7 @@ class GradientExchange:
         of_model = any(id(one) in own for one in held)
         if keeper.parallel.is_sharded and of_model:
             raise ConfigError(
-                f"{_described(optimizer)} steps by itself, but {keeper.parallel.as_argument()} has spread its weights "
+                f"{_described(optimizer)} steps by itself, but {keeper.parallel.as_argument()} has sharded its weights "
                 "over the processes; leave the update to the trainer"
             )
         if any(optimizer is one for one in keeper.optimizers().values()):

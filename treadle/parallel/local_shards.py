@@ -101,8 +101,8 @@ def require_plain(model: nn.Module, spread: bool = False) -> None:
     """
     if spread or any(isinstance(weight, DTensor) for weight in model.parameters()):
         raise ConfigError(
-            "parallel=Plan(...): the model is spread over the processes already, by another trainer or by hand; build "
-            "it anew for this one"
+            "parallel=Plan(...): the model is sharded over the processes already, by another trainer or your program; "
+            "build it anew for this one"
         )
 
 

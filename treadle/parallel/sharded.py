@@ -159,20 +159,20 @@ class ShardedStrategy(Strategy):
         """Refuse a model that nobody spread, and an optimizer of other weights than the pieces that are here."""
         plan = self.as_argument()
         if strategy_of(model) is not self:
-            raise ConfigError(f"{plan}: another model is spread over the processes; build a new trainer for this one")
+            raise ConfigError(f"{plan}: another model is sharded over the processes; build a new trainer for this one")
         for optimizer in optimizers:
             kind = type(optimizer).__name__
             if not any(optimizer is known for known in self._optimizers):
                 raise ConfigError(
-                    f"{plan}: this {kind} was not the trainer's when the model was spread over the processes, and does "
-                    "not hold the pieces that are here; change the arguments of the one that was, or build the model, "
-                    "the optimizer and a trainer anew"
+                    f"{plan}: this {kind} was not the trainer's when the model was sharded over the processes, and "
+                    "does not hold the pieces that are here; change the arguments of the one that was, or build the "
+                    "model, the optimizer and a trainer anew"
                 )
             added = [weight for weight in params_of(optimizer) if id(weight) not in self._place_of]
             if added:
                 raise ConfigError(
-                    f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was spread over the "
-                    "processes; give it all weights at the beginning, and freeze those that are to wait"
+                    f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was sharded over "
+                    "the processes; give it all weights at the beginning, and freeze those that are to wait"
                 )
 
     def place(self, model: nn.Module) -> None:

@@ -247,7 +247,7 @@ def _check_world(cfg: Any) -> None:
     for key, number in (("num_nodes", nodes), ("num_gpus_per_node", each)):
         if number is not None and (number < 1 or world % number):
             raise ConfigError(
-                f"train.dist.{key}={number}, but {world} processes were started, which cannot be spread so; leave it "
+                f"train.dist.{key}={number}, but {world} processes were started, which cannot be divided so; leave it "
                 "out to take what the launcher says"
             )
 

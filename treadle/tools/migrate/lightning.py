@@ -54,7 +54,7 @@ IDLE = {
     **dict.fromkeys(
         ("devices", "num_nodes", "enable_checkpointing", "enable_model_summary", "num_sanity_val_steps"), ""
     ),
-    "strategy": "start the program with torchrun; parallel=Plan(...) spreads the model",
+    "strategy": "start the program with torchrun; parallel=Plan(...) shards the model",
     "logger": "with run_dir= there is metrics.jsonl, and a report",
 }
 """Arguments that are left out, with what to say of it: launching, logging and saving are done elsewhere."""
