@@ -80,7 +80,7 @@ UPDATES = (
 STREAMS = (
     *DRAWING,
     "tests/data/test_in_memory.py",
-    "tests/data/test_prefetching.py",
+    "tests/data/test_prefetch.py",
     "tests/behaviours/test_loaders.py",
     "tests/loop/test_forwarded.py",
     "tests/resume/test_exact_resume.py",
@@ -108,7 +108,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/loop/test_rollback.py",
     ),
     "treadle/loop/log.py::agree": (
-        "tests/parallel/test_stopping.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",
+        "tests/parallel/test_stop.py::test_a_nan_on_one_rank_is_raised_by_all_with_the_same_step",
     ),
     "treadle/loop/log.py": (
         "tests/loop/test_nonfinite.py",
@@ -136,7 +136,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "treadle/checkpoint/run_state.py::read": (
         *SAVING,
         "tests/parallel/test_runs.py::test_a_resumed_run_ends_in_the_very_same_bits",
-        "tests/parallel/test_keeping.py::test_a_run_that_was_left_is_taken_up_to_the_very_same_bits",
+        "tests/parallel/test_saving.py::test_a_run_that_was_left_is_taken_up_to_the_very_same_bits",
     ),
     "treadle/checkpoint/run_state.py::_load_state_of": (
         "tests/parallel/test_plans.py::test_a_run_goes_on_under_another_plan",

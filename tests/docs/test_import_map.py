@@ -64,7 +64,9 @@ OWN_MODELS = {"GFCF"}
 """Models of Treadle that RecBole does not have."""
 RENAMED = {"SLIM": "SLIMElastic", "DCNv2": "DCNV2"}
 """What RecBole calls models that have another name here."""
-MODEL_SETTINGS = [path.name for path in (Path(recsys.__file__).parent / "config" / "properties" / "model").glob("*.yaml")]
+MODEL_SETTINGS = [
+    path.name for path in (Path(recsys.__file__).parent / "config" / "properties" / "model").glob("*.yaml")
+]
 
 
 def bound_name(line: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.test_resuming import Interrupted, Stopping
-from tests.engine.test_resuming import config as engine_config
+from tests.engine.test_resume import Interrupted, Stopping
+from tests.engine.test_resume import config as engine_config
 from tests.interrupting import (
     CutAt,
     CutError,
@@ -22,7 +22,7 @@ from tests.interrupting import (
     updates_of,
 )
 from tests.lightning.test_step_trainer import Line, loader
-from tests.nas.test_resuming import searched
+from tests.nas.test_resume import searched
 from tests.recsys.trainer.runs import make as make_recommender
 from tests.recsys.trainer.runs import state_of
 from treadle.callback import TrainerCallback

@@ -291,7 +291,7 @@ def test_what_is_written_after_the_end_is_not_lost_silently(bucket: Storage, cap
 def test_doors_that_need_a_folder_refuse_a_url_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.engine.test_resuming import config
+    from tests.engine.test_resume import config
     from treadle import nas
     from treadle.engine import Checkpointer, DefaultTrainer
     from treadle.nas import weights_over_time

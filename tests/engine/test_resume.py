@@ -424,7 +424,7 @@ def test_a_checkpoint_saved_by_hand_under_a_name_stays(tmp_path: Path) -> None:
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from tests.engine.test_resuming import config
+from tests.engine.test_resume import config
 from treadle.engine import DefaultTrainer, hooks
 folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
 periods = {"log_period": 4, "checkpointer": {"period": 3}} if len(sys.argv) > 3 else {}
