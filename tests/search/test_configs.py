@@ -201,9 +201,7 @@ def test_a_search_of_settings_sends_models_and_proxies_by_name_to_the_search_of_
         search.Search({"x": search.one_of(1, 2)}, lambda at: at["x"], proxy=lambda built: 0.0)
 
 
-@pytest.mark.parametrize(
-    "place", ["treadle.search", "treadle.nas", "treadle.nas.classic.search", "treadle.nas.classic.search.domains"]
-)
+@pytest.mark.parametrize("place", ["treadle.search", "treadle.nas", "treadle.nas.search", "treadle.nas.search.domains"])
 def test_a_file_names_domains_by_every_place_that_they_ever_had(place: str) -> None:
     tree = {"width": {"_target_": f"{place}.integer", "low": 2, "high": 8}}
     assert [(place, domain) for place, domain in find_domains(tree)] == [(("width",), nas.integer(2, 8))]
