@@ -78,9 +78,9 @@ def import_checkpoint(
             typer.echo(_import_architecture(source, output, space))
             return
         from treadle.checkpoint import write_file
-        from treadle.checkpoint.importers.systems import read_imported
+        from treadle.checkpoint.importers.systems import read_foreign
 
-        found = read_imported(source)
+        found = read_foreign(source)
         state = {"model_state_dict": found.weights, "facts": found.facts}
         if found.optimizer is not None:
             state["optimizer_state_dict"] = {"optimizer": found.optimizer}

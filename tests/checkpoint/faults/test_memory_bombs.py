@@ -17,13 +17,13 @@ import torch
 from tests.interrupting import make_trainer
 from treadle.checkpoint import CheckpointStore, Policy, import_torch, read_file
 from treadle.checkpoint.format.safe_unpickler import read_torch_file
-from treadle.checkpoint.importers.systems import read_imported
+from treadle.checkpoint.importers.systems import read_foreign
 from treadle.errors import CheckpointError
 
 LARGE = 2**40
 READERS: list[Callable[[Path], Any]] = [
     import_torch,
-    read_imported,
+    read_foreign,
     read_torch_file,
     read_file,
     lambda path: make_trainer(None).import_checkpoint(path),
@@ -113,7 +113,7 @@ def test_the_same_over_and_over_is_not_written_out(tmp_path: Path) -> None:
         nested = [nested, nested]
     torch.save({"weight": torch.zeros(2), "hyperparameters": nested}, tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="or the same over and over: written out it would be more than a file of"):
-        read_imported(tmp_path / "weights.pt")
+        read_foreign(tmp_path / "weights.pt")
 
 
 def test_what_people_do_save_is_read_all_the_same(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_what_people_do_save_is_read_all_the_same(tmp_path: Path) -> None:
     weights = {"part": base[2:5], "turned": base.view(3, 4).t(), "wide": torch.ones(1).expand(1000, 100)}
     for number, form in enumerate((True, False)):
         torch.save(weights, tmp_path / f"{number}.pt", _use_new_zipfile_serialization=form)
-        found = read_imported(tmp_path / f"{number}.pt").weights
+        found = read_foreign(tmp_path / f"{number}.pt").weights
         for name, value in weights.items():
             assert torch.equal(found[name], value)
 
@@ -149,7 +149,7 @@ def test_a_file_of_torch_that_was_cut_or_changed_is_an_error_of_ours(tmp_path: P
     refused = 0
     for data in damaged:
         path.write_bytes(data)
-        for reader in (import_torch, read_imported, read_torch_file):
+        for reader in (import_torch, read_foreign, read_torch_file):
             try:
                 reader(path)
             except CheckpointError as error:
@@ -157,7 +157,7 @@ def test_a_file_of_torch_that_was_cut_or_changed_is_an_error_of_ours(tmp_path: P
     assert refused > 100
 
 
-@pytest.mark.parametrize("reader", [import_torch, read_imported, read_torch_file])
+@pytest.mark.parametrize("reader", [import_torch, read_foreign, read_torch_file])
 def test_numbers_that_changed_in_a_file_of_torch_are_not_imported(
     tmp_path: Path, reader: Callable[[Path], Any]
 ) -> None:

@@ -37,7 +37,7 @@ class ForeignCheckpoint:
     passed_over: list[str] = field(default_factory=list)
 
 
-def read_imported(path: str | os.PathLike[str]) -> ForeignCheckpoint:
+def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
     """Return what a checkpoint of Lightning, detectron2 or pytorch-accelerated holds.
 
     Tensors and plain data are taken. What is neither, such as the settings of a program as objects of its own classes,
