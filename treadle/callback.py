@@ -236,6 +236,7 @@ class _Table(dict[str, tuple[Handler, ...]]):
         self._handler = handler
 
     def __missing__(self, event: str) -> tuple[Handler, ...]:
+        # Once per event: signatures are looked at here and not at each call. New callbacks clear the table.
         listening = [callback for callback in self._handler.active if listens(callback, event)]
         self[event] = tuple(accepting(getattr(callback, event)) for callback in listening)
         return self[event]
@@ -285,6 +286,7 @@ class CallbackHandler:
         if not isinstance(instance, TrainerCallback):
             _reject_misspelt_events(kind)
         self.callback_list.append(instance)
+        # While callbacks are being started, the loop over `callback_list` comes to this one itself.
         if self._started is not None and not self._starting:
             self._started.append(instance)
         self.table.clear()
@@ -353,6 +355,7 @@ class CallbackHandler:
         try:
             # A callback may add others, which are started after it.
             for callback in self.callback_list:
+                # Noted before it starts: one that fails half-way through its start is closed, too.
                 self._started.append(callback)
                 self.table.clear()
                 if isinstance(callback, TrainerCallback):

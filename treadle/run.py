@@ -211,6 +211,7 @@ class Run:
         self.shared_loss.begin_epoch()
         self.execution.begin_epoch(self.shared_loss.learning())
         if resumed:
+            # Verb and event above came before the save as well: what they drew or changed just now is undone.
             self.state.restore()
             self.streams.replay(replaying=True)
         self.move_on()

@@ -93,6 +93,7 @@ class RunSpec:
             ConfigError: Something asked for cannot be, or not with the rest.
         """
         asked["max_steps"] = one_limit(max_num_train_steps, asked.get("max_steps"))
+        # What was asked for, before the default: only a `save_every` that somebody gave is refused without a folder.
         saves = asked.get("save_every")
         if saves is None and self.run_dir is not None:
             asked["save_every"] = "1 epoch"
@@ -150,6 +151,7 @@ class RunSpec:
         changed = {
             "max_steps" if name == "max_num_train_steps" else name: getattr(config, name)
             for name in names
+            # Compared with the trainer's own, not with what was asked: a limit that was resolved may be another.
             if getattr(config, name) != getattr(own, name)
         }
         return replace(self, **changed) if changed else self
@@ -233,6 +235,7 @@ def _require_positive(name: str, value: Any, *, whole: bool = True) -> None:
     if value is None:
         return
     kinds = (int,) if whole else (int, float)
+    # True is an int to Python; and `not value > 0` refuses nan as well, which `value <= 0` would let pass.
     if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
         raise ConfigError(f"{name}={value!r} must be a {'whole ' if whole else ''}number above 0")
 

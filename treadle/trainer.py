@@ -316,6 +316,7 @@ class Trainer:
         signals = run.stop.handling_signals(can_save=spec.run_dir is not None)
         with alone, self.storage, signals, exactly, self.single_precision, run.updater.saving_memory():
             result = self.carry_out()
+        # Outside of the block: the run came to its end, and its status must say finished before the process goes.
         if self.leaves_by_itself:
             run.leave_after_end()
         return result

@@ -142,6 +142,7 @@ class RunCheckpointer(NoCheckpointer):
             size=processes.size,
             may_live=PeerLiveness(processes).may_live if processes.distributed else None,
         )
+        # Tells the parts of this run's checkpoints from those that a killed run left behind for the same step.
         attempt = str(processes.share(f"{os.getpid()}_{time.time_ns()}"))
         self._saver = Saver(self.store, attempt, trainer.this_run.wake)
 
@@ -154,6 +155,7 @@ class RunCheckpointer(NoCheckpointer):
         if step is not None:
             with explaining_mismatch(f"the checkpoint {self.store.address(step)}"):
                 self.take(step)
+        # Only now: a folder that is refused, because it holds another run, keeps its lines and its config.
         if self.trainer.processes.is_main:
             self.open_files(fresh=step is None)
 
@@ -182,6 +184,7 @@ class RunCheckpointer(NoCheckpointer):
             CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
         """
         processes, resume = self.trainer.processes, self.trainer.settings.resume
+        # All ranks act on what the first one sees: what a network file system lists may differ between machines.
         steps = processes.share(self.store.steps())
         if resume is None and any(steps):
             raise CheckpointError(
@@ -190,6 +193,7 @@ class RunCheckpointer(NoCheckpointer):
             )
         if resume is None or not steps:
             return None
+        # Checksums of all files are compared, which reads them whole; so one process does it for all.
         step: int | None = processes.share(self.store.newest_good() if processes.is_main else None)
         if step is None:
             raise CheckpointError(
@@ -203,6 +207,7 @@ class RunCheckpointer(NoCheckpointer):
         manifest = store.manifest(step)
         require_facts(store.address(step), manifest)
         saved = manifest["identity"]
+        # Older checkpoints say how the batch was cut; what a run is known by is its product.
         found = changes({**saved, "batch": batch_identity(saved["batch"])}, self.identity())
         if found:
             listed = "; ".join(found)
@@ -212,12 +217,15 @@ class RunCheckpointer(NoCheckpointer):
         _require_batch(store.address(step), batch_identity(saved["batch"]), Split.of_state(shared, state.split()))
         own = state.read_own(store, step, shared)
         self._fit_schedule(shared["tracked"], manifest)
+        # Before anything is loaded: afterwards the optimizers have the checkpoint's values, and nothing differs.
         self.report_changes(shared["tracked"], manifest)
+        # Later checkpoints go only now that this one was found to fit; nobody moves on before they are gone.
         if trainer.processes.is_main:
             store.discard_after(step)
         trainer.processes.barrier()
         state.restored = (shared, own)
         self.saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
+        # A run that was stopped for good stays stopped; only whoever asks for more of it starts it again.
         if not is_longer(self._planned(), manifest["planned"]):
             trainer.this_run.stop.over = manifest.get("stopped")
         trainer.print(f"going on from step {step} of {self.place}")
@@ -361,6 +369,7 @@ class RunCheckpointer(NoCheckpointer):
         facts = {"step": trainer.progress.step, "seed": trainer.seed, "identity": self.identity()}
         facts |= {"environment": environment(), "processes": trainer.processes.size}
         made_from = origin(self.sources(), deterministic=trainer.this_run.spec.deterministic, but=folder.path)
+        # Before the manifest is written: it is compared with the files that the last start wrote down there.
         self._report_files()
         folder.write_manifest({**facts, **made_from})
 
@@ -406,10 +415,12 @@ class RunCheckpointer(NoCheckpointer):
             return
         if bad:
             log.write()
+        # One norm over all weights, which the host reads: weights of nan must not take the place of a good checkpoint.
         log.check_weights()
         # Those of the first rank are written: whoever goes on from here, now or after a kill, goes on with the same.
         trainer.parallel.share_buffers(trainer.model)
         facts = self.facts(best=best, finished=finished)
+        # Before the next save begins, which would otherwise fail by the error of the last one.
         self.wait_or_report()
         try:
             self._saver.save(trainer.progress.step, self._state.state_dict, facts, after=self.file_writer())
@@ -483,7 +494,9 @@ class RunCheckpointer(NoCheckpointer):
             return False
         values = history.get_metric_values(name)
         if evaluated and not values:
+            # Asked for its error alone, which lists the metrics that were reported.
             history.get_latest_metric(name)
+        # Counted and not compared: an evaluation may give the same value twice.
         judged, self._judged = self._judged, len(values)
         best = find_best(name, values, greater_is_better=policy.greater_is_better)
         own = len(values) > judged and best is not None and best.position == len(values) - 1
@@ -504,6 +517,7 @@ class RunCheckpointer(NoCheckpointer):
             raise NonFiniteError(
                 f"{request}, after {trainer.this_run.spec.max_rollbacks} rollbacks; lower the learning rate"
             )
+        # The checkpoint to go back to may be the one that is being written.
         self._saver.wait()
         is_main = trainer.processes.is_main
         step: int | None = trainer.processes.share(store.newest_good(before=request.step) if is_main else None)
@@ -513,10 +527,13 @@ class RunCheckpointer(NoCheckpointer):
             store.discard_after(step)
         trainer.processes.barrier()
         shared = state.read_shared(store, step)
+        # Put into the state and not only into the run, since `restore` loads the list of the checkpoint over it.
         shared["tracked"]["poisoned"] = {"steps": sorted({*skipped, request.step})}
         state.restored = (shared, shared if is_main else store.read(step))
+        # Checkpoints above that step are gone: a place that was saved before has to be saved once more.
         self.saved_at = None
         state.restore()
+        # The next step at which something is due was worked out for a later place than the run is at now.
         trainer.this_run.wake()
         trainer.print(f"{request}: back to step {step}, and the data of step {request.step} is skipped")
 

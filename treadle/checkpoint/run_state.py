@@ -60,6 +60,7 @@ class RunState:
         trainer.track(model=ModelState(trainer.model))
         for name, optimizer in trainer.optimizers().items():
             trainer.track(**{name: self.of_optimizer(optimizer)})
+        # An earlier run of this trainer may have had them, and what it tracked would be saved with this one.
         for name in ("scheduler", "stream_evaluation", "gate"):
             trainer.tracked.remove(name)
         if run.schedule.scheduler is not None:
@@ -110,6 +111,7 @@ class RunState:
         trainer = self.trainer
         if not trainer.parallel.is_sharded:
             return OptimizerState(optimizer, trainer.model)
+        # Which pieces are here is known once the model is sharded; where a file is loaded before any run, that is now.
         trainer.this_run.updater.place_model()
         return trainer.parallel.optimizer_state(optimizer)
 
@@ -234,11 +236,13 @@ class RunState:
         common = {name: value for name, value in shared["tracked"].items() if not self.is_local(name)}
         mine = {name: value for name, value in own["tracked"].items() if self.is_local(name)}
         state = {**common, **mine}
+        # On the first of two loads a callback or a verb may not have tracked its objects yet; the second one takes all.
         surplus = [name for name in state if name not in trainer.tracked.names()] if partly else []
         trainer.tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
         for optimizer in trainer.optimizers().values() if trainer.progress.step else ():
             # It made its steps before the run was saved; a schedule that now moves first would complain.
             optimizer._opt_called = True  # type: ignore[attr-defined]
+        # Recorded steps read the memory that tensors had; an optimizer that has loaded its state has new ones.
         trainer.this_run.execution.forget()
 
 

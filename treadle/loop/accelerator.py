@@ -45,6 +45,7 @@ class AcceleratorFacade:
         self._processes = trainer.processes
 
     def __getattr__(self, name: str) -> Any:
+        # `copy` and `pickle` ask every object for such names, and want a plain no.
         if name.startswith("__"):
             raise AttributeError(name)
         known = [one for one in dir(type(self)) if not one.startswith("_")]
@@ -104,6 +105,7 @@ class AcceleratorFacade:
     def _ready_to_clip(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         held = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         for optimizer in self._trainer.optimizers().values():
+            # The bound is for averaged, unscaled gradients; to average them once more at the step changes nothing.
             self._trainer.this_run.updater.complete_gradients(optimizer, held)
         return held
 

@@ -80,6 +80,7 @@ class Due:
 
     def wake(self) -> None:
         """Have the loop look at what is due after the next step; called from other threads and signal handlers."""
+        # One assignment and no lock: a signal handler runs between any two instructions of the loop.
         self.next_step = 0
 
     def after_step(self, step: int) -> DueNow:
@@ -92,6 +93,7 @@ class Due:
             log=bool(log) and step % log == 0,
             evaluate=bool(evaluate) and step % evaluate == 0,
             save=bool(save) and step % save == 0,
+            # To look if a signal came is a collective where there are several processes; alone it costs nothing.
             leave=agree or not self._agree,
             agree=agree,
         )

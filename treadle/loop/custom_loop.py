@@ -67,6 +67,7 @@ def end_custom_epoch(run: "Run") -> None:
     run.progress.samples += run.streams.take_samples()
     recorded = len(history.get_metric_values("train_loss_epoch"))
     run.log.write()
+    # The loop may have recorded the loss of its epoch itself.
     if recorded < history.current_epoch:
         run.record_epoch_loss()
 
@@ -79,6 +80,7 @@ def perform_passes(trainer: "Trainer", batch: Any, step: int) -> None:
     output = trainer.calculate_train_batch_loss(batch)
     parts, length = trainer.settings.gradient_accumulation_steps, getattr(trainer._train_dataloader, "length", None)
     if length is not None:
+        # The last window of an epoch may be short: divided by all its would-be parts, its gradient would be too small.
         parts = min(parts, length - step // parts * parts)
     trainer._update_loss_tracker(output["loss"], output["batch_size"])
     trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
@@ -120,6 +122,7 @@ class CustomLoopUpdates:
         self._forward.__exit__(*exception)
         for handle in self._handles:
             handle.remove()
+        # An override that calls `super()._run_train_epoch` has had all of this done by the trainer's own loop.
         ran_the_trainers_own = self._trainer.progress.step > self._own_updates
         if exception[0] is None and not ran_the_trainers_own:
             self._trainer.this_run.finish_custom_epoch()
@@ -213,6 +216,7 @@ class CustomRun:
             trainer.print(f"eval_every='{cadence}' has no effect: your own _run_training says when to evaluate")
         trainer.callback_handler.on_stop = self._note_wish
         self._handles = [one.register_step_pre_hook(self._refuse) for one in trainer.optimizers().values()]
+        # On the object, where the user's call finds them first; by `type(trainer)` the class's are still called.
         vars(trainer).update(_run_train_epoch=self._train_epoch, training_run_end=self._training_run_end)
         return self
 
@@ -321,6 +325,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
 
     @wraps(own)
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
+        # A user's evaluation adds to `_loss_tracker` too, as in pytorch-accelerated: it gets one of its own.
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
             with (

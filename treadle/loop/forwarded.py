@@ -85,6 +85,7 @@ class HandedLoader:
 
 def _take_the_place(trainer: Any, before: Stream, after: Stream) -> None:
     """Have a stream drawn from, and saved, in place of another."""
+    # A resume compares the data that `train` was given; a loader put in its place would make it another run.
     after.known_by = before.known_by
     for name in trainer.tracked.names_of(before):
         trainer.track(**{name: after})

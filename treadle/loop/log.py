@@ -37,13 +37,16 @@ class Log:
             RollBack: A loss is not finite, and the run may go back.
         """
         trainer = self.trainer
+        # The host waits for the device here and not in a step: all losses since the last log come together.
         total, count, nonfinite = self.take_losses()
         if trainer.processes.distributed:
             total, count = trainer.processes.reduce([total, count])
             nonfinite = self._agree_on_nonfinite(nonfinite)
+        # Before on_nonfinite: fp16 has changed no weight, and in a wider format the same loss may be finite.
         if fell_back(trainer, None if nonfinite is None else f"loss is {nonfinite.value} at step {nonfinite.step}"):
             nonfinite = None
         if nonfinite is not None and trainer.on_nonfinite == "rollback":
+            # Without telling the callbacks: these steps are made again, and would be logged twice.
             raise RollBack(nonfinite.step, nonfinite.value)
         self.put_state_of_updates()
         if trainer.on_nonfinite == "skip":
@@ -53,6 +56,7 @@ class Log:
             trainer.storage.put_scalar("skipped_steps", len(skipped), smoothing_hint=False)
         if count:
             trainer.storage.put_scalar("train_loss", total / count)
+        # Told before the error is raised, so that writers have the numbers of the step that ended the run.
         trainer.fire("on_log", scalars=trainer.storage.flush(), nonfinite=nonfinite)
         if nonfinite is not None:
             raise nonfinite_error(nonfinite, trainer.settings.gradient_accumulation_steps)
@@ -116,6 +120,7 @@ class Log:
         raise NonFiniteError(f"the weights are not finite after step {trainer.progress.step}; {REMEDY}")
 
     def _weights_are_finite(self) -> bool:
+        # Any nan or inf among the weights is in their norm: a single number is read for all of them.
         norm = self.trainer.parallel.norm_of_weights()
         if norm is not None:
             return bool(torch.isfinite(norm))

@@ -36,6 +36,7 @@ class EvaluationMetrics:
         for metric in self._metrics.values():
             for part in _parts(metric):
                 if hasattr(part, "process_group"):
+                    # Ranks of one tensor or pipeline group see the same samples, which would count several times.
                     part.process_group = group
 
     def update(self, outputs: Any, targets: Any) -> None:

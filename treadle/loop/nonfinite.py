@@ -103,6 +103,7 @@ class FiniteGuard:
         self.skipped = torch.zeros((), device=device)
         if device.type == "cuda":
             for optimizer in optimizers:
+                # Without a flag it counts steps on the host, where a flag on the device cannot undo them unread.
                 if not _takes_flag(optimizer):
                     _count_on_device(optimizer)
 
@@ -114,6 +115,7 @@ class FiniteGuard:
     def note(self, loss: Tensor) -> None:
         """Take the loss of a micro-batch into account."""
         if self.watches:
+            # A sum of losses is finite only if all of them are: one kernel a micro-batch and one flag for the window.
             self._loss.add_(loss.detach().squeeze())
 
     @torch.no_grad()
@@ -127,15 +129,18 @@ class FiniteGuard:
         """
         bad = self._is_bad(gradients, overflow)
         if self._agree is not None:
+            # Before anybody steps: ranks that hold pieces of one model make an update all together, or none of them.
             self._agree(bad)
         stride = self._strides.get(id(optimizer), _at_once)
         stride(lambda: guarded_step(optimizer, bad))
         self._buffers.put_back(bad)
+        # In place, as all that an update leaves behind: the replay of a recorded step writes where the recording did.
         torch.eq(bad, 0, out=self.applied)
         self.skipped.add_(bad)
 
     def _is_bad(self, gradients: list[Tensor], overflow: Tensor | None) -> Tensor:
         """Return 1 if the update must be left out, else 0."""
+        # The kernel that brought fp16 gradients to their true size has looked at each of them already.
         if overflow is not None and not self.watches:
             return overflow
         bad = ~torch.isfinite(self._loss)
@@ -179,6 +184,7 @@ class BuffersBefore:
                     copies.append(copy)
                     buffers.append(buffer)
         for copies, buffers in pairs.values():
+            # On CUDA one kernel for all buffers of a type, where a loop would launch one for each.
             torch._foreach_copy_(copies, buffers)
 
     def _copy_of(self, key: tuple[int, str], buffer: Tensor) -> Tensor:
@@ -248,10 +254,13 @@ def _lacks_momentum(optimizer: Optimizer) -> bool:
 
 def _fused_step(optimizer: Optimizer, bad: Tensor) -> None:
     fused: Any = optimizer
+    # How torch's GradScaler hands a flag to a fused kernel, which then leaves everything as it is. There is no scale,
+    # because gradients have their true size already.
     fused.grad_scale, fused.found_inf = None, bad
     try:
         optimizer.step()
     finally:
+        # They must not stay: the next step would go by the flag of this one, and `direct_step` makes way for them.
         del fused.grad_scale, fused.found_inf
 
 

@@ -38,6 +38,8 @@ class BeforeAttempt:
 
     def __init__(self, model: nn.Module, losses: LossTracker) -> None:
         self._model = model
+        # Batch norms move in the forward pass, before memory runs out. The copy is the price of `microbatch="auto"` per
+        # step; weights need none, for no attempt is repeated once an optimizer has stepped.
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._losses = losses
         self._mark = losses.mark()
@@ -66,6 +68,7 @@ def split_batch(batch: Batch, parts: int) -> list[Batch]:
 
 def _rows(value: Any, size: int, first: int, last: int) -> Any:
     if isinstance(value, Tensor):
+        # What has no row for each sample, such as a table all of them share, goes with every part as it is.
         return value[first:last] if value.dim() and len(value) == size else value
     if isinstance(value, TakesRows):
         return value.take_rows(first, last) if len(value) == size else value

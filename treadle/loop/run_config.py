@@ -89,6 +89,7 @@ def checked_config(config: Any, own: TrainerRunConfig) -> TrainerRunConfig:
         value, wanted = getattr(config, one.name), getattr(own, one.name)
         if value == wanted or not (one.kw_only or one.name in DECIDED):
             continue
+        # A config of pytorch-accelerated's arguments has only defaults where the field is Treadle's: that is no wish.
         unsaid = one.kw_only and value == one.default
         if not unsaid and not (one.name == "mixed_precision" and value in NO_MIXING and wanted in NO_MIXING):
             raise ConfigError(
@@ -112,6 +113,7 @@ def settle_config(run: "Run") -> None:
         "max_num_train_steps": spec.max_steps,
         "gradient_clip_value": spec.gradient_clip_value,
     }
+    # Made here too, and not taken from the verb: what an override has changed shows only beside it.
     own = resolved_config(trainer, **asked)
     size = spec.per_device_batch_size
     run.config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)

@@ -34,6 +34,7 @@ class Schedule:
 
     def prepare(self) -> None:
         """Scale the rates and have the scheduler made."""
+        # First: a scheduler takes the rates that it finds in the optimizer for its `initial_lr`.
         self._scale_rates()
         self.scheduler = self._made()
         self.by_step = self.trainer.settings.interval_of(self.scheduler) == "step"
@@ -59,6 +60,7 @@ class Schedule:
         """
         trainer, kind = self.trainer, type(self.trainer)
         scheduler = trainer.create_scheduler()
+        # By module: Treadle's own doors override the verb as well, and None is nothing to tell of there.
         own = kind.create_scheduler.__module__.partition(".")[0] != "treadle"
         maker = f"{kind.__name__}.create_scheduler" if own else "create_scheduler_fn"
         if scheduler is not None or self.factory is not None:
@@ -98,5 +100,6 @@ class Schedule:
             return
         evaluates = run.data.evaluation is not None
         metric = run.spec.metric_of(self.scheduler, evaluates=evaluates)
+        # A plateau counts epochs without progress: the old value once more would be one.
         if metric is None or evaluated or not evaluates or metric == "train_loss_epoch":
             trainer.scheduler_step()

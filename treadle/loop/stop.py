@@ -79,6 +79,7 @@ class Stop:
 
     def on_signal(self, number: int) -> None:
         """Take note of a signal that asks the run to leave; called from its handler."""
+        # Nothing more in a signal handler: it may interrupt the loop anywhere, inside of a save too.
         self._signal = number
         self._wake()
 

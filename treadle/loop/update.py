@@ -114,12 +114,14 @@ class Updater:
             # A fused optimizer does not take the sparse gradients of embeddings that ask for them.
             for optimizer in self.optimizers:
                 prefer_fused(optimizer)
+        # Last: DDP broadcasts the weights of rank 0 from where they are, so they must be on the device by now.
         trainer.this_run.shared_loss.prepare(trainer.model, self.optimizers)
 
     def place_model(self) -> None:
         """Bring the model to the device, or what this process holds of it."""
         trainer = self.trainer
         optimizers = list(trainer.optimizers().values())
+        # Once a model was sharded its optimizers hold pieces, which are none of its parameters.
         if not trainer.parallel.prepared:
             held = {id(one) for optimizer in optimizers for one in params_of(optimizer)}
             trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
@@ -140,6 +142,8 @@ class Updater:
     def begin_epoch(self) -> None:
         """Find out whether gradients are bounded in this epoch, or anybody wants their norm."""
         trainer = self.trainer
+        # A norm that is not finite spoils the loss of its own step, so that a roll back skips the data that did it;
+        # without it the bad gradient would show in the loss of the step after.
         trainer.track_gradient_norm = trainer.track_gradient_norm or trainer.this_run.spec.on_nonfinite == "rollback"
         self.clips = trainer.track_gradient_norm or self.is_asked_to_clip
 
@@ -169,6 +173,7 @@ class Updater:
     def attempt(self, phase: Phase, window: list[Batch]) -> None:
         """Make one update; leave it out if its data was found to be bad, cut it finer if memory runs out."""
         trainer, run = self.trainer, self.trainer.this_run
+        # Empty in nearly every run, which then pays for one look at a set.
         if self.skipped.steps:
             bad = run.progress.step + 1 in self.skipped.steps
             self.applied = torch.tensor(not bad, dtype=torch.float32, device=trainer.device)
@@ -202,6 +207,7 @@ class Updater:
     def _may_halve(self, window: list[Batch]) -> bool:
         # Alone only: another process would not know that this one makes more backward passes.
         alone = not self.trainer.processes.distributed
+        # After an optimizer has stepped, the update cannot be made once more.
         return alone and not self.stepped and self.splits.parts < max(map(size_of, window))
 
     def halve(self) -> None:
@@ -211,6 +217,7 @@ class Updater:
         for optimizer in trainer.optimizers().values():
             optimizer.zero_grad()
         if trainer.device.type == "cuda":
+            # The allocator keeps blocks cut for the larger micro-batch, which the smaller ones would not fill.
             torch.cuda.empty_cache()
         trainer.print(f"memory ran out: each micro-batch is cut into {self.splits.parts}, the batch stays the same")
 
@@ -239,8 +246,10 @@ class Updater:
         parts = len(window)
         self.samples = 0
         shared, scale, precision = run.shared_loss, self.scale, trainer.precision
+        # One micro-batch on one process is left as it is, to be bit-equal to the loop written by hand.
         if parts > 1 or scale.pending or shared.module is not None:
             scale.begin(parts)
+        # What a verb returns is checked in the first window of a phase only: each check is time of the host.
         first = not self.recording and run.progress.visit_step == 0
         plain = shared.module is None and precision.plain and not first
         verb = phase.loss if run.verbs is None else run.verbs.of(phase.loss)
@@ -252,7 +261,9 @@ class Updater:
                 (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
             )
             loss = output["loss"]
+            # A rank without data takes part with a batch of no weight: the others wait for it in the all-reduce.
             weight = self._weight_of(batch, output) if phase.stream.padded != position else 0
+            # A loss that is the whole window's goes to its backward pass as the verb returned it.
             several = parts > 1 or weight_param is not None
             counted = counted_in(output) if several and phase.stream.padded != position else None
             # What is recorded is a mean: a sum is divided by what it is over.
@@ -338,6 +349,7 @@ class Updater:
         self.samples = sum(map(size_of, counting))
         self._stage_items = items_in_window(trainer.loss_func, counting)
         loss = self.stage_loss()
+        # A torch function mode is in the way of every call of torch's, so it is entered for the first window only.
         loss.means = self.means if trainer.progress.visit_step == 0 else None
         with trainer.precision.autocast(phase.name):
             found = trainer.parallel.run_window(trainer.model, counting, loss, self.scale.factor)
@@ -368,15 +380,18 @@ class Updater:
         """Divide by the window's weight over all ranks, clip, step, schedule, zero."""
         trainer = self.trainer
         if self.scale.pending or trainer.this_run.shared_loss.module is not None:
+            # Before clipping: the bound is for the gradient of the whole window, over all ranks.
             trainer.normalise_gradients(phase)
         if self.clips:
             trainer._clip_gradients()
         self.stepped = True
         trainer.optimizer_step()
+        # A schedule is Python, which a replay does not repeat; of a recorded step it is moved outside.
         if phase.scheduler is not None and trainer.this_run.schedule.by_step and not self.recording:
             trainer.scheduler_step()
         trainer.optimizer_zero_grad()
         if self.exchanges:
+            # Whoever steps this optimizer again has gradients of this process alone, which are then averaged.
             trainer.exchange.note(None)
 
     def normalise(self, phase: Phase) -> None:
@@ -401,10 +416,12 @@ class Updater:
     def clip(self, norm: float | None, value: float | None) -> None:
         """Bound the gradient of the update, once, over all parameters of its optimizer."""
         trainer, trained = self.trainer, self.trained
+        # In fp16 gradients are unscaled here, and not at the step: a bound means gradients of their true size.
         self.complete_gradients(self.optimizer, trained)
         gradients = gradients_of(trained)
         if value is not None:
             clip_by_value(gradients, value)
+        # Each rank holds pieces: a bound by its own norm would scale every piece differently.
         known = trainer.parallel.norm(trained) if trainer.parallel.is_sharded else None
         if norm is not None:
             self.norm = clip_by_norm(gradients, norm, known)
@@ -423,6 +440,7 @@ class Updater:
             return
         trainer = self.trainer
         refuse_closures(optimizer)
+        # Does nothing where clipping has unscaled them.
         trainer.precision.unscale(optimizer)
         gate.step(optimizer, gradients_of(params_of(optimizer)), trainer.precision.overflow)
         self.applied = gate.applied
@@ -433,4 +451,5 @@ class Updater:
         for optimizer in self.optimizers:
             forget_gradients(optimizer)
         if self.trainer.parallel.is_sharded:
+            # The model's own distributed weights keep theirs otherwise: no optimizer holds those.
             self.trainer.parallel.drop_gradients()

@@ -181,5 +181,6 @@ def _names_in(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             found |= _names_in(constant)
         elif isinstance(constant, str):
+            # Texts count as mentions: `getattr(self, "name")` is a call like any other.
             found.add(constant)
     return found

@@ -50,6 +50,7 @@ def linear_cross_entropy(
     >>> round(loss.item(), 4)  # all five classes are alike: the logarithm of 5
     1.6094
     """
+    # Seen by torch function modes like torch's own cross-entropy; `MeansSeen` looks for ignored targets by one.
     if has_torch_function_variadic(hidden, weight, targets):
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows, "reduction": reduction}
         tensors = (hidden, weight, targets)
@@ -136,7 +137,9 @@ def _loss_and_gradients(
         labels = targets.reshape(-1)
         losses = torch.empty(len(labels), dtype=_wide(dtype), device=hidden.device)
         hidden_gradient = states.new_empty(states.shape if hidden_learns else 0)
+        # In fp32 at least, for it is added to once a chunk: in half precision later chunks would be lost to rounding.
         weight_gradient = losses.new_zeros(head.shape if weight_learns else 0)
+        # One buffer for all chunks: the scores of a large vocabulary are the largest tensor of a step.
         buffer = _score_buffer(min(chunk_rows, len(labels)), head)
         for start in range(0, len(labels), chunk_rows):
             here = slice(start, start + chunk_rows)

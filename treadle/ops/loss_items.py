@@ -47,10 +47,13 @@ class Criterion(NamedTuple):
     def items_of(self, targets: Tensor) -> Tensor:
         """Return the sum of the weights of the targets that are not ignored, on their device."""
         counts = targets != self.ignore_index
+        # In double precision, and rounded once at the end: where all targets count alike the bits are those of counting
+        # samples. MPS has no doubles.
         exact = torch.float32 if targets.device.type == "mps" else torch.float64
         if self.weight is None:
             return counts.sum().to(exact)
         weights = self.weight.detach().to(targets.device, exact)
+        # An ignored target, usually -100, is no index: it looks up class 0 and is multiplied away, and nothing is read.
         return (weights[torch.where(counts, targets, 0).long()] * counts).sum()
 
 
@@ -103,6 +106,7 @@ def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[
     if not isinstance(targets, Tensor) or targets.is_floating_point():
         return output
     counted = Counted(criterion.items_of(targets), targets.numel())
+    # The mean over nothing is nan, and a weight of zero would not take it out of the gradient: nan times zero is nan.
     loss = torch.where(counted.items > 0, output["loss"], 0.0)
     return {**output, "loss": loss, COUNTED: counted}
 
@@ -150,6 +154,7 @@ class MeansSeen(TorchFunctionMode):
     ) -> Any:
         """Call `func`, and look at it if it is a cross-entropy that something learns from."""
         result = func(*args, **(kwargs or {}))
+        # A cross-entropy that is only reported, under `no_grad`, is nobody's loss.
         if func in (*FUNCTIONS, linear_cross_entropy) and result.requires_grad:
             bound = dict(_signature_of(func).bind(*args, **(kwargs or {})).arguments)
             if func is linear_cross_entropy:

@@ -15,6 +15,7 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
     """Return loss, outputs and size of `batch`: `loss_func(model(inputs), targets)`, or the model's own loss."""
     if loss_func is None:
         return _models_own_loss(model, batch)
+    # The exact type first: `isinstance` of an abstract class is slow, and most batches are lists.
     if type(batch) not in (list, tuple) and isinstance(batch, Mapping):
         outputs = model(**model_inputs(batch)[1])
         targets = read_targets(batch)

@@ -87,6 +87,7 @@ class SharedLoss:
 
     def begin_epoch(self) -> None:
         """Wrap anew if other parameters learn now."""
+        # DDP sorts parameters into buckets when it is built, and waits for the gradient of each of them.
         if self.module is not None and not self._strategy.is_sharded and self._learning != self.learning():
             self._wrap()
 
@@ -127,6 +128,7 @@ class SharedLoss:
         if self._strategy.is_sharded:
             self._strategy.begin_micro_batch(last=last)
         if self.wrapped is None or self._averages(phase):
+            # Past the wrapper, which would wait for gradients of all parameters; these passes may not reach them all.
             return (verb(batch), None) if self.module is None else self.module(verb, batch)
         # DDP takes this flag at the forward pass and acts on it in the backward pass that follows.
         self.wrapped.require_backward_grad_sync = last
@@ -146,6 +148,7 @@ class SharedLoss:
             self._strategy.reduce([*phase.trained, weight])
         if phase.parameters is None and not self._reach_known:
             self._learn_reach()
+        # No optimizer holds this parameter, so nobody else forgets its gradient before the next window.
         found, weight.grad = weight.grad, None
         return found
 

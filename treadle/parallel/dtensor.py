@@ -45,8 +45,10 @@ class DTensorStrategy(ShardedStrategy):
     # Spreading ------------------------------------------------------------------------------------------------
 
     def _apply(self, model: nn.Module) -> None:
+        # Before it is cut: a copy, of averaged weights say, begins whole and is cut as the model was.
         self._pattern = meta_copy(model)
         shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
+        # Layers first, and then what is left of them on this rank: torch combines the two in this order only.
         cuts = self._spread_layers(model)
         self._spread = {name: self._place(shape, cuts.get(name)) for name, shape in shapes.items()}
         if self._shards:
@@ -102,6 +104,8 @@ class DTensorStrategy(ShardedStrategy):
         }
         for block in self._blocks(model):
             fully_shard(block, reshard_after_forward=self.plan.reshard_after_forward, **settings)
+        # The model after its blocks: it takes only the weights that no block has. Torch keeps those gathered after the
+        # forward pass, since the backward pass needs them at once.
         fully_shard(model, **settings)
         for name in self.plan.forward_methods:
             if not callable(getattr(model, name, None)):
@@ -133,6 +137,7 @@ class DTensorStrategy(ShardedStrategy):
 
     def _check_places(self, model: nn.Module) -> None:
         for name, weight in model.named_parameters(remove_duplicate=False):
+            # Checkpoints go by our arithmetic and weights by torch's: a difference would mix up pieces unseen.
             assert tuple(local_of(weight).shape) == self._spread[name].extent, f"{name} was cut otherwise"
 
     # Copies ---------------------------------------------------------------------------------------------------
@@ -158,6 +163,7 @@ class DTensorStrategy(ShardedStrategy):
     def begin_micro_batch(self, *, last: bool) -> None:
         """Have sharded gradients exchanged with the last micro-batch of a window only."""
         if self._shards:
+            # It saves a reduce-scatter for each micro-batch but the last; until then whole gradients stay in memory.
             self._root.set_requires_gradient_sync(last)
 
     def finish_gradients(self, weight_param: Any) -> None:
@@ -171,6 +177,7 @@ class DTensorStrategy(ShardedStrategy):
         if isinstance(model, FSDPModule):
             for module in model.modules():
                 if isinstance(module, FSDPModule):
+                    # Torch gives gathered weights up in the backward pass, which does not come after an evaluation.
                     module.reshard()
 
 

@@ -27,6 +27,7 @@ def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strateg
     Raises:
         ConfigError: The plan is for another number of processes, or what should make a strategy makes something else.
     """
+    # That of an earlier trainer knows where its pieces lie: a new one would find a model without whole weights.
     if isinstance(parallel, Strategy):
         return parallel
     if callable(parallel):

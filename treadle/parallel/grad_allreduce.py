@@ -51,6 +51,7 @@ class GradientAverager:
             self._average_flat(alike)
 
     def _average_flat(self, parameters: list[nn.Parameter]) -> None:
+        # One collective in place of one for each parameter; the price is a second copy of the gradients meanwhile.
         flat = torch.cat([_dense(parameter) for parameter in parameters])
         dist.all_reduce(flat)
         flat.div_(self._processes.size)
@@ -68,6 +69,7 @@ class GradientAverager:
         else:
             own = parameter.grad.coalesce()
             rows, values = own.indices().t(), own.values()
+        # Ranks met other rows, and other numbers of them; the last `coalesce` sums what several of them have.
         rows = self._processes.gather(rows, padding_value=0)
         values = self._processes.gather(values, padding_value=0) / self._processes.size
         parameter.grad = torch.sparse_coo_tensor(rows.t(), values, parameter.shape, check_invariants=False).coalesce()
@@ -115,6 +117,7 @@ class GradientExchange:
 
     def __init__(self, processes: Processes, keeper: Any) -> None:
         self._processes = processes
+        # Weak: the trainer holds this, and a circle would keep its model in memory until the garbage is next searched.
         self._keeper: Callable[[], Any] = weakref.ref(keeper)
         self._averager = GradientAverager(processes)
         self._noted: Optimizer | None = None
@@ -156,6 +159,7 @@ class GradientExchange:
 
     def passes(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` may step as it is."""
+        # `direct_step` asks this too: only if all hooks would pass may it go past `step`, and so past them.
         return optimizer is self._noted or bool(_apart) or _inside[-1] is not self
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
@@ -165,6 +169,7 @@ class GradientExchange:
         if optimizer not in self._admitted:
             self._admit(optimizer)
             self._admitted.add(optimizer)
+        # Torch hands a hook the arguments of `step` with the optimizer in front.
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._average(optimizer)
@@ -173,6 +178,7 @@ class GradientExchange:
 
     def _average(self, optimizer: Optimizer) -> None:
         weight = self.weigh(self._keeper())
+        # A pass over all gradients, left out where every process counts alike, as is usual.
         if abs(weight - 1.0) > 1e-12:
             for gradient in gradients_of(params_of(optimizer)):
                 gradient.mul_(weight)
@@ -221,6 +227,7 @@ class GradientExchange:
     def _require_same(self, name: str | None, optimizer: Optimizer, weights: list[nn.Parameter]) -> None:
         """Refuse weights that differ from process to process; those of the model were made the same."""
         found = [sums for weight in weights for sums in _sums_of(weight)]
+        # Three sums a weight travel, and not the weights; this is done at the first step of an optimizer only.
         highest, lowest = self._processes.reduce(found, "max"), self._processes.reduce(found, "min")
         if highest != lowest:
             called = "" if name is None else f" {name!r}"
@@ -318,6 +325,7 @@ def _alike(keeper: Any) -> float:
 def _sums_of(weight: Tensor) -> list[float]:
     """Return numbers that differ where weights do."""
     exact = torch.nan_to_num(weight.detach().double()).reshape(-1)
+    # By place as well: the same numbers in another order have the same sum and the same squares.
     places = torch.arange(1, exact.numel() + 1, dtype=torch.float64, device=exact.device)
     sums: list[float] = torch.stack([exact.sum(), exact.square().sum(), (exact / places).sum()]).tolist()
     return sums

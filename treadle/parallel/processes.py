@@ -77,6 +77,7 @@ class Processes:
         record_collectives(folder)
         backend = "gloo"
         if self.device.type == "cuda":
+            # Else every process of a machine would make a CUDA context on the first GPU, and NCCL would meet there.
             torch.cuda.set_device(self.device)
             backend = "cpu:gloo,cuda:nccl"
         if store_outlives_processes():
@@ -107,6 +108,7 @@ class Processes:
         """Return `values` reduced over all processes, element by element; on the host."""
         if not self.distributed:
             return values
+        # Counts of samples stay exact up to 2**53, and sums of losses are as long as Python's own.
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, REDUCTIONS[how], group=self._control)
         return [float(value) for value in tensor.tolist()]
@@ -114,6 +116,7 @@ class Processes:
     def make_largest(self, tensor: Tensor) -> None:
         """Make `tensor`, where it is, the largest that a process has, element by element; nobody waits for it."""
         if self.distributed:
+            # Not by the control group, which is gloo's: for that the host would have to read the tensor first.
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def share(self, value: Any) -> Any:
@@ -146,6 +149,7 @@ class Processes:
         for tensor in tensors:
             by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
         for alike in by_kind.values():
+            # A broadcast for each running statistic would cost its latency hundreds of times.
             flat = torch.cat([tensor.reshape(-1) for tensor in alike])
             dist.broadcast(flat, group=group, group_src=0)
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
@@ -176,6 +180,7 @@ class Processes:
         if padding_value is None and len(set(lengths)) > 1:
             raise ConfigError(f"gather: the processes hold {lengths} rows; pass padding_value= to join them")
         longest = max(lengths)
+        # `all_gather` takes the same shape from everybody.
         padded = tensor.new_full((longest, *tensor.shape[1:]), padding_value or 0)
         padded[: len(tensor)] = tensor
         parts = [torch.empty_like(padded) for _ in range(self.size)]
@@ -298,6 +303,7 @@ def local_process_zero_first(function: Callable[Arguments, Result]) -> Callable[
             return function(*args, **kwargs)
         try:
             return function(*args, **kwargs)
+        # In a finally: a failure on the process that goes first must not leave the others waiting for it.
         finally:
             processes.barrier()
 

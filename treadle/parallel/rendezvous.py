@@ -55,6 +55,7 @@ def _answer(store: Any, own: str, rank: int, timeout: timedelta) -> str:
     store.wait([CALL], timeout)
     while time.monotonic() < deadline:
         word: str = store.get(CALL).decode()
+        # A word of an earlier group is answered as well: whether its caller lives shows when it repeats the answer.
         if word != answered:
             store.set(_answer_key(word, rank), own)
             answered = word

@@ -64,6 +64,7 @@ class Mesh:
         shared = tuple(axis for axis in ("data", "shard") if axis in axes)
         self._batch = shared[0] if len(shared) == 1 else BATCH
         key = (processes.device.type, tuple(axes.items()))
+        # Each mesh makes process groups, with sockets and threads: all trainers of this process take the same.
         if key not in meshes:
             meshes[key] = init_device_mesh(key[0], tuple(axes.values()), mesh_dim_names=self.axes)
             if len(shared) > 1:
@@ -136,6 +137,7 @@ class ShardedStrategy(Strategy):
             return
         require_plain(model, is_sharded(model))
         self._share_beginning(model)
+        # All of this before the model is cut: afterwards its weights are other objects, of other shapes, or gone.
         named = {id(weight): name for name, weight in model.named_parameters()}
         shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
         self.names, self.fingerprint = list(model.state_dict()), fingerprint_model(model)
@@ -198,6 +200,7 @@ class ShardedStrategy(Strategy):
     def _hold(self, optimizer: Optimizer, groups: list[list[str]], stands: dict[str, nn.Parameter]) -> None:
         """Have an optimizer hold what is here of its weights, with the state that it has for them."""
         kept = dict(optimizer.state)
+        # The state is kept by parameter object, and these are about to be replaced.
         optimizer.state.clear()
         for group, names in zip(optimizer.param_groups, groups, strict=True):
             before = dict(zip(names, group["params"], strict=True))
@@ -236,6 +239,7 @@ class ShardedStrategy(Strategy):
         """Bring the weight_param to its mean over the ranks that share the data, and the gradients to who updates."""
         self._average_weight_param(weight_param)
         for weight, stand in self._stands:
+            # No copy: optimizer, clipping and loss scaling change the memory of the distributed gradient itself.
             stand.grad = None if weight.grad is None else local_of(weight.grad)
 
     def _average_weight_param(self, weight_param: Tensor) -> None:
@@ -254,6 +258,7 @@ class ShardedStrategy(Strategy):
             dist.all_reduce(flags, group=self.data_group)
             self._reached = [weight for weight, flag in zip(weights, flags.tolist(), strict=True) if flag]
         gradients = [self._gradient_of(weight) for weight in self._reached]
+        # One collective a step, for a second copy of the gradients.
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat, group=self.data_group)
         flat.div_(self.data_size)
@@ -288,6 +293,7 @@ class ShardedStrategy(Strategy):
         device = self.processes.device
         total = torch.zeros((), device=device, dtype=torch.float32)
         for holders, tensors in sorted(by_holders.items()):
+            # A piece that several ranks hold is in the sum of each of them.
             total = total + squared_sum(tensors).to(device) / holders
         if self.processes.distributed:
             dist.all_reduce(total)

@@ -183,6 +183,7 @@ def in_step(batches: Iterable[Any], processes: Processes, strategy: Strategy | N
     iterator, batch, nothing = iter(batches), None, object()
     while True:
         found = next(iterator, nothing)
+        # A collective for each batch, but only where weights are sharded, whose passes are collectives anyway.
         if not processes.reduce([float(found is not nothing)], "max")[0]:
             return
         batch = batch if found is nothing else found

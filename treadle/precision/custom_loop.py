@@ -41,6 +41,7 @@ class CustomLoopForward:
         tell: Callable[[], None] | None = None,
     ) -> None:
         self._precision, self._model, self._idle, self._tell = precision, model, idle, tell
+        # A stack, since a model may call itself.
         self._entered: list[AbstractContextManager[Any] | None] = []
         self._handles: list[RemovableHandle] = []
 
@@ -52,6 +53,7 @@ class CustomLoopForward:
         if not self._precision.plain:
             self._handles = [
                 self._model.register_forward_pre_hook(before),
+                # Also where the forward pass raises: autocast would stay on for whatever comes after.
                 self._model.register_forward_hook(after, always_call=True),
             ]
         return self
@@ -219,6 +221,7 @@ class ScaledPasses:
         if self._precision.scaled and self._trained([parameter]):
             raise self._mixed(parameter)
         assert parameter.grad is not None
+        # Weak, so that a gradient which is dropped is freed; the version tells whether it was changed or zeroed since.
         self._noted.append((parameter, weakref.ref(parameter.grad), parameter.grad._version))
 
     def _trained(self, parameters: list[Tensor]) -> list[Tensor]:

@@ -120,6 +120,7 @@ class Precision:
         """
         if self._dtype is None:
             return NO_CONTEXT
+        # Installed when autocast is first asked for, so that a run in fp32 leaves torch's dispatcher alone.
         hook_sparse_products(self._device.type)
         return Region(self._device.type, self._dtype, self.products, kind)
 
@@ -172,6 +173,7 @@ class Precision:
             )
         self.scaler.unscale(held)
         if self.agree_on_overflow is not None:
+            # The scale is changed by this flag: ranks that saw different ones would scale differently from here on.
             self.agree_on_overflow(self.scaler.overflow)
         self._unscaled = True
 

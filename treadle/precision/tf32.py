@@ -36,6 +36,7 @@ class Deterministic:
         self._warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         self._benchmark = torch.backends.cudnn.benchmark
         torch.use_deterministic_algorithms(True)
+        # It picks an algorithm by timing, which may come out otherwise in the next run.
         torch.backends.cudnn.benchmark = False
         return self
 
@@ -71,6 +72,7 @@ class SinglePrecision:
     def __enter__(self) -> Self:
         """Round as asked."""
         with _without_advice():
+            # A stack: an evaluation within a run enters the same object again.
             self._before.append((_matmul_state(), _convolution_state()))
             if self.matmul is not None:
                 torch.set_float32_matmul_precision(self.matmul)

@@ -70,6 +70,7 @@ def read_slurm_task(environment: Mapping[str, str] = os.environ) -> SlurmTask | 
         machine=machine,
         machines=len(counts),
         host=hosts[0],
+        # Seven ports a job: steps that run at the same time have their own, and the next job begins behind them.
         port=FIRST_PORT + (job * 7 + (int(step) if step.isdecimal() else 0)) % PORTS,
         name=f"slurm_{job}_{step}_{start}",
     )

@@ -101,12 +101,14 @@ class Group(LocalElasticAgent):
         return result is not None and not result.is_failed()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # Those of the attempt before would be taken for what ends this one.
         for report in self._folder.glob("*.json"):
             report.unlink()
         started: dict[int, Any] = super()._start_workers(worker_group)
         # The agent has just set handlers of its own, which would kill the processes before they could save.
         for number in SIGNALS:
             signal.signal(number, self._on_signal if number in self._heeded else signal.SIG_IGN)
+        # The signal may have come while no process was there to be told.
         if self.signal is not None:
             self._pass_on(signal.SIGTERM)
         return started

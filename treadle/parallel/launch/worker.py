@@ -90,6 +90,7 @@ def _exit_with_parent(launcher: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))
     else:
         threading.Thread(target=_watch, args=(launcher,), name="treadle-launcher", daemon=True).start()
+    # The launcher may have died before the line above took effect, and then no signal comes.
     if os.getppid() != launcher:
         os._exit(1)
 
@@ -108,6 +109,7 @@ def report(state: str, message: str) -> bool:
     folder = Path(os.environ[LAUNCHER].partition(":")[2])
     part = folder / f"{own.rank}.part"
     part.write_text(json.dumps(asdict(own)))
+    # Renamed when it is whole: the launcher may look at any time, and reads `*.json` only.
     os.replace(part, folder / f"{own.rank}.json")
     return True
 

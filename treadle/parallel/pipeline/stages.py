@@ -57,6 +57,7 @@ def balanced(sizes: Sequence[int], stages: int) -> list[int]:
     """
     limit = max(*sizes, -(-sum(sizes) // stages))
     while (found := _filled(sizes, stages, limit)) is None:
+        # In steps of 1.6 %: a large model needs few rounds too, and the largest stage is that close to the best.
         limit += max(1, limit // 64)
     return found
 

@@ -61,6 +61,7 @@ class PipelineStrategy(ShardedStrategy):
         holders = self._holders(parts)
         own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
         kept = {id(weight) for part in own for weight in part.parameters()}
+        # Before it goes to the device, which then never holds more than this stage.
         hollow(model, own)
         model.to(self.processes.device)
         for name, weight in named:
@@ -144,6 +145,7 @@ class PipelineStrategy(ShardedStrategy):
         def weighed(hidden: Tensor, place: Tensor) -> Tensor:
             found = loss.looked_at(cut.last, hidden, endings[int(place)])
             check_loss(found, verb="the last stage")
+            # Detached: these outlive the backward passes of the window, and so would their graphs.
             own.append({**found, "loss": found["loss"].detach()})
             part: Tensor = found["loss"] * share(found.get("num_items_in_batch", each))
             return part
@@ -168,17 +170,20 @@ class PipelineStrategy(ShardedStrategy):
         return next(count for count in range(max(asked, stages), size + 1) if size % count == 0)
 
     def _schedule(self, model: nn.Module, count: int, entry: Entry) -> Schedule1F1B:
+        # Torch's schedule fixes the shapes and types that stages send at its first use; autocast changes the types.
         key = (count, _shapes(entry), torch.is_autocast_enabled(self.processes.device.type))
         if key not in self._schedules:
             cut, stages = self._cut(model), self.degrees.pipeline
             cut.require_taken(entry)
             stage = PipelineStage(cut.own, self.stage, stages, self.processes.device, group=self._group)
             # Stages without the loss get it too: by it torch knows that there is a backward pass.
+            # `scale_grads` would divide by the number of micro-batches, but each loss has its share here already.
             self._schedules[key] = Schedule1F1B(stage, count, loss_fn=self._call_loss, scale_grads=False)
         return self._schedules[key]
 
     def _call_loss(self, hidden: Tensor, place: Tensor) -> Tensor:
         assert self._loss is not None
+        # By way of an attribute: a schedule is kept from window to window, and the loss of each is another function.
         return self._loss(hidden, place)
 
     @torch.no_grad()
@@ -187,6 +192,7 @@ class PipelineStrategy(ShardedStrategy):
         for weight, shape, dtype in self._tied:
             gradient = None if weight is None else weight.grad
             total = torch.zeros(shape, dtype=dtype, device=self.processes.device) if gradient is None else gradient
+            # Every stage takes part, if only with zeros: a collective that one of the group left out would hang.
             dist.all_reduce(total, group=self._group)
             if weight is not None:
                 weight.grad = total
