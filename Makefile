@@ -76,6 +76,7 @@ bench-resume: .venv-peers/peers.stamp
 
 # The pictures of docs/images, from runs that are made for them; needs Chromium.
 images: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.docs.diagrams
 	$(BIN)/python -m benchmarks.docs.screenshots
 
 # RecBole runs with older versions of what is around it, in an environment of its own.
