@@ -105,3 +105,19 @@ def test_what_a_picture_names_is_in_the_file_beside_it(name: str) -> None:
         text = "".join(module.read_text(encoding="utf-8") for module in modules)
         called = re.findall(r"\w+", step.call.partition("(")[0])
         assert [word for word in called if not re.search(rf"\b{word}\b", text)] == [], step
+
+
+def test_decisions_are_ordered_by_room_and_each_is_in_the_index() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    index, _, sections = page.split("\n## Index\n")[1].partition("\n## ")
+    rooms = re.findall(r"^- \[(.+)\]\(#", index, flags=re.MULTILINE)
+    assert rooms == re.findall(r"^## (.+)$", f"## {sections}", flags=re.MULTILINE)
+    listed = re.findall(r"^  - \[(.+)\]\(#", index, flags=re.MULTILINE)
+    assert listed == re.findall(r"^### (.+)$", sections, flags=re.MULTILINE)
+    assert len(listed) == len(set(listed)) >= 160
+    order = [room for room in ORDER if "." not in room]
+    names = [re.findall(r"`(\w+)(?:\.py|/)`", room) for room in rooms]
+    named = [min(map(order.index, found)) for found in names if found]
+    assert names[:2] == [[], ["trainer", "run"]]
+    # The trainer and its run come first, since everything else is a part of them.
+    assert named[1:] == sorted(named[1:])
