@@ -39,7 +39,7 @@ FORMER: dict[str, str] = {
     "nas.drawing.architecture": "nas.viz.architecture",
     "nas.drawing.cells": "nas.viz.architecture",
     "nas.drawing.graphs": "nas.viz.architecture",
-    "nas.drawing.svg": "nas.viz.svg",
+    "nas.drawing.svg": "search.plots.svg",
     "nas.drawing.weights": "nas.viz.weight_history",
     "nas.expressions": "nas.space.value_choice",
     "nas.freezing": "nas.fixed",

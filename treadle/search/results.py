@@ -17,7 +17,7 @@ from treadle.search.store.history import (
     RETRIED,
     SCORE,
     SECONDS,
-    dominates,
+    front,
 )
 from treadle.search.trial.objectives import Objective
 
@@ -83,11 +83,10 @@ def pareto_front(trials: Sequence[dict[str, Any]], objectives: Sequence[Objectiv
 
     Of trials with the same values the first counts. With one objective that is the best trial alone.
     """
-    complete = [
-        (tuple(one.sign * trial["values"][one.name] for one in objectives), trial["number"])
-        for trial in trials
-        if trial["values"] is not None
-    ]
-    first = dict(reversed(complete))
-    front = [values for values in first if not any(dominates(other, values) for other in first)]
-    return [first[values] for values in sorted(front)]
+    return front(
+        {
+            trial["number"]: tuple(one.sign * trial["values"][one.name] for one in objectives)
+            for trial in trials
+            if trial["values"] is not None
+        }
+    )

@@ -11,8 +11,8 @@ from treadle.errors import ConfigError
 from treadle.nas.space.cell import Cell
 from treadle.nas.space.decisions import Decision, Subset
 from treadle.nas.space.model_space import Space
-from treadle.nas.viz.svg import FAINT, INK, Picture, colour_of, width_of
 from treadle.search.assignment import key_of
+from treadle.search.plots.svg import INK, MARGIN, PALE, PALETTE, PAPER, Canvas, Point, color_at, text_width
 
 # The graphs in an architecture: cells whose operations and connections were decided
 
@@ -115,9 +115,8 @@ def _pairs(architecture: Mapping[str, Any]) -> list[Graph]:
     return graphs
 
 
-MARGIN = 16.0
 LABEL, CHIP = 260.0, 22.0
-TAKEN = "#2f6fb0"
+TAKEN = PALETTE[0]
 
 
 def draw(architecture: Mapping[str, Any], model: nn.Module | None = None, *, title: str = "Architecture") -> str:
@@ -142,38 +141,37 @@ def draw(architecture: Mapping[str, Any], model: nn.Module | None = None, *, tit
     space = None if model is None else Space(model)
     if space is not None:
         architecture = space.complete(architecture)
-    picture = Picture()
-    picture.text(MARGIN, 30, title, size=18.0, bold=True)
+    canvas = Canvas(title)
     top = 48.0
     shown: set[str] = set()
     for graph in find_graphs(architecture, space):
-        draw_cell(picture, graph, MARGIN, top)
+        draw_cell(canvas, graph, MARGIN, top)
         shown |= graph.labels
-        top = picture.height + 24
+        top = canvas.reach[1] + 24
     for label, value in architecture.items():
         if label not in shown:
-            _draw_decision(picture, label, value, None if space is None else space.decisions[label], top)
+            _draw_decision(canvas, label, value, None if space is None else space.decisions[label], top)
             top += CHIP + 8
-    return picture.finished(title)
+    return canvas.svg()
 
 
-def _draw_decision(picture: Picture, label: str, value: Any, decision: Decision | None, top: float) -> None:
+def _draw_decision(canvas: Canvas, label: str, value: Any, decision: Decision | None, top: float) -> None:
     """Draw one decision as a line of chips."""
-    picture.text(MARGIN, top + 15, label, within=LABEL - 12, kind="label")
+    canvas.text((MARGIN, top + 15), label, within=LABEL - 12, kind="label")
     taken = [key_of(one) for one in value] if _is_list(value, decision) else [key_of(value)]
     candidates = [*(value if _is_list(value, decision) else [value])] if decision is None else decision.candidates
     x = MARGIN + LABEL
     if not candidates or not taken:
-        picture.text(x, top + 15, "nothing", colour=FAINT)
-        x += width_of("nothing") + 12
+        canvas.text((x, top + 15), "nothing", color=PALE)
+        x += text_width("nothing") + 12
     for candidate in candidates:
         name = candidate if isinstance(candidate, str) else key_of(candidate)
         chosen = key_of(candidate) in taken
-        width = min(width_of(name) + 18, 180.0)
-        fill, edge = (TAKEN, TAKEN) if chosen else ("#ffffff", FAINT)
-        picture.box(x, top, width, CHIP, fill=fill, edge=edge, kind="taken" if chosen else "left")
-        ink = "#ffffff" if chosen else INK
-        picture.text(x + width / 2, top + 15, name, colour=ink, anchor="middle", within=width - 8)
+        width = min(text_width(name) + 18, 180.0)
+        fill, edge = (TAKEN, TAKEN) if chosen else (PAPER, PALE)
+        canvas.box((x, top), width, CHIP, fill=fill, edge=edge, kind="taken" if chosen else "left")
+        ink = PAPER if chosen else INK
+        canvas.text((x + width / 2, top + 15), name, color=ink, anchor="middle", within=width - 8)
         x += width + 6
 
 
@@ -186,57 +184,51 @@ def _is_list(value: Any, decision: Decision | None) -> bool:
 
 
 ROW, GAP, LANE = 30.0, 34.0, 10.0
-BEND = 26.0
+DASH = "4 3"
 STATE, HIGH = 54.0, 24.0
 NOTHING = frozenset({"none", "zero", "zeroize"})
 """Names of operations that return zeros: drawn as what is not there."""
 
 
-def draw_cell(picture: Picture, graph: Graph, left: float, top: float) -> None:
+def draw_cell(canvas: Canvas, graph: Graph, left: float, top: float) -> None:
     """Draw a cell with its upper left corner at a place."""
-    picture.text(left, top + 14, graph.name or "cell", size=14.0, bold=True, kind="cell")
+    canvas.text((left, top + 14), graph.name or "cell", size=14.0, bold=True, kind="cell")
     plan = _Plan(graph, left, top + 26)
     for edge in graph.edges:
-        _draw_wires(picture, edge, plan)
+        _draw_wires(canvas, edge, plan)
     for node in graph.ends:
-        if plan.is_long(node, plan.last + 1):
-            picture.detour(plan.right_of(node), plan.output, plan.bus, BEND, colour=FAINT, kind="wire")
-        else:
-            picture.curve(plan.right_of(node), plan.output, colour=FAINT, kind="wire")
+        bus = plan.bus if plan.is_long(node, plan.last + 1) else None
+        canvas.wire(plan.right_of(node), plan.output, level=bus, color=PALE, kind="wire")
     for edge in graph.edges:
-        _draw_operation(picture, edge, plan.operations[id(edge)], plan.operation_width)
+        _draw_operation(canvas, edge, plan.operations[id(edge)], plan.operation_width)
     for state, (x, y) in plan.states.items():
-        _draw_state(picture, _state_name(graph, state), (x, y), colour_of(state))
+        _draw_state(canvas, _state_name(graph, state), (x, y), color_at(state))
     if graph.ends:
-        _draw_state(picture, "output", plan.output, INK)
+        _draw_state(canvas, "output", plan.output, INK)
 
 
-def _draw_wires(picture: Picture, edge: Edge, plan: "_Plan") -> None:
+def _draw_wires(canvas: Canvas, edge: Edge, plan: "_Plan") -> None:
     """Draw what comes to an operation, around all columns between, and what goes from it."""
     place, faint = plan.operations[id(edge)], edge.operation in NOTHING
-    colour = FAINT if faint else colour_of(edge.source)
-    start = plan.right_of(edge.source)
-    if plan.is_long(edge.source, plan.column[edge.target]):
-        level = plan.lanes[edge.source]
-        picture.detour(start, place, level, BEND, colour=colour, kind="wire", dashed=faint)
-    else:
-        picture.curve(start, place, colour=colour, kind="wire", dashed=faint)
+    color, dash = (PALE, DASH) if faint else (color_at(edge.source), "")
+    lane = plan.lanes[edge.source] if plan.is_long(edge.source, plan.column[edge.target]) else None
+    canvas.wire(plan.right_of(edge.source), place, level=lane, color=color, dash=dash, kind="wire")
     end = (place[0] + plan.operation_width, place[1])
-    picture.curve(end, plan.states[edge.target], colour=FAINT if faint else INK, kind="wire", dashed=faint)
+    canvas.wire(end, plan.states[edge.target], color=PALE if faint else INK, dash=dash, kind="wire")
 
 
-def _draw_operation(picture: Picture, edge: Edge, place: tuple[float, float], width: float) -> None:
-    faint = edge.operation in NOTHING
-    (x, y), ink = place, FAINT if edge.operation in NOTHING else INK
-    title = f"{edge.label}: {edge.operation}, from state {edge.source} to state {edge.target}"
-    picture.box(x, y - HIGH / 2, width, HIGH, edge=ink, kind="operation", title=title, dashed=faint)
-    picture.text(x + width / 2, y + 4, edge.operation, colour=ink, anchor="middle", within=width - 8)
-
-
-def _draw_state(picture: Picture, name: str, place: tuple[float, float], colour: str) -> None:
+def _draw_operation(canvas: Canvas, edge: Edge, place: Point, width: float) -> None:
     x, y = place
-    picture.box(x, y - HIGH / 2, STATE, HIGH, fill=colour, edge=colour, kind="state")
-    picture.text(x + STATE / 2, y + 4, name, colour="#ffffff", anchor="middle", within=STATE - 4)
+    ink, dash = (PALE, DASH) if edge.operation in NOTHING else (INK, "")
+    title = f"{edge.label}: {edge.operation}, from state {edge.source} to state {edge.target}"
+    canvas.box((x, y - HIGH / 2), width, HIGH, edge=ink, dash=dash, title=title, kind="operation")
+    canvas.text((x + width / 2, y + 4), edge.operation, color=ink, anchor="middle", within=width - 8)
+
+
+def _draw_state(canvas: Canvas, name: str, place: Point, color: str) -> None:
+    x, y = place
+    canvas.box((x, y - HIGH / 2), STATE, HIGH, fill=color, edge=color, kind="state")
+    canvas.text((x + STATE / 2, y + 4), name, color=PAPER, anchor="middle", within=STATE - 4)
 
 
 def _state_name(graph: Graph, state: int) -> str:
@@ -254,10 +246,10 @@ class _Plan:
     """
 
     def __init__(self, graph: Graph, left: float, top: float) -> None:
-        widest = max(width_of(edge.operation) for edge in graph.edges)
+        widest = max(text_width(edge.operation) for edge in graph.edges)
         self.operation_width = min(max(widest + 16, 60.0), 150.0)
-        self.states: dict[int, tuple[float, float]] = {}
-        self.operations: dict[int, tuple[float, float]] = {}
+        self.states: dict[int, Point] = {}
+        self.operations: dict[int, Point] = {}
         self.column = _columns(graph)
         self.last = max(self.column.values())
         far = sorted({edge.source for edge in graph.edges if self.is_long(edge.source, self.column[edge.target])})
@@ -286,7 +278,7 @@ class _Plan:
             self.operations[id(edge)] = (x - GAP - self.operation_width, start + ROW * (number + 0.5))
         return y + height
 
-    def right_of(self, state: int) -> tuple[float, float]:
+    def right_of(self, state: int) -> Point:
         """Return where the wires of a state begin."""
         x, y = self.states[state]
         return x + STATE, y

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import ConfigError, did_you_mean
-from treadle.nas.viz.svg import COLOURS, FAINT, INK, Picture, colour_of
 from treadle.runs.place import require_folder
+from treadle.search.plots.svg import FAINT, GRID, MARGIN, PALETTE, Canvas, color_at
 
 SEARCH_FILE, METRICS_FILE = "search.json", "metrics.jsonl"
 WEIGHT = "architecture"
@@ -100,11 +100,10 @@ def _parsed(line: str) -> dict[str, Any] | None:
 # Drawing how the weights of candidates went: a panel for each row, a line for each candidate
 
 
-MARGIN, TOP = 16.0, 64.0
+TOP = 64.0
 WIDTH, HEIGHT = 230.0, 110.0
 LEFT, GAP = 34.0, 26.0
 LINE = 14.0
-GRID = "#e4e7eb"
 
 
 def draw_weights(
@@ -132,50 +131,48 @@ def draw_weights(
     if columns < 1:
         raise ConfigError(f"draw_weights: columns={columns} must be at least 1")
     drawn = {row: history.rows[row] for row in (history.rows if rows is None else rows)}
-    picture = Picture()
-    title = title or f"Weights of candidates, {history.trainer}"
-    picture.text(MARGIN, 30, title, size=18.0, bold=True)
-    picture.text(MARGIN, 48, f"{len(drawn)} rows, {history.steps[-1]} updates", colour=FAINT)
+    canvas = Canvas(title or f"Weights of candidates, {history.trainer}")
+    canvas.text((MARGIN, 48), f"{len(drawn)} rows, {history.steps[-1]} updates", color=FAINT)
     most = max(len(candidates) for candidates in drawn.values())
     stride = (LEFT + WIDTH + GAP, HEIGHT + 44 + most * LINE + GAP)
     for number, (row, candidates) in enumerate(drawn.items()):
         left = MARGIN + number % columns * stride[0] + LEFT
-        _draw_row(picture, row, candidates, history.steps, left, TOP + number // columns * stride[1])
-    return picture.finished(title)
+        _draw_row(canvas, row, candidates, history.steps, left, TOP + number // columns * stride[1])
+    return canvas.svg()
 
 
 def _draw_row(
-    picture: Picture, row: str, candidates: Mapping[str, list[float]], steps: list[int], left: float, top: float
+    canvas: Canvas, row: str, candidates: Mapping[str, list[float]], steps: list[int], left: float, top: float
 ) -> None:
-    picture.text(left, top + 12, row, bold=True, within=WIDTH, kind="row")
+    canvas.text((left, top + 12), row, bold=True, within=WIDTH, kind="row")
     top += 20
     for share in (0.0, 0.5, 1.0):
         level = top + HEIGHT * (1 - share)
-        picture.line([(left, level), (left + WIDTH, level)], colour=GRID, width=1.0)
-        picture.text(left - 6, level + 4, f"{100 * share:.0f}%", size=10.0, colour=FAINT, anchor="end")
-    picture.text(left, top + HEIGHT + 13, str(steps[0]), size=10.0, colour=FAINT)
-    picture.text(left + WIDTH, top + HEIGHT + 13, f"{steps[-1]} updates", size=10.0, colour=FAINT, anchor="end")
+        canvas.line([(left, level), (left + WIDTH, level)], GRID)
+        canvas.text((left - 6, level + 4), f"{100 * share:.0f}%", size=10.0, color=FAINT, anchor="end")
+    canvas.text((left, top + HEIGHT + 13), str(steps[0]), size=10.0, color=FAINT)
+    canvas.text((left + WIDTH, top + HEIGHT + 13), f"{steps[-1]} updates", size=10.0, color=FAINT, anchor="end")
     for place, (name, values) in enumerate(candidates.items()):
         across = [left + WIDTH * _share(step, steps) for step in steps]
         points = [(x, top + HEIGHT * (1 - value)) for x, value in zip(across, values, strict=True)]
-        dashed = place >= len(COLOURS)
+        dash = "5 3" if place >= len(PALETTE) else ""
         title = f"{name}: {100 * values[-1]:.1f}%"
         if len(points) > 1:
-            picture.line(points, colour=colour_of(place), kind="weight", title=title, dashed=dashed)
-        picture.dot(*points[-1], 2.4, fill=colour_of(place), kind="end")
-    _draw_names(picture, candidates, left, top + HEIGHT + 30)
+            canvas.line(points, color_at(place), width=1.6, dash=dash, title=title, kind="weight")
+        canvas.circle(points[-1], color_at(place), radius=2.4, kind="end")
+    _draw_names(canvas, candidates, left, top + HEIGHT + 30)
 
 
-def _draw_names(picture: Picture, candidates: Mapping[str, list[float]], left: float, top: float) -> None:
+def _draw_names(canvas: Canvas, candidates: Mapping[str, list[float]], left: float, top: float) -> None:
     places = {name: place for place, name in enumerate(candidates)}
     order = sorted(candidates, key=lambda name: -candidates[name][-1])
     for number, name in enumerate(order):
         base = top + number * LINE
-        picture.dot(left + 4, base - 4, 4.0, fill=colour_of(places[name]))
+        canvas.circle((left + 4, base - 4), color_at(places[name]))
         bold = number == 0
-        picture.text(left + 14, base, name, size=11.0, within=WIDTH - 64, bold=bold, kind="candidate")
+        canvas.text((left + 14, base), name, size=11.0, within=WIDTH - 64, bold=bold, kind="candidate")
         share = f"{100 * candidates[name][-1]:.1f}%"
-        picture.text(left + WIDTH, base, share, size=11.0, anchor="end", bold=bold, colour=INK)
+        canvas.text((left + WIDTH, base), share, size=11.0, anchor="end", bold=bold)
 
 
 def _share(step: int, steps: list[int]) -> float:

@@ -8,6 +8,9 @@ from typing import Any
 from treadle.errors import ConfigError, did_you_mean
 from treadle.search.plots.svg import FAINT, GRID, Canvas, Point
 
+COMPLETE, PRUNED, FAILED, FRONT = "#2f6fb2", "#c98500", "#c0392b", "#0b7a53"
+"""The colors of trials."""
+
 # From values to places on an axis
 
 
@@ -111,7 +114,7 @@ class Frame:
     """
 
     def __init__(self, title: str, across: Scale, up: Scale, names: tuple[str, str]) -> None:
-        self.canvas = Canvas(WIDTH, HEIGHT, title)
+        self.canvas = Canvas(title, WIDTH, HEIGHT)
         self._across, self._up = across, up
         self._draw(names)
 

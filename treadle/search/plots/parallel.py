@@ -4,6 +4,7 @@ from typing import Any
 
 from treadle.search.plots.axes import (
     ABSENT,
+    FRONT,
     CategoryScale,
     Scale,
     axis_name,
@@ -12,7 +13,7 @@ from treadle.search.plots.axes import (
     objective_name,
     trial_tooltip,
 )
-from treadle.search.plots.svg import FAINT, FRONT, Canvas, shortened
+from treadle.search.plots.svg import FAINT, Canvas, Point
 
 DISTANCE, LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 132.0, 110.0, 120.0, 104.0, 460.0, 40.0
 WORST, BEST = (214, 222, 230), (11, 79, 158)
@@ -40,7 +41,7 @@ def parallel_coordinates(results: dict[str, Any], objective: str | None = None) 
         for label, described in results["space"].items()
     ]
     axes.append((axis_name(results, name), Scale([trial["values"][name] for trial in trials])))
-    canvas = Canvas(LEFT + RIGHT + DISTANCE * (len(axes) - 1), HEIGHT, f"{results['name']}: what was decided")
+    canvas = Canvas(f"{results['name']}: what was decided", LEFT + RIGHT + DISTANCE * (len(axes) - 1), HEIGHT)
     is_max = results["objectives"][name].startswith("max")
     ranked = sorted(trials, key=lambda trial: trial["values"][name], reverse=not is_max)
     for place, trial in enumerate(ranked):
@@ -66,7 +67,7 @@ def _scale(described: Any, values: list[Any]) -> Scale | CategoryScale:
     return CategoryScale([ABSENT, *listed] if ABSENT in values or not listed else listed)
 
 
-def _point(at: int, place: float) -> tuple[float, float]:
+def _point(at: int, place: float) -> Point:
     return LEFT + DISTANCE * at, HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM)
 
 
@@ -74,13 +75,13 @@ def _draw_axis(canvas: Canvas, at: int, label: str, axis: Scale | CategoryScale)
     canvas.line([_point(at, 0), _point(at, 1)], FAINT)
     x, top = _point(at, 1)
     # Neighbours write at different heights: the names of decisions are longer than the distance of axes.
-    canvas.text((x, top - (12 if at % 2 else 26)), shortened(label, 28), anchor="middle", weight="600", title=label)
+    canvas.text((x, top - (12 if at % 2 else 26)), label, anchor="middle", bold=True, within=196, title=label)
     ticks = axis.ticks()
     every = -(-len(ticks) // TICKS)
     for place, text in ticks[::every]:
         _, y = _point(at, place)
         canvas.line([(x - 4, y), (x, y)], FAINT)
-        canvas.text((x - 7, y + 4), shortened(text, 15), anchor="end", color=FAINT, size=11, title=text, halo=True)
+        canvas.text((x - 7, y + 4), text, anchor="end", color=FAINT, size=11, within=96, title=text, halo=True)
 
 
 def _blend_color(part: float) -> str:

@@ -3,9 +3,18 @@
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, trial_tooltip
-from treadle.search.plots.svg import COMPLETE, FRONT
-from treadle.search.store.history import dominates
+from treadle.search.plots.axes import (
+    COMPLETE,
+    FRONT,
+    Frame,
+    Scale,
+    axis_name,
+    legend,
+    objective_name,
+    trial_tooltip,
+)
+from treadle.search.plots.svg import Point
+from treadle.search.store.history import front
 
 
 def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | None = None) -> str:
@@ -34,8 +43,9 @@ def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | No
         Scale([point[1] for point in points.values()]),
         (axis_name(results, names[0]), axis_name(results, names[1])),
     )
-    best = front(points, [results["objectives"][name].startswith("max") for name in names])
-    _draw_steps(frame, [points[number] for number in best], up_first=results["objectives"][names[0]].startswith("max"))
+    signs = [-1 if results["objectives"][name].startswith("max") else 1 for name in names]
+    best = front({number: (signs[0] * x, signs[1] * y) for number, (x, y) in points.items()})
+    _draw_steps(frame, [points[number] for number in best])
     for trial in trials:
         is_best = trial["number"] in best
         frame.canvas.circle(
@@ -49,28 +59,10 @@ def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | No
     return frame.canvas.svg()
 
 
-def front(points: dict[int, tuple[float, float]], maxima: list[bool]) -> list[int]:
-    """Return the numbers of the points that no other dominates, from left to right; of equal ones the first.
-
-    >>> front({0: (1.0, 1.0), 1: (2.0, 0.5), 2: (0.5, 0.5)}, [True, True])
-    [0, 1]
-    """
-    small = {
-        number: tuple(-value if is_max else value for value, is_max in zip(point, maxima, strict=True))
-        for number, point in points.items()
-    }
-    first = {values: number for number, values in reversed(small.items())}
-    best = [number for values, number in first.items() if not any(dominates(other, values) for other in first)]
-    return sorted(best, key=lambda number: points[number])
-
-
-def _draw_steps(frame: Frame, best: list[tuple[float, float]], *, up_first: bool) -> None:
-    """Draw the line behind which everything is dominated."""
-    way: list[tuple[float, float]] = []
-    for x, y in best:
-        if way:
-            # Where large is good, what a point dominates lies to its left; else to its right.
-            way.append((way[-1][0], y) if up_first else (x, way[-1][1]))
-        way.append((x, y))
+def _draw_steps(frame: Frame, best: list[Point]) -> None:
+    """Draw the line behind which everything is dominated, from the trial that is best across."""
+    way = best[:1]
+    for x, y in best[1:]:
+        way += [(x, way[-1][1]), (x, y)]
     if len(way) > 1:
         frame.canvas.line([frame.at(x, y) for x, y in way], FRONT, width=1.5, dash="4 3")

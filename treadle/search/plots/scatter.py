@@ -3,8 +3,18 @@
 import math
 from typing import Any
 
-from treadle.search.plots.axes import Frame, Scale, axis_name, legend, objective_name, trial_tooltip
-from treadle.search.plots.svg import COMPLETE, FAILED, INK, PRUNED
+from treadle.search.plots.axes import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    Frame,
+    Scale,
+    axis_name,
+    legend,
+    objective_name,
+    trial_tooltip,
+)
+from treadle.search.plots.svg import INK
 
 
 def trial_scatter(results: dict[str, Any], objective: str | None = None) -> str:

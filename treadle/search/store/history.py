@@ -1,6 +1,7 @@
 """What is known when the next trial is chosen."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,3 +62,13 @@ def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     (True, False)
     """
     return all(left <= right for left, right in zip(one, other, strict=True)) and one != other
+
+
+def front(values: Mapping[int, tuple[float, ...]]) -> list[int]:
+    """Return the numbers of the values that no others dominate, the smallest first; of equal ones the first.
+
+    >>> front({0: (1.0, 1.0), 1: (2.0, 0.5), 2: (1.0, 1.0), 3: (2.0, 2.0)})
+    [0, 1]
+    """
+    first = {own: number for number, own in reversed([*values.items()])}
+    return [first[own] for own in sorted(first) if not any(dominates(other, own) for other in first)]
