@@ -162,12 +162,9 @@ def _encoded(kind: type, bound: inspect.BoundArguments, skip: int) -> dict[str, 
     complete = inspect.BoundArguments(bound.signature, dict(bound.arguments))
     complete.apply_defaults()
     found = list(complete.arguments.items())[1 + skip :]
-    return {name: _encoded_argument(kind, name, value, bound.signature) for name, value in found}
-
-
-def _encoded_argument(kind: type, name: str, value: Any, signature: inspect.Signature) -> Any:
-    several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-    return encode(list(value) if several else value, f"{kind.__qualname__}: argument {name!r}")
+    kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+    plain = {name: list(value) if kinds[name] is inspect.Parameter.VAR_POSITIONAL else value for name, value in found}
+    return {name: encode(value, f"{kind.__qualname__}: argument {name!r}") for name, value in plain.items()}
 
 
 def dump_trainer(trainer: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,12 +64,10 @@ class RetryPolicy:
             attempts.setdefault(first_attempt(trial), []).append(trial)
         for made in attempts.values():
             last = made[-1]
-            if last.state.name == "FAIL" and len(made) <= self.times and self._is_worth_it(last.user_attrs):
+            is_worth_it = self.kinds is None or last.user_attrs.get(ERROR, {}).get("kind") in self.kinds
+            if last.state.name == "FAIL" and len(made) <= self.times and is_worth_it:
                 return last
         return None
-
-    def _is_worth_it(self, attributes: Mapping[str, Any]) -> bool:
-        return self.kinds is None or attributes.get(ERROR, {}).get("kind") in self.kinds
 
 
 def first_attempt(trial: "FrozenTrial") -> int:
@@ -128,18 +126,17 @@ class SearchRun:
             proxy=search.rules.proxy,
             pool=search.rules.proxy_pool,
         )
-        self._signs = tuple(one.sign for one in search.objectives)
         self._again: deque[FrozenTrial] = deque()
         self._memory: dict[int, tuple[dict[str, Any], str]] = {}  # what a trial tries does not change
         self._size = search.searched.size()
         self._failures = 0
         self._exhausted = False
 
-    def run(self, launcher: Launcher, trials: int, deadline: float | None) -> None:
+    def run(self, launcher: Launcher, trials: int, deadline: float) -> None:
         """Run trials until there are enough."""
         self._await_others()
         while True:
-            while launcher.has_room and not self.search.is_stopping and not _is_past(deadline):
+            while launcher.has_room and not self.search.is_stopping and time.monotonic() < deadline:
                 trial = self._next(trials)
                 if trial is None:
                     break
@@ -230,14 +227,15 @@ class SearchRun:
                 taken = self.search.searched.restored(trial.params)
                 self._memory[trial.number] = (taken, assignment_key(taken))
         outcomes = [
-            Outcome(trial.number, self._memory[trial.number][0], self._wanted_small(trial))
+            Outcome(
+                trial.number,
+                self._memory[trial.number][0],
+                tuple(one.sign * value for one, value in zip(self.search.objectives, trial.values, strict=True)),
+            )
             for trial in trials
             if trial.state.name == "COMPLETE"
         ]
         return outcomes, {self._memory[trial.number][1]: trial for trial in trials if _is_known(trial)}
-
-    def _wanted_small(self, trial: "FrozenTrial") -> tuple[float, ...]:
-        return tuple(sign * value for sign, value in zip(self._signs, trial.values, strict=True))
 
     def _replayed(self, candidate: Candidate, twin: "FrozenTrial", trials: "list[FrozenTrial]") -> "FrozenTrial | None":
         if len(trials) >= PATIENCE and all(REPLAYED in trial.user_attrs for trial in trials[-PATIENCE:]):
@@ -324,10 +322,6 @@ class SearchRun:
                 f"{error.get('message')}\n{error.get('traceback', '').rstrip()}\nMend it and start the search again: "
                 "it goes on (max_failures=None lets it go on in any case)"
             )
-
-
-def _is_past(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline
 
 
 def _counts(trial: "FrozenTrial") -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from treadle.search.trial.evaluators import Evaluator, Lazy, make_evaluator
 from treadle.search.trial.objectives import parse_objectives
 from treadle.search.trial.pruning import make_pruner
 from treadle.search.trial.task import Task
-from treadle.search.trial.trial import require_nonfinite
+from treadle.search.trial.trial import NONFINITE
 
 if TYPE_CHECKING:
     import os
@@ -136,7 +137,7 @@ class Search:
             retrying=RetryPolicy(retries, retry_on),
             max_failures=None if max_failures is None else _positive("max_failures", max_failures),
             replays=_one_of("duplicates", duplicates, DUPLICATES) == "replay",
-            nonfinite=require_nonfinite(nonfinite),
+            nonfinite=_one_of("nonfinite", nonfinite, NONFINITE),
             proxy=None if proxy is None else self.create_proxy(proxy),
             proxy_pool=_positive("proxy_pool", proxy_pool),
             weights=self.searched.weights(self.run_dir / WEIGHTS, inherit=inherit)
@@ -172,7 +173,7 @@ class Search:
         store = self._opened()
         running = SearchRun(self, store)
         launcher = make_launcher(name, workers, running.on_end, timeout=trial_timeout, options=options)
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        deadline = math.inf if self._timeout is None else time.monotonic() + self._timeout
         try:
             with store.presence:
                 running.run(launcher, self.trials, deadline)

@@ -27,6 +27,11 @@ class Ending:
     state: str
     error: Mapping[str, str] | None = None
 
+    @staticmethod
+    def failed(kind: str, message: str) -> "Ending":
+        """Return the end of a trial that could not say itself what went wrong."""
+        return Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"})
+
 
 Ended = Callable[[RunningTrial, Ending], None]
 

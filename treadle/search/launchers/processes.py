@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from treadle.search.launchers.base import FAILED, Ended, Ending, Launcher, answer_report
-from treadle.search.launchers.wire import ADDRESS, GONE, Connection, WireError, WorkerMessage, WorkerServer
+from treadle.search.launchers.base import Ended, Ending, Launcher, answer_report
+from treadle.search.launchers.wire import ADDRESS, GONE, Connection, WorkerMessage, WorkerServer
 from treadle.search.launchers.worker import PARENT, PATH
 from treadle.search.trial.task import Task
 from treadle.search.trial.trial import RunningTrial
@@ -187,11 +187,8 @@ class Processes(Launcher):
             self._send(slot, {"task": slot.task.encoded()})
 
     def _send(self, slot: WorkerSlot, message: dict[str, object]) -> None:
-        try:
-            if slot.line is not None:
-                slot.line.send(message)
-        except WireError:
-            return  # the listening thread says that it is gone
+        if slot.line is not None:
+            slot.line.send_if_there(message)
 
     def _end(self, slot: WorkerSlot, ending: Ending) -> None:
         session, slot.session, slot.task = slot.session, None, None
@@ -202,7 +199,7 @@ class Processes(Launcher):
         """Give a worker up; the trial that it was doing has failed."""
         del self._slots[slot.name]
         slot.process.kill()
-        self._end(slot, Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"}))
+        self._end(slot, Ending.failed(kind, message))
 
     def _how_it_ended(self, slot: WorkerSlot) -> str:
         deadline = time.monotonic() + DYING_SECONDS

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.launchers.base import COMPLETE, FAILED, Ended, Ending, Launcher, answer_report
+from treadle.search.launchers.base import COMPLETE, Ended, Ending, Launcher, answer_report
 from treadle.search.launchers.processes import WORKER, Process, worker_environment
-from treadle.search.launchers.wire import GONE, Connection, WireError, WorkerMessage, WorkerServer
+from treadle.search.launchers.wire import GONE, Connection, WorkerMessage, WorkerServer
 from treadle.search.trial.task import Task
 from treadle.search.trial.trial import RunningTrial
 
@@ -74,19 +74,19 @@ class Torchrun(Launcher):
             self._hear(said.worker, self._groups[said.worker], said)
         for name, group in list(self._groups.items()):
             if self._is_late(group):
-                self._end(name, _failure("TimeoutError", f"the trial took longer than {self.timeout:g} seconds"))
+                self._end(name, Ending.failed("TimeoutError", f"the trial took longer than {self.timeout:g} seconds"))
             elif (how := group.process.ended()) is not None:
                 words = f"the processes' launcher {how}"
-                self._end(name, group.endings.get(0) or _failure("WorkerError", words))
+                self._end(name, group.endings.get(0) or Ending.failed("WorkerError", words))
 
     def _hear(self, name: str, group: TrialGroup, said: WorkerMessage) -> None:
         if said.message is GONE:
             if said.line in group.ranks and group.ranks[said.line] not in group.endings:
-                self._end(name, _failure("WorkerError", f"process {group.ranks[said.line]} of the trial died"))
+                self._end(name, Ending.failed("WorkerError", f"process {group.ranks[said.line]} of the trial died"))
         elif "ready" in said.message:
             group.since = group.since or time.monotonic()
             group.ranks[said.line] = int(said.message["rank"])
-            _send(said.line, {"task": group.task.encoded()})
+            said.line.send_if_there({"task": group.task.encoded()})
         elif "ended" in said.message:
             self._note_end(name, group, said)
         else:
@@ -112,7 +112,7 @@ class Torchrun(Launcher):
         due = [entry for entry in group.waiting if entry[1] < known or 0 in group.endings]
         group.waiting = [entry for entry in group.waiting if entry not in due]
         for line, number in due:
-            _send(line, group.answers[number] if number < known else {"stop": False})
+            line.send_if_there(group.answers[number] if number < known else {"stop": False})
 
     def _note_end(self, name: str, group: TrialGroup, said: WorkerMessage) -> None:
         rank = group.ranks[said.line]
@@ -121,7 +121,7 @@ class Torchrun(Launcher):
         # Where one has stopped, the others wait for it in vain.
         if ending.state != COMPLETE or len(group.endings) == self.processes:
             for line in group.ranks:
-                _send(line, {"task": None})
+                line.send_if_there({"task": None})
             self._end(name, group.endings.get(0, ending) if ending.state == COMPLETE else ending)
 
     def _end(self, name: str, ending: Ending) -> None:
@@ -135,14 +135,3 @@ class Torchrun(Launcher):
             group.process.kill()
         self._groups.clear()
         self.exchange.close()
-
-
-def _failure(kind: str, message: str) -> Ending:
-    return Ending(FAILED, {"kind": kind, "message": message, "traceback": f"{kind}: {message}"})
-
-
-def _send(line: Connection, message: dict[str, Any]) -> None:
-    try:
-        line.send(message)
-    except WireError:
-        return

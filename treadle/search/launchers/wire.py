@@ -45,6 +45,11 @@ class Connection:
         except OSError as error:
             raise WireError(f"the other end has gone: {error}") from error
 
+    def send_if_there(self, message: dict[str, Any]) -> None:
+        """Send a message; where nobody is there any more, the thread that listens says so."""
+        with suppress(WireError):
+            self.send(message)
+
     def receive(self) -> dict[str, Any]:
         """Wait for a message.
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from treadle.errors import NonFiniteError, TreadleError
+from treadle.files.process_identity import process_start
 from treadle.search.errors import StopSearchError
 from treadle.search.launchers.base import FAILED, STOPPED, Ending, describe_error, run_task
 from treadle.search.launchers.wire import ADDRESS, Connection, WireError, connect
@@ -91,19 +92,9 @@ def _done(data: dict[str, object], line: Connection) -> Ending:
 def _exit_with_parent(search: int) -> None:
     # Under torchrun the parent is not the search, and may be killed before it.
     parent = os.getppid()
-    while _is_there(search) and os.getppid() == parent:
+    while process_start(search) is not None and os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from typing import Any
 from treadle.errors import ConfigError, did_you_mean
 from treadle.search.plots.svg import FAINT, GRID, Canvas, Point
 
-COMPLETE, PRUNED, FAILED, FRONT = "#2f6fb2", "#c98500", "#c0392b", "#0b7a53"
-"""The colors of trials."""
+COLORS = {"complete": "#2f6fb2", "pruned": "#c98500", "failed": "#c0392b"}
+"""The colors of trials by their state."""
+FRONT = "#0b7a53"
+"""The color of those that no other is better than."""
 
 # From values to places on an axis
 
@@ -42,9 +44,7 @@ class Scale:
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
         """Return round numbers of the range, with their words."""
         found = _powers(self.low, self.high) if self.log else []
-        return [
-            (self.place(value), format_number(value)) for value in found or round_numbers(self.low, self.high, most)
-        ]
+        return [(self.place(value), f"{value:.6g}") for value in found or round_numbers(self.low, self.high, most)]
 
 
 class CategoryScale:
@@ -85,22 +85,15 @@ def _powers(low: float, high: float) -> list[float]:
     return found if len(found) > 1 else []
 
 
-def format_number(value: float) -> str:
-    """Return a number as an axis shows it.
-
-    >>> format_number(0.0001), format_number(73.5), format_number(20_000.0)
-    ('0.0001', '73.5', '20000')
-    """
-    return f"{value:.6g}"
-
-
 def format_value(value: Any) -> str:
     """Return a value as an axis shows it; text stands without quotes."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 WIDTH, HEIGHT = 720.0, 420.0
-LEFT, RIGHT, TOP, BOTTOM = 72.0, 24.0, 64.0, 56.0
+LEFT, RIGHT, TOP = 72.0, 24.0, 64.0
+BASE = HEIGHT - 56.0
+"""Where the lower axis is."""
 
 
 class Frame:
@@ -124,7 +117,7 @@ class Frame:
 
     def _point(self, x: float, y: float) -> Point:
         # A little room, so that no mark lies on the edge.
-        return LEFT + (0.02 + 0.96 * x) * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - (0.04 + 0.92 * y) * _span()
+        return LEFT + (0.02 + 0.96 * x) * (WIDTH - LEFT - RIGHT), BASE - (0.04 + 0.92 * y) * (BASE - TOP)
 
     def _draw(self, names: tuple[str, str]) -> None:
         for place, text in self._up.ticks():
@@ -133,20 +126,11 @@ class Frame:
             self.canvas.text((LEFT - 8, y + 4), text, anchor="end", color=FAINT)
         for place, text in self._across.ticks():
             x, _ = self._point(place, 0)
-            self.canvas.line([(x, HEIGHT - BOTTOM), (x, HEIGHT - BOTTOM + 4)], FAINT)
-            self.canvas.text((x, HEIGHT - BOTTOM + 18), text, anchor="middle", color=FAINT)
-        self.canvas.line([(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM)], FAINT)
+            self.canvas.line([(x, BASE), (x, BASE + 4)], FAINT)
+            self.canvas.text((x, BASE + 18), text, anchor="middle", color=FAINT)
+        self.canvas.line([(LEFT, BASE), (WIDTH - RIGHT, BASE)], FAINT)
         self.canvas.text(((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14), names[0], anchor="middle")
-        self.canvas.text((18, (TOP + HEIGHT - BOTTOM) / 2), names[1], anchor="middle", turn=-90)
-
-    @property
-    def bottom(self) -> float:
-        """Where the lower axis is."""
-        return HEIGHT - BOTTOM
-
-
-def _span() -> float:
-    return HEIGHT - TOP - BOTTOM
+        self.canvas.text((18, (TOP + BASE) / 2), names[1], anchor="middle", turn=-90)
 
 
 def legend(canvas: Canvas, entries: list[tuple[str, str, str]]) -> None:

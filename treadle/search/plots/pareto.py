@@ -3,16 +3,7 @@
 from typing import Any
 
 from treadle.errors import ConfigError
-from treadle.search.plots.axes import (
-    COMPLETE,
-    FRONT,
-    Frame,
-    Scale,
-    axis_name,
-    legend,
-    objective_name,
-    trial_tooltip,
-)
+from treadle.search.plots.axes import COLORS, FRONT, Frame, Scale, axis_name, legend, objective_name, trial_tooltip
 from treadle.search.plots.svg import Point
 from treadle.search.store.history import front
 
@@ -50,12 +41,12 @@ def pareto_plot(results: dict[str, Any], across: str | None = None, up: str | No
         is_best = trial["number"] in best
         frame.canvas.circle(
             frame.at(*points[trial["number"]]),
-            FRONT if is_best else COMPLETE,
+            FRONT if is_best else COLORS["complete"],
             radius=5 if is_best else 4,
             title=trial_tooltip(trial),
             opacity=0.9 if is_best else 0.35,
         )
-    legend(frame.canvas, [("disc", FRONT, "no other is better"), ("disc", COMPLETE, "others")])
+    legend(frame.canvas, [("disc", FRONT, "no other is better"), ("disc", COLORS["complete"], "others")])
     return frame.canvas.svg()
 
 

@@ -3,17 +3,7 @@
 import math
 from typing import Any
 
-from treadle.search.plots.axes import (
-    COMPLETE,
-    FAILED,
-    PRUNED,
-    Frame,
-    Scale,
-    axis_name,
-    legend,
-    objective_name,
-    trial_tooltip,
-)
+from treadle.search.plots.axes import BASE, COLORS, Frame, Scale, axis_name, legend, objective_name, trial_tooltip
 from treadle.search.plots.svg import INK
 
 
@@ -56,12 +46,10 @@ def _height(trial: dict[str, Any], name: str) -> float | None:
 def _draw(frame: Frame, trial: dict[str, Any], height: float | None) -> None:
     number, title = trial["number"], trial_tooltip(trial)
     if trial["state"] == "failed":
-        frame.canvas.cross((frame.at(number, 0)[0], frame.bottom), FAILED, title=title)
+        frame.canvas.cross((frame.at(number, 0)[0], BASE), COLORS["failed"], title=title)
     elif height is not None:
-        color = PRUNED if trial["state"] == "pruned" else COMPLETE
-        frame.canvas.circle(
-            frame.at(number, height), color, filled="replayed_from" not in trial, title=title, opacity=0.75
-        )
+        color, is_new = COLORS[trial["state"]], "replayed_from" not in trial
+        frame.canvas.circle(frame.at(number, height), color, filled=is_new, title=title, opacity=0.75)
 
 
 def _draw_best(frame: Frame, trials: list[dict[str, Any]], name: str, is_max: bool) -> None:
@@ -85,11 +73,11 @@ def _draw_best(frame: Frame, trials: list[dict[str, Any]], name: str, is_max: bo
 
 def _legend(trials: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     states = {trial["state"] for trial in trials}
-    entries = [("disc", COMPLETE, "complete")]
+    entries = [("disc", COLORS["complete"], "complete")]
     if any("replayed_from" in trial for trial in trials):
-        entries.append(("ring", COMPLETE, "known before"))
+        entries.append(("ring", COLORS["complete"], "known before"))
     if "pruned" in states:
-        entries.append(("disc", PRUNED, "pruned"))
+        entries.append(("disc", COLORS["pruned"], "pruned"))
     if "failed" in states:
-        entries.append(("cross", FAILED, "failed"))
+        entries.append(("cross", COLORS["failed"], "failed"))
     return [*entries, ("line", INK, "best so far")]

@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,33 @@ ATTEMPTS = 1000
 MOST_COUNTED = 10_000
 """Up to how many combinations a search knows when it has tried them all."""
 NETWORKS_ONLY = "inherit, keep_weights and proxy are for spaces of networks; this one is a config"
+
+
+def combinations_of(
+    options: Mapping[str, Callable[[], Iterable[Any]]],
+    exists: Callable[[str, Assignment], bool],
+    allows: Callable[[Assignment], bool],
+) -> Iterator[Assignment]:
+    """Yield every combination of the values that decisions can have, once.
+
+    Args:
+        options: The values of each decision by label, in order.
+        exists: Says whether a decision is to be made, given those before it.
+        allows: Says whether a combination may be.
+    """
+    labels = list(options)
+
+    def go_on(at: int, taken: Assignment) -> Iterator[Assignment]:
+        if at == len(labels):
+            if allows(taken):
+                yield dict(taken)
+        elif not exists(labels[at], taken):
+            yield from go_on(at + 1, taken)
+        else:
+            for option in options[labels[at]]():
+                yield from go_on(at + 1, {**taken, labels[at]: option})
+
+    yield from go_on(0, {})
 
 
 class Searched(ABC):
@@ -83,19 +110,7 @@ class Searched(ABC):
 
     def enumerate(self) -> Iterator[Assignment]:
         """Yield every combination that a grid visits, once."""
-        labels = list(self.dimensions)
-
-        def go_on(at: int, taken: Assignment) -> Iterator[Assignment]:
-            if at == len(labels):
-                if self.allows(taken):
-                    yield dict(taken)
-            elif not self.exists(labels[at], taken):
-                yield from go_on(at + 1, taken)
-            else:
-                for option in self.dimensions[labels[at]].options():
-                    yield from go_on(at + 1, {**taken, labels[at]: option})
-
-        yield from go_on(0, {})
+        return combinations_of({label: one.options for label, one in self.dimensions.items()}, self.exists, self.allows)
 
     def size(self) -> int | None:
         """Return how many combinations there are; None if that is many, or values lie between any two."""

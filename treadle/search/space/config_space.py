@@ -23,28 +23,24 @@ _MAKERS = re.compile(r"treadle\.(\w+\.)*(one_of|uniform|log_uniform|integer)")
 """What a YAML file calls to have a domain: these functions, by any name that leads to them."""
 
 
-def find_domains(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def find_domains(tree: Any) -> Iterator[tuple[Place, Any]]:
     """Yield every domain in a config, or in plain dicts, lists and tuples, with its place."""
+    return ((place, one) for place, one in _open_parts(tree) if not isinstance(one, Restriction))
+
+
+def find_constraints(tree: Any) -> Iterator[tuple[Place, Restriction]]:
+    """Yield every constraint in a config, or in plain dicts, lists and tuples, with its place."""
+    return ((place, one) for place, one in _open_parts(tree) if isinstance(one, Restriction))
+
+
+def _open_parts(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
     value = _value(tree)
-    if isinstance(value, _DOMAINS):
-        yield place, value
-        return
-    made = _made_from_text(value)
-    if made is not None:
-        yield place, made
+    found = value if isinstance(value, (*_DOMAINS, Restriction)) else _made_from_text(value)
+    if found is not None:
+        yield place, found
         return
     for key, item in _items(value):
-        yield from find_domains(item, (*place, key))
-
-
-def find_constraints(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Restriction]]:
-    """Yield every constraint in a config, or in plain dicts, lists and tuples, with its place."""
-    value = _value(tree)
-    if isinstance(value, Restriction):
-        yield place, value
-    elif not isinstance(value, _DOMAINS):
-        for key, item in _items(value):
-            yield from find_constraints(item, (*place, key))
+        yield from _open_parts(item, (*place, key))
 
 
 def has_domains(tree: Any) -> bool:

@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
@@ -270,8 +270,3 @@ def make_dimension(label: str, domain: Domain) -> Dimension:
     if isinstance(domain, Choice):
         return Categorical(label, domain.values, domain.weights)
     return Numeric(label, domain)
-
-
-def assignments(dimensions: Sequence[Dimension]) -> Iterator[int]:
-    """Yield how many values of each dimension a grid visits."""
-    yield from (len(dimension.options()) for dimension in dimensions)

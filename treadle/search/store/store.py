@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +85,7 @@ class Store:
             )
         self.storage: BaseStorage = self.study._storage  # a database has a cache in front
         self._study_id = self.study._study_id
+        self._backend: Any = getattr(self.storage, "_backend", None)
         self._require_same(about)
         self._is_private = place == MEMORY
         self.presence = Heartbeat(None if place == MEMORY else self._say)
@@ -126,21 +126,13 @@ class Store:
     ) -> "FrozenTrial":
         """Store a new trial, all at once: a running one of this search, or with `values` one that is complete."""
         trial = optuna().trial
-        now = datetime.now()
-        state = trial.TrialState.RUNNING if values is None else trial.TrialState.COMPLETE
-        template = trial.FrozenTrial(
-            number=-1,
-            state=state,
-            value=None,
+        template = trial.create_trial(
+            state=trial.TrialState.RUNNING if values is None else trial.TrialState.COMPLETE,
             values=None if values is None else list(values),
-            datetime_start=now,
-            datetime_complete=None if values is None else now,
             params=dict(parameters),
             distributions=dict(distributions),
             user_attrs={**notes, OWNER: self.presence.owner()} if values is None else dict(notes),
             system_attrs=dict(system or {}),
-            intermediate_values={},
-            trial_id=-1,
         )
         return self.storage.get_trial(self.storage.create_new_trial(self._study_id, template))
 
@@ -183,9 +175,8 @@ class Store:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Keep other searches from choosing trials, or taking them over, meanwhile."""
-        backend: Any = getattr(self.storage, "_backend", None)
-        if hasattr(backend, "exclusive"):
-            with backend.exclusive():
+        if hasattr(self._backend, "exclusive"):
+            with self._backend.exclusive():
                 yield
         elif self._is_private:
             yield
@@ -195,15 +186,13 @@ class Store:
 
     def sync(self) -> None:
         """Wait until everything is on the disk."""
-        backend: Any = getattr(self.storage, "_backend", None)
-        if hasattr(backend, "sync"):
-            backend.sync()
+        if hasattr(self._backend, "sync"):
+            self._backend.sync()
 
     def close(self) -> None:
         """Close what this search has opened."""
-        backend: Any = getattr(self.storage, "_backend", None)
-        if hasattr(backend, "close"):
-            backend.close()
+        if hasattr(self._backend, "close"):
+            self._backend.close()
 
 
 def _opened(place: Any) -> Any:

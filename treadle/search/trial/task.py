@@ -13,21 +13,15 @@ from treadle.data.random_state import RandomState
 from treadle.search.recorded_calls import reader
 from treadle.search.space.extension import TrialTarget
 from treadle.search.trial.evaluators import Evaluator, decode_evaluator
-from treadle.search.trial.reports import Metrics, ReportError, parse_metrics, report_trial_to
+from treadle.search.trial.reports import Metrics, Reporter, ReportError, parse_metrics, report_trial_to
 
 
-class TrialReporter(Protocol):
+class TrialReporter(Reporter, Protocol):
     """Where a trial reports to, and whether it has said its last."""
 
     @property
     def finished(self) -> bool:
         """Whether the final result has been reported."""
-
-    def intermediate(self, metrics: Metrics, step: int | None) -> bool:
-        """Take an intermediate result, and return whether the trial is to stop."""
-
-    def final(self, metrics: Metrics) -> None:
-        """Take the final result."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import ConfigError, NonFiniteError
+from treadle.errors import NonFiniteError
 from treadle.search.store.history import FINAL, FLAGGED, REPORT
 from treadle.search.trial.objectives import Objective
 from treadle.search.trial.pruning import TrialPruner
@@ -33,6 +33,7 @@ class RunningTrial:
             end; "prune" stops a trial at the first of them.
 
     Attributes:
+        last_step: The step of the last intermediate result; -1 if there was none.
         lacking: What was reported without an objective, and which, in words; None if nothing was.
     """
 
@@ -48,7 +49,7 @@ class RunningTrial:
         self._names = [objective.name for objective in objectives]
         self._pruning = TrialPruner(store, trial, pruner)
         self._nonfinite = nonfinite
-        self._last = -1
+        self.last_step = -1
         self._curve: dict[int, float] = {}
         self._flagged: list[Any] = []
 
@@ -56,11 +57,6 @@ class RunningTrial:
     def finished(self) -> bool:
         """Whether the final result has been reported."""
         return self.values is not None
-
-    @property
-    def last_step(self) -> int:
-        """The step of the last intermediate result; -1 if there was none."""
-        return self._last
 
     @property
     def last_value(self) -> float | None:
@@ -75,9 +71,9 @@ class RunningTrial:
         """
         if self.finished:
             raise ReportError(f"an intermediate result ({shown(metrics)}) came after the final one; report it before")
-        if step is not None and step <= self._last:
-            raise ReportError(f"step={step} was reported after step {self._last}; steps must grow")
-        self._last = self._last + 1 if step is None else step
+        if step is not None and step <= self.last_step:
+            raise ReportError(f"step={step} was reported after step {self.last_step}; steps must grow")
+        self.last_step = self.last_step + 1 if step is None else step
         value = self._driving(metrics)
         self._keep(metrics, value)
         self.stopped = self.stopped or self._stops(metrics, value)
@@ -85,13 +81,13 @@ class RunningTrial:
 
     def _stops(self, metrics: Metrics, value: float | None) -> bool:
         if nonfinite_names(metrics):
-            self._flag(metrics, self._last)
+            self._flag(metrics, self.last_step)
             if self._nonfinite == "prune":
                 return True
         if value is None or nonfinite_names({"": value}):
             return False  # nothing that a pruner could compare
-        self._curve[self._last] = value
-        return self._pruning.stops(self._last, value)
+        self._curve[self.last_step] = value
+        return self._pruning.stops(self.last_step, value)
 
     def final(self, metrics: Metrics) -> None:
         """Take the final result.
@@ -138,23 +134,12 @@ class RunningTrial:
 
     def _keep(self, metrics: Metrics, value: float | None) -> None:
         if len(metrics) > 1 or value is None:
-            self._store.note(self.trial, f"{REPORT}:{self._last}", metrics)
+            self._store.note(self.trial, f"{REPORT}:{self.last_step}", metrics)
         if value is not None:
-            self._store.report(self.trial, self._last, value)
+            self._store.report(self.trial, self.last_step, value)
 
     def _flag(self, metrics: Metrics, step: int | None) -> None:
         where = "finally" if step is None else f"at step {step}"
         logger.warning("trial %d reported %s %s, which is not finite", self.trial.number, shown(metrics), where)
         self._flagged.append([step, nonfinite_names(metrics)])
         self._store.note(self.trial, FLAGGED, list(self._flagged))
-
-
-def require_nonfinite(policy: str) -> str:
-    """Return the policy for nan and infinity.
-
-    Raises:
-        ConfigError: There is none of this name.
-    """
-    if policy not in NONFINITE:
-        raise ConfigError(f"nonfinite={policy!r} must be one of {list(NONFINITE)}")
-    return policy

@@ -6,13 +6,12 @@ stopped where an undisturbed one is. Both are given a study whose storage keeps 
 """
 
 import copy
-from collections.abc import Container, Sequence
-from datetime import datetime
+from collections.abc import Container
 from typing import Any
 
 from optuna import Study
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 
 class TrialView:
@@ -39,11 +38,8 @@ class TrialView:
         others = self._storage.get_all_trials(study_id, deepcopy=deepcopy, states=states)
         found = [trial for trial in others if trial.number != self.own.number]
         if states is None or self.own.state in states:
-            found.insert(self._place(found), self.own)
+            found.insert(sum(trial.number < self.own.number for trial in found), self.own)
         return found
-
-    def _place(self, found: Sequence[FrozenTrial]) -> int:
-        return sum(trial.number < self.own.number for trial in found)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial."""
@@ -71,16 +67,6 @@ def study_view(study: Study, view: TrialView) -> Study:
 
 def pending_trial(number: int) -> FrozenTrial:
     """Return a trial that is not stored yet."""
-    return FrozenTrial(
-        number=number,
-        state=TrialState.RUNNING,
-        value=None,
-        datetime_start=datetime.now(),
-        datetime_complete=None,
-        params={},
-        distributions={},
-        user_attrs={},
-        system_attrs={},
-        intermediate_values={},
-        trial_id=-1,
-    )
+    trial = create_trial(state=TrialState.RUNNING)
+    trial.number = number
+    return trial
