@@ -91,24 +91,19 @@ def attach(model: nn.Module, chooser: Chooser = DEFAULTS) -> Space:
         The space of the model.
     """
     space = Space(model)
-    for choice in space.choices.values():
-        choice.chooser = chooser
-    for leaf, _ in space.values:
-        leaf.chooser = chooser
+    space.attach(chooser)
     return space
 
 
 @contextmanager
 def temporarily_attach(space: Space, chooser: Chooser) -> Iterator[None]:
     """Let `chooser` decide inside of the block, and afterwards whoever did before."""
-    users: list[Any] = [*space.choices.values(), *(leaf for leaf, _ in space.values)]
-    before = [user.chooser for user in users]
-    for user in users:
-        user.chooser = chooser
+    before = [(user, user.chooser) for user in space.users]
+    space.attach(chooser)
     try:
         yield
     finally:
-        for user, own in zip(users, before, strict=True):
+        for user, own in before:
             user.chooser = own
 
 

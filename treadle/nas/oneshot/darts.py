@@ -2,12 +2,8 @@
 
 from typing import Any
 
-from torch.optim import Optimizer
-
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import OneShotCore
-from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
-from treadle.nas.oneshot.supernet import Supernet
+from treadle.nas.oneshot.differentiable import DifferentiableTrainer
 
 
 class DartsTrainer(DifferentiableTrainer):
@@ -25,15 +21,10 @@ class DartsTrainer(DifferentiableTrainer):
     """
 
     def __init__(self, *args: Any, unrolled: bool = False, **kwargs: Any) -> None:
-        self.unrolled = unrolled
         if unrolled and kwargs.get("precision", "fp32") != "fp32":
             raise ConfigError(
                 f"unrolled=True compares gradients at weights that are 0.01 apart, which {kwargs['precision']} cannot "
                 "tell; leave precision at 'fp32'"
             )
         super().__init__(*args, **kwargs)
-
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        return DifferentiableCore(supernet, loss, optimizers, self._plan, options, unrolled=self.unrolled)
+        self.core.unrolled = unrolled

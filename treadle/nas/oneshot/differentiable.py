@@ -19,7 +19,7 @@ from treadle.nas.oneshot.core import (
     step_by_step,
 )
 from treadle.nas.oneshot.mixed_op import MixedOp
-from treadle.nas.oneshot.supernet import CandidateWeights, Supernet, find_rows
+from treadle.nas.oneshot.supernet import CandidateWeights, Rows, Supernet, find_rows
 from treadle.nas.oneshot.trainer import Found, OneShotTrainer, ranked_architectures
 from treadle.nas.space.model_space import Space
 from treadle.phase import Phase
@@ -133,14 +133,12 @@ def displacement(directions: Sequence[Tensor]) -> Tensor:
 
 
 class DifferentiableCore(OneShotCore):
-    """Trains the weights of candidates by the gradient of the validation loss.
+    """Trains the weights of candidates by the gradient of the validation loss."""
 
-    Args:
-        unrolled: Whether that gradient goes through the step that the weights are about to make.
-    """
+    unrolled = False
+    """Whether that gradient goes through the step that the weights are about to make."""
 
-    def __init__(self, *args: Any, unrolled: bool = False, **kwargs: Any) -> None:
-        self.unrolled = unrolled
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._rates: list[Tensor] = []
         self._written: list[float] = []
@@ -275,6 +273,7 @@ class DifferentiableTrainer(OneShotTrainer):
     """
 
     core: DifferentiableCore
+    core_type = DifferentiableCore
     betas = BETAS
     decay = DECAY
 
@@ -285,8 +284,13 @@ class DifferentiableTrainer(OneShotTrainer):
         super().__init__(*args, **kwargs)
         self.core.penalties = [penalty.bound(self.supernet.weights.rows).to(self.device) for penalty in self.penalties]
 
-    def _make_weights(self, rows: dict[str, tuple[Any, ...]]) -> CandidateWeights:
-        return CandidateWeights(rows, None if self._seed is None else fold_seed("alpha", self._seed))
+    @property
+    def _weights_seed(self) -> int | None:
+        """What the first weights of candidates are drawn with."""
+        return None if self._seed is None else fold_seed("alpha", self._seed)
+
+    def _make_weights(self, rows: Rows) -> CandidateWeights:
+        return CandidateWeights(rows, self._weights_seed)
 
     def _make_supernet(self, space: Space) -> Supernet:
         rows = find_rows(space, type(self).__name__)

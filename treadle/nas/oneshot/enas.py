@@ -11,14 +11,13 @@ from treadle.data import Batch, fold_seed, size_of
 from treadle.errors import ConfigError
 from treadle.nas.costs.penalty import Penalty
 from treadle.nas.oneshot.controller import Controller
-from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, OneShotCore, restart
-from treadle.nas.oneshot.single_path import compiled_parts, metric_number, refuse_recording
-from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.oneshot.trainer import Found, OneShotTrainer
-from treadle.nas.space.choosers import Fixed
+from treadle.nas.oneshot.core import ARCHITECTURE, WEIGHTS, restart
+from treadle.nas.oneshot.single_path import SinglePathCore, SinglePathTrainer
+from treadle.nas.oneshot.supernet import Supernet, gumbel_noise
+from treadle.nas.oneshot.trainer import Found
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.space.model_space import Space
-from treadle.ops.losses import model_inputs, read_targets
+from treadle.ops.losses import model_inputs
 from treadle.phase import Phase
 from treadle.search.assignment import key_of
 
@@ -27,10 +26,9 @@ SAMPLED = 64
 """Of how many architectures the mean cost is what penalties without a target are relative to."""
 
 
-class EnasCore(OneShotCore):
+class EnasCore(SinglePathCore):
     """Trains the weights on architectures that a controller draws, and the controller on their rewards."""
 
-    uses_both = False
     reward: Reward | None = None
     entropy_weight = 1e-4
     skip_weight = 0.8
@@ -47,8 +45,8 @@ class EnasCore(OneShotCore):
 
     def updates_per_epoch(self) -> tuple[int | None, int | None]:
         """Return how many updates of the weights an epoch has, and how many in all."""
-        train, validation = self.streams["train"].length, self.streams["validation"].length
-        weights = None if train is None else -(-train // self.plan.accumulation)
+        weights, _ = super().updates_per_epoch()
+        validation = self.streams["validation"].length
         drawn = None if validation is None else -(-validation // self.aggregate)
         controller = self.controller_steps if self.controller_steps is not None else drawn
         return weights, None if weights is None or controller is None else weights + controller
@@ -78,19 +76,13 @@ class EnasCore(OneShotCore):
         if phase.name == WEIGHTS:
             with torch.no_grad():
                 places = self.controller.draw(self._noise(0)).places
-            self._go(self.controller.decoded(places.tolist()))
+            self.choose(self.controller.decoded(places.tolist()))
 
     def _noise(self, number: int) -> Tensor:
         """Return the noise of a draw: the same on every device and process for the same seed and step."""
-        generator = torch.Generator().manual_seed(fold_seed(self.search.seed, "enas", self.progress.step, number))
+        seed = fold_seed(self.search.seed, "enas", self.progress.step, number)
         shape = (len(self.controller.tokens), self.controller.most)
-        uniform = torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(1e-12)
-        return (-(-uniform.log()).log()).to(self.controller.baseline)
-
-    def _go(self, architecture: Architecture) -> None:
-        chooser = self.model.chooser
-        assert isinstance(chooser, Fixed)
-        chooser.architecture = architecture
+        return gumbel_noise(shape, seed).to(self.controller.baseline)
 
     def architecture_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the loss of the controller: how likely it draws an architecture that is worse than expected."""
@@ -100,7 +92,7 @@ class EnasCore(OneShotCore):
         architecture = self.controller.decoded(drawn.places.tolist())
         outputs = self._outputs(architecture, batch)
         self.report_metrics(outputs, batch)
-        reward = self._shared(self._reward(outputs, batch), batch) - self._price(architecture)
+        reward = self._shared(self.score(outputs, batch, self.reward), batch) - self._price(architecture)
         self.report("reward", reward)
         reward = reward + self.entropy_weight * drawn.entropy.detach()
         advantage = reward - self.controller.expect(reward, self.baseline_decay)
@@ -110,7 +102,7 @@ class EnasCore(OneShotCore):
     @torch.no_grad()
     def _outputs(self, architecture: Architecture, batch: Batch) -> Any:
         """Return the outputs of one architecture as it would be used: evaluated, with nothing in it moving."""
-        self._go(architecture)
+        self.choose(architecture)
         modes = [(module, module.training) for module in self.model.space.modules()]
         self.model.space.eval()
         try:
@@ -119,13 +111,6 @@ class EnasCore(OneShotCore):
         finally:
             for module, mode in modes:
                 module.training = mode
-
-    @torch.no_grad()
-    def _reward(self, outputs: Any, batch: Batch) -> Tensor:
-        plain, targets = getattr(outputs, "logits", outputs), read_targets(batch)
-        if self.reward is not None:
-            return metric_number(self.reward(plain, targets), self.device)
-        return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
 
     def _shared(self, reward: Tensor, batch: Batch) -> Tensor:
         """Return the mean reward over the batches of all processes."""
@@ -146,7 +131,7 @@ class EnasCore(OneShotCore):
     def eval_epoch_start(self) -> None:
         """Evaluate the most likely architecture."""
         super().eval_epoch_start()
-        self._go(self.controller.best(1)[0][1])
+        self.choose(self.controller.best(1)[0][1])
 
     def architecture_metrics(self) -> dict[str, float]:
         """Return how likely each candidate is, and what reward is expected."""
@@ -161,7 +146,7 @@ class EnasCore(OneShotCore):
         return self.controller.probabilities()
 
 
-class EnasTrainer(OneShotTrainer):
+class EnasTrainer(SinglePathTrainer):
     """Trains the architectures that a controller draws, and the controller by their rewards (ENAS, REINFORCE).
 
     An epoch is a pass over the training data, in each step with another architecture, and then a pass over the
@@ -188,6 +173,7 @@ class EnasTrainer(OneShotTrainer):
     """
 
     core: EnasCore
+    core_type = EnasCore
 
     def __init__(
         self,
@@ -208,7 +194,6 @@ class EnasTrainer(OneShotTrainer):
         controller_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_recording(type(self).__name__, kwargs)
         if not 0 <= baseline_decay < 1:
             raise ConfigError(f"EnasTrainer: baseline_decay={baseline_decay} must lie between 0 and 1")
         self._ctrl_lr, self._ctrl_kwargs = ctrl_lr, dict(ctrl_kwargs or {})
@@ -220,23 +205,15 @@ class EnasTrainer(OneShotTrainer):
         drawn = [self._space.sample(seed) for seed in range(SAMPLED)]
         core.costs = [(one, sum(map(one.cost.of, drawn)) / SAMPLED) for one in self.penalties]
 
-    def _make_supernet(self, space: Space) -> Supernet:
-        if not space.decisions:
-            raise ConfigError("EnasTrainer: the model has no choices; put a LayerChoice or an InputChoice into it")
+    def _make_controller(self, space: Space) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             if self._seed is not None:
                 torch.manual_seed(fold_seed("controller", self._seed))
-            controller = Controller(space, **self._ctrl_kwargs)
-        return Supernet(space, Fixed(space.default()), controller)
+            return Controller(space, **self._ctrl_kwargs)
 
     def _make_optimizers(self, supernet: Supernet) -> dict[str, Optimizer]:
         assert supernet.architecture is not None
         return {ARCHITECTURE: Adam(supernet.architecture.parameters(), lr=self._ctrl_lr)}
-
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        return EnasCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _architecture_clip(self) -> float | None:
         return 5.0

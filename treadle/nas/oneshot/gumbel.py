@@ -4,15 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import OneShotCore
 from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
 from treadle.nas.oneshot.mixed_op import MixedOp
 from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
-from treadle.nas.oneshot.supernet import CandidateWeights, Supernet
+from treadle.nas.oneshot.supernet import CandidateWeights, Rows, gumbel_noise
 from treadle.phase import Phase
 
 TEMPERATURES = (1.0, 0.33)
@@ -30,7 +28,7 @@ class GumbelWeights(CandidateWeights):
     noise: Tensor
     temperature: Tensor
 
-    def __init__(self, rows: dict[str, tuple[Any, ...]], seed: int | None = None, *, hard: bool = False) -> None:
+    def __init__(self, rows: Rows, seed: int | None = None, *, hard: bool = False) -> None:
         super().__init__(rows, seed)
         self.hard = hard
         self.register_buffer("noise", torch.zeros_like(self.alpha), persistent=False)
@@ -38,9 +36,7 @@ class GumbelWeights(CandidateWeights):
 
     def draw(self, seed: int) -> None:
         """Draw the noise of the passes that follow; the same on every device and every process."""
-        uniform = torch.rand(self.noise.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        noise = -(-uniform.clamp_min(1e-12).log()).log()
-        self.noise.copy_(noise.to(self.noise.dtype))
+        self.noise.copy_(gumbel_noise(self.noise.shape, seed).to(self.noise.dtype))
 
     def picked(self) -> list[int]:
         """Return which candidate of each row was drawn; this waits for the device."""
@@ -113,6 +109,9 @@ class GumbelDartsTrainer(DifferentiableTrainer):
             candidates.
     """
 
+    core: GumbelCore
+    core_type = GumbelCore
+
     def __init__(
         self, *args: Any, temperature: tuple[float, float] = TEMPERATURES, hard: bool = False, **kwargs: Any
     ) -> None:
@@ -122,15 +121,10 @@ class GumbelDartsTrainer(DifferentiableTrainer):
         if hard:
             refuse_recording("GumbelDartsTrainer(hard=True)", kwargs)
         super().__init__(*args, **kwargs)
+        self.core.temperatures = temperature
 
-    def _make_weights(self, rows: dict[str, tuple[Any, ...]]) -> CandidateWeights:
-        seed = None if self._seed is None else fold_seed("alpha", self._seed)
-        return GumbelWeights(rows, seed, hard=self.hard)
+    def _make_weights(self, rows: Rows) -> CandidateWeights:
+        return GumbelWeights(rows, self._weights_seed, hard=self.hard)
 
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        options = compiled_parts(self._space, options) if self.hard else options
-        core = GumbelCore(supernet, loss, optimizers, self._plan, options)
-        core.temperatures = self.temperature
-        return core
+    def _core_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return compiled_parts(self._space, options) if self.hard else options

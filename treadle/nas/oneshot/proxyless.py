@@ -1,28 +1,25 @@
 """ProxylessNAS: one candidate at a time for the weights, two for the architecture."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from treadle.data import fold_seed
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import ARCHITECTURE, OneShotCore
+from treadle.nas.oneshot.core import ARCHITECTURE
 from treadle.nas.oneshot.differentiable import DifferentiableCore, DifferentiableTrainer
 from treadle.nas.oneshot.single_path import compiled_parts, refuse_recording
-from treadle.nas.oneshot.supernet import CandidateWeights, Rows, Supernet
+from treadle.nas.oneshot.supernet import CandidateWeights, Rows, Supernet, gumbel_noise
 from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.input_choice import InputChoice
 from treadle.nas.space.layer_choice import LayerChoice
 from treadle.nas.space.model_space import Space
 from treadle.nas.space.repeat import Repeat
+from treadle.nas.space.value_choice import Leaf
 from treadle.nas.space.weighted_sum import weighted_sum
 from treadle.phase import Phase
-
-if TYPE_CHECKING:
-    from treadle.nas.space.value_choice import Leaf
 
 # Two candidates at a time: one that is used, and one that is compared with it
 
@@ -48,6 +45,10 @@ def find_path_rows(space: Space, trainer: str) -> Rows:
     if not found:
         raise ConfigError(f"{trainer}: the model has no choices; put a LayerChoice or an InputChoice into it")
     return found
+
+
+FACTOR = 1_000_003
+"""What a seed is multiplied by for the two kinds of chance that come of it."""
 
 
 class PathWeights(CandidateWeights):
@@ -81,14 +82,13 @@ class PathWeights(CandidateWeights):
         alone = self.known.sum(-1, keepdim=True) < 2
         two = two[:, [0, -1]].where(~alone, two[:, [0, 0]])
         shares = self._logits().gather(1, two).softmax(-1)
-        chance = torch.rand(len(two), generator=_generator(seed, 1)).to(shares.device)
+        chance = torch.rand(len(two), generator=torch.Generator().manual_seed(seed * FACTOR + 1)).to(shares.device)
         swapped = (chance >= shares[:, 0]).unsqueeze(1)
         self.pair.copy_(torch.where(swapped, two.flip(1), two))
         return [(first, second) for first, second in self.pair.tolist()]
 
     def _noise(self, seed: int) -> Tensor:
-        uniform = torch.rand(self.alpha.shape, generator=_generator(seed, 0), dtype=torch.float64)
-        return -(-uniform.clamp_min(1e-12).log()).log().to(self.alpha)
+        return gumbel_noise(self.alpha.shape, seed * FACTOR).to(self.alpha)
 
     def gates(self) -> Tensor:
         """Return the gates of the two candidates of each row: one and zero, with the gradients of their weights."""
@@ -104,13 +104,6 @@ class PathWeights(CandidateWeights):
         new, old = self.alpha.gather(1, self.pair), before.gather(1, self.pair)
         offset = new.logsumexp(-1, keepdim=True) - old.logsumexp(-1, keepdim=True)
         self.alpha.copy_(torch.where(involved, self.alpha - offset, before))
-
-
-def _generator(*parts: int) -> torch.Generator:
-    seed = 0
-    for part in parts:
-        seed = seed * 1_000_003 + part
-    return torch.Generator().manual_seed(seed)
 
 
 class TwoPaths(Chooser):
@@ -151,17 +144,17 @@ class TwoPaths(Chooser):
             outputs.append(run(self.other[place]))
         return weighted_sum(self.gates[place], outputs, where=label)
 
-    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def layer(self, choice: LayerChoice, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what the candidate gives."""
         candidates = list(choice)
         return self._compared(choice.current_label, lambda place: candidates[place](*args, **kwargs))
 
-    def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
+    def inputs(self, choice: InputChoice, tensors: Sequence[Tensor]) -> Any:
         """Return the tensor."""
         result = self._compared(choice.current_label, lambda place: tensors[place])
         return [result] if choice.reduction == "none" else result
 
-    def repeat(self, choice: "Repeat", state: Any) -> Any:
+    def repeat(self, choice: Repeat, state: Any) -> Any:
         """Return the state at the depth."""
         leaves = choice.depth.leaves()
         if not leaves:
@@ -176,7 +169,7 @@ class TwoPaths(Chooser):
 
         return self._compared(leaves[0].current_label, run)
 
-    def _candidate(self, leaf: "Leaf", place: int) -> Any:
+    def _candidate(self, leaf: Leaf, place: int) -> Any:
         return leaf.as_given(self._rows[leaf.current_label][place])
 
 
@@ -227,6 +220,7 @@ class ProxylessTrainer(DifferentiableTrainer):
         kwargs: As for every one-shot trainer; and `arc_optimizer` for the weights of candidates.
     """
 
+    core_type = ProxylessCore
     betas = (0.0, 0.999)
     decay = 0.0
 
@@ -236,13 +230,10 @@ class ProxylessTrainer(DifferentiableTrainer):
 
     def _make_supernet(self, space: Space) -> Supernet:
         rows = find_path_rows(space, type(self).__name__)
-        seed = None if self._seed is None else fold_seed("alpha", self._seed)
-        return Supernet(space, TwoPaths(rows), PathWeights(rows, seed))
+        return Supernet(space, TwoPaths(rows), PathWeights(rows, self._weights_seed))
 
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        return ProxylessCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
+    def _core_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return compiled_parts(self._space, options)
 
     def _finished(self) -> None:
         chooser = self.supernet.chooser

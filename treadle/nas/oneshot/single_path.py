@@ -1,16 +1,23 @@
 """What trainers that go one way at a time have in common."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from treadle.data import Batch
 from treadle.errors import ConfigError
 from treadle.execution import Compile
+from treadle.nas.oneshot.core import OneShotCore
+from treadle.nas.oneshot.supernet import Supernet
+from treadle.nas.oneshot.trainer import OneShotTrainer
 from treadle.nas.space.choice import Choice
+from treadle.nas.space.choosers import Fixed
+from treadle.nas.space.decisions import Architecture
 from treadle.nas.space.model_space import Space
+from treadle.ops.losses import read_targets
 
 # What a user's function says of a batch, as a number on the device
 
@@ -75,3 +82,54 @@ def _plain_parts(space: Space, place: str) -> list[str]:
 
 def _is_open(module: nn.Module) -> bool:
     return any(isinstance(part, Choice) for part in module.modules())
+
+
+class SinglePathCore(OneShotCore):
+    """Trains the weights on one architecture after the other, and says how good an architecture is with them."""
+
+    uses_both = False
+
+    def updates_per_epoch(self) -> tuple[int | None, int | None]:
+        """Return how many updates of the weights an epoch of training has, and that there are no others."""
+        length = self.streams["train"].length
+        updates = None if length is None else -(-length // self.plan.accumulation)
+        return updates, updates
+
+    def choose(self, architecture: Architecture) -> None:
+        """Have the passes that follow go the way of an architecture."""
+        chooser = self.model.chooser
+        assert isinstance(chooser, Fixed)
+        chooser.architecture = architecture
+
+    @torch.no_grad()
+    def score(
+        self, outputs: Any, batch: Batch, judge: Callable[[Any, Any], Any] | None, metric: str | None = None
+    ) -> Tensor:
+        """Return how good outputs are: what `judge` says, which of several is `metric`, or else the loss, negated."""
+        plain, targets = getattr(outputs, "logits", outputs), read_targets(batch)
+        if judge is not None:
+            return metric_number(judge(plain, targets), self.device, metric)
+        return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
+
+
+class SinglePathTrainer(OneShotTrainer):
+    """A trainer whose core goes one way at a time."""
+
+    core: SinglePathCore
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refuse_recording(type(self).__name__, kwargs)
+        super().__init__(*args, **kwargs)
+
+    def _make_supernet(self, space: Space) -> Supernet:
+        if not space.decisions:
+            name = type(self).__name__
+            raise ConfigError(f"{name}: the model has no choices; put a LayerChoice or an InputChoice into it")
+        return Supernet(space, Fixed(space.default()), self._make_controller(space))
+
+    def _make_controller(self, space: Space) -> nn.Module | None:
+        """Return what learns which architectures are good; None if nothing does."""
+        return None
+
+    def _core_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return compiled_parts(self._space, options)

@@ -9,19 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
 
 from treadle.data import Batch, Stream, fold_seed, size_of
 from treadle.errors import ConfigError
-from treadle.nas.oneshot.core import OneShotCore, is_ready
+from treadle.nas.oneshot.core import is_ready
 from treadle.nas.oneshot.evolution import Evolution
-from treadle.nas.oneshot.single_path import compiled_parts, metric_number, refuse_recording
-from treadle.nas.oneshot.supernet import Supernet
-from treadle.nas.oneshot.trainer import Found, OneShotTrainer
-from treadle.nas.space.choosers import Fixed
+from treadle.nas.oneshot.single_path import SinglePathCore, SinglePathTrainer
+from treadle.nas.oneshot.trainer import Found
 from treadle.nas.space.decisions import Architecture
-from treadle.nas.space.model_space import Space
-from treadle.ops.losses import model_inputs, read_targets
+from treadle.ops.losses import model_inputs
 from treadle.phase import Phase
 
 # Batch norms that are given the statistics of one network of a space
@@ -68,21 +64,14 @@ EVOLUTION = "evolution"
 ATTEMPTS = 1000
 
 
-class SposCore(OneShotCore):
+class SposCore(SinglePathCore):
     """Trains a random path in every step; in a last epoch every step judges one architecture."""
 
-    uses_both = False
     training_epochs = 0
     evolution: Evolution
     accept: Callable[[Architecture], bool] | None = None
     recalibration_batches = 20
     objective: str | None = None
-
-    def updates_per_epoch(self) -> tuple[int | None, int | None]:
-        """Return how many updates an epoch of training has."""
-        length = self.streams["train"].length
-        updates = None if length is None else -(-length // self.plan.accumulation)
-        return updates, updates
 
     def phases(self, epoch: int) -> Iterable[Phase]:
         """Yield the weights; after the last epoch of training the search."""
@@ -106,7 +95,7 @@ class SposCore(OneShotCore):
         """Draw the path of this step."""
         if phase.name != EVOLUTION:
             chance = random.Random(fold_seed(self.search.seed, "path", self.progress.step))
-            self._go(self._draw(chance))
+            self.choose(self._draw(chance))
 
     def _draw(self, chance: random.Random) -> Architecture:
         space = self.model.choices
@@ -115,11 +104,6 @@ class SposCore(OneShotCore):
             if self.accept is None or self.accept(architecture):
                 return architecture
         raise ConfigError(f"accept= refused {ATTEMPTS} random architectures; make it wider")
-
-    def _go(self, architecture: Architecture) -> None:
-        chooser = self.model.chooser
-        assert isinstance(chooser, Fixed)
-        chooser.architecture = architecture
 
     def update(self, phase: Phase, window: list[Batch]) -> None:
         """Make an update of the weights, or judge an architecture."""
@@ -141,14 +125,14 @@ class SposCore(OneShotCore):
     def judge(self, architecture: Architecture) -> float:
         """Return how good a network of the space is on the validation data, with batch norms of its own."""
         space = self.model.space
-        self._go(architecture)
+        self.choose(architecture)
         with self.this_run.evaluator.eval_mode(), recalibrated(space, self._passes()):
             self.processes.share_buffers(space)
             total = count = 0.0
             stream = self._judging_stream()
             for batch in stream.rest():
                 size = size_of(batch)
-                total += size * float(self._value(batch))
+                total += size * float(self.score(self._outputs(batch), batch, self.plan.metrics, self.objective))
                 count += size
             total, count = self.processes.reduce([total, count])
         return total / count
@@ -162,13 +146,6 @@ class SposCore(OneShotCore):
         args, kwargs = model_inputs(batch)
         with self.precision.autocast("judging"):
             return self.model(*args, **kwargs)
-
-    def _value(self, batch: Batch) -> Any:
-        outputs = self._outputs(batch)
-        plain, targets = getattr(outputs, "logits", outputs), read_targets(batch)
-        if self.plan.metrics is not None:
-            return metric_number(self.plan.metrics(plain, targets), self.device, self.objective)
-        return -metric_number(self.precision.for_loss(self.loss_func)(plain, targets), self.device)
 
     def _recalibration(self) -> list[Batch]:
         """Return some batches of the training data, always the same."""
@@ -195,7 +172,7 @@ class SposCore(OneShotCore):
         return stream
 
 
-class SposTrainer(OneShotTrainer):
+class SposTrainer(SinglePathTrainer):
     """Trains a random path through the space in every step, then ranks its networks by an evolutionary search (SPOS).
 
     The search judges each network with the weights they share, on the validation data, after its batch norms were given
@@ -216,6 +193,7 @@ class SposTrainer(OneShotTrainer):
     """
 
     core: SposCore
+    core_type = SposCore
 
     def __init__(
         self,
@@ -229,7 +207,6 @@ class SposTrainer(OneShotTrainer):
         objective: str | None = None,
         **kwargs: Any,
     ) -> None:
-        refuse_recording(type(self).__name__, kwargs)
         super().__init__(*args, **kwargs)
         if self.penalties:
             raise ConfigError("SposTrainer has no gradients that a penalty could be a part of; use accept= for a limit")
@@ -246,16 +223,6 @@ class SposTrainer(OneShotTrainer):
             mutation_probability=mutation_probability,
             accept=accept,
         )
-
-    def _make_supernet(self, space: Space) -> Supernet:
-        if not space.decisions:
-            raise ConfigError("SposTrainer: the model has no choices; put a LayerChoice or an InputChoice into it")
-        return Supernet(space, Fixed(space.default()))
-
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        return SposCore(supernet, loss, optimizers, self._plan, compiled_parts(self._space, options))
 
     def _epochs(self) -> int:
         return self.num_epochs + 1
@@ -276,4 +243,4 @@ class SposTrainer(OneShotTrainer):
     def _finished(self) -> None:
         ranked = self.core.evolution.ranked()
         if ranked:
-            self.core._go(ranked[0][0])
+            self.core.choose(ranked[0][0])

@@ -45,6 +45,12 @@ def find_rows(space: Space, trainer: str) -> Rows:
     return found
 
 
+def gumbel_noise(shape: Sequence[int], seed: int) -> Tensor:
+    """Return noise whose addition to logits makes their largest one a draw; the same on every device and process."""
+    uniform = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return -(-uniform.clamp_min(1e-12).log()).log()
+
+
 class CandidateWeights(nn.Module):
     """A weight for every candidate of every row, learnt by gradients.
 
@@ -109,19 +115,12 @@ class Supernet(nn.Module):
         # Not a module of its own: the space is in here already.
         self.read = (space,)
         self.chooser = chooser
-        self.attach()
+        space.attach(chooser)
 
     @property
     def choices(self) -> Space:
         """The space, as it was read."""
         return self.read[0]
-
-    def attach(self) -> None:
-        """Let the chooser decide at every choice."""
-        for choice in self.choices.choices.values():
-            choice.chooser = self.chooser
-        for leaf, _ in self.choices.values:
-            leaf.chooser = self.chooser
 
     @property
     def weights(self) -> CandidateWeights:

@@ -181,6 +181,8 @@ class OneShotTrainer(BaseOneShotTrainer):
     """
 
     core: OneShotCore
+    core_type: type[OneShotCore]
+    """What trains: the core trainer of the algorithm."""
 
     def __init__(
         self,
@@ -233,7 +235,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         supernet = self._make_supernet(self._space)
         optimizers = {WEIGHTS: _optimizer_of(optimizer, self._space.model), **self._make_optimizers(supernet)}
         own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged}
-        self.core = self._make_core(supernet, loss, optimizers, own | options)
+        self.core = self.core_type(supernet, loss, optimizers, self._plan, self._core_options(own | options))
         self.core.trainer_name = type(self).__name__
         self.core.draw_found = self._draw_found
         self._initial = _values(supernet.architecture)
@@ -247,10 +249,9 @@ class OneShotTrainer(BaseOneShotTrainer):
         """Return the optimizers besides that of the weights."""
         return {}
 
-    def _make_core(
-        self, supernet: Supernet, loss: Any, optimizers: dict[str, Optimizer], options: dict[str, Any]
-    ) -> OneShotCore:
-        raise NotImplementedError
+    def _core_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options that the core is made with."""
+        return options
 
     def _architecture_clip(self) -> float | None:
         return None

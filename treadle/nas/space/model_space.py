@@ -10,6 +10,7 @@ from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.nas.space.choice import Choice
+from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.decisions import Architecture, Condition, Decision, intersect_conditions, normalize_value
 from treadle.nas.space.value_choice import FREEZE_KEY, Expression, Leaf, ValueChoice, copy_module, find_expressions
 from treadle.search.assignment import key_of
@@ -276,6 +277,18 @@ class Space:
 
         for label in self._found:
             yield from visit(label)
+
+    # Who decides ------------------------------------------------------------------------------------------
+
+    @property
+    def users(self) -> list[Choice | ValueChoice]:
+        """All that asks a chooser: the choices, and the value choices that are used."""
+        return [*self.choices.values(), *(leaf for leaf, _ in self.values)]
+
+    def attach(self, chooser: Chooser) -> None:
+        """Let `chooser` decide at every choice."""
+        for user in self.users:
+            user.chooser = chooser
 
     # Architectures ----------------------------------------------------------------------------------------
 
