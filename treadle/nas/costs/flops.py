@@ -8,6 +8,7 @@ from torch.utils.flop_counter import flop_registry
 
 from treadle.nas.costs.cost import Cost
 from treadle.nas.costs.trace import SpaceTracer, trace_space
+from treadle.nas.space.model_space import Space
 
 
 def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:
@@ -23,7 +24,7 @@ def flops_of(model: nn.Module, *inputs: Any, **named_inputs: Any) -> Cost:
     """
     cost = Cost("FLOPs")
     walk = SpaceTracer(cost)
-    with trace_space(model, walk), _Counting(walk):
+    with trace_space(Space(model), walk), _Counting(walk):
         model(*inputs, **named_inputs)
     return cost
 

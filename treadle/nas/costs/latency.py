@@ -2,21 +2,17 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from treadle.nas.costs.cost import ALWAYS, Cost, Scope
 from treadle.nas.costs.trace import Call, SpaceTracer, trace_space
-from treadle.nas.space.choosers import Chooser
-
-if TYPE_CHECKING:
-    from treadle.nas.space.cell import Cell
-    from treadle.nas.space.layer_choice import LayerChoice
-    from treadle.nas.space.parametrized import Built
-    from treadle.nas.space.repeat import Repeat
+from treadle.nas.fixed import temporarily_attach
+from treadle.nas.space.choosers import DEFAULTS
+from treadle.nas.space.model_space import Space
 
 
 def latency_of(model: nn.Module, *inputs: Any, repeats: int = 10, warm_up: int = 3, **named_inputs: Any) -> Cost:
@@ -32,8 +28,9 @@ def latency_of(model: nn.Module, *inputs: Any, repeats: int = 10, warm_up: int =
         named_inputs: Inputs by name.
     """
     cost = Cost("ms")
-    timing = Timing(cost, repeats, warm_up)
-    with trace_space(model, timing):
+    space = Space(model)
+    timing = Timing(space, cost, repeats, warm_up)
+    with trace_space(space, timing):
         timing.run("the network", ALWAYS, lambda: model(*inputs, **named_inputs))
     return cost
 
@@ -42,15 +39,15 @@ class Timing(SpaceTracer):
     """Times every candidate by itself.
 
     Args:
+        space: The space.
         cost: Where times are added.
         repeats: How often each is timed.
         warm_up: How often it is run before that.
     """
 
-    def __init__(self, cost: Cost, repeats: int, warm_up: int) -> None:
+    def __init__(self, space: Space, cost: Cost, repeats: int, warm_up: int) -> None:
         super().__init__(cost)
-        self._repeats, self._warm_up = repeats, warm_up
-        self._quiet = False
+        self._space, self._repeats, self._warm_up = space, repeats, warm_up
         self._inside = [0.0]
         self._times: list[dict[Any, float]] = [{}]
 
@@ -77,30 +74,10 @@ class Timing(SpaceTracer):
         return result
 
     def _timed(self, call: Call) -> float:
-        self._quiet = True
-        try:
+        # While a whole candidate is timed, choices inside of it take their defaults.
+        with temporarily_attach(self._space, DEFAULTS):
             times = [measure_milliseconds(call) for _ in range(self._warm_up + self._repeats)]
-        finally:
-            self._quiet = False
         return statistics.median(times[self._warm_up :])
-
-    # While a whole candidate is timed, choices inside of it take their defaults.
-
-    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Time every candidate, or call the default."""
-        return (Chooser if self._quiet else SpaceTracer).layer(self, choice, args, kwargs)
-
-    def repeat(self, choice: "Repeat", state: Any) -> Any:
-        """Time every block, or call those of the default."""
-        return (Chooser if self._quiet else SpaceTracer).repeat(self, choice, state)
-
-    def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
-        """Time every operation, or call those of the default."""
-        return (Chooser if self._quiet else SpaceTracer).node(self, cell, node, states)
-
-    def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Time every combination of arguments, or call the default."""
-        return (Chooser if self._quiet else SpaceTracer).built(self, module, args, kwargs)
 
 
 def measure_milliseconds(call: Call) -> float:

@@ -3,22 +3,21 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from treadle.nas.costs.cost import ALWAYS, Cost, Scope, find_scopes, value_scopes
 from treadle.nas.fixed import temporarily_attach
+from treadle.nas.space.cell import Cell
 from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.fixed_modules import partial_forward, reduce_tensors
+from treadle.nas.space.layer_choice import LayerChoice
 from treadle.nas.space.model_space import Space
-
-if TYPE_CHECKING:
-    from treadle.nas.space.cell import Cell
-    from treadle.nas.space.layer_choice import LayerChoice
-    from treadle.nas.space.parametrized import Built
-    from treadle.nas.space.repeat import Repeat
+from treadle.nas.space.parametrized import Built
+from treadle.nas.space.repeat import Repeat
+from treadle.ops.eval_mode import eval_mode
 
 Call = Callable[[], Any]
 
@@ -51,7 +50,7 @@ class SpaceTracer(Chooser):
     def end(self, names: Sequence[Any]) -> None:
         """Called after that, with the names of those that the defaults use."""
 
-    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def layer(self, choice: LayerChoice, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call every candidate."""
         scopes = find_scopes(choice)
         self.begin()
@@ -60,7 +59,7 @@ class SpaceTracer(Chooser):
         self.end([default])
         return outputs[default]
 
-    def repeat(self, choice: "Repeat", state: Any) -> Any:
+    def repeat(self, choice: Repeat, state: Any) -> Any:
         """Call every block."""
         scopes = find_scopes(choice)
         states = [state]
@@ -71,7 +70,7 @@ class SpaceTracer(Chooser):
         self.end([str(number) for number in range(depth)])
         return states[depth]
 
-    def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
+    def node(self, cell: Cell, node: int, states: Sequence[Tensor]) -> Tensor:
         """Call every operation on every state."""
         scopes = find_scopes(cell)
         outputs: dict[str, Tensor] = {}
@@ -88,7 +87,7 @@ class SpaceTracer(Chooser):
         total: Tensor = reduce_tensors(results, "sum", results)
         return total
 
-    def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def built(self, module: Built, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Call the module of every combination of arguments, with inputs of its size."""
         self.begin()
         for arguments, scope in value_scopes(module.arguments):
@@ -98,27 +97,12 @@ class SpaceTracer(Chooser):
             self.run(repr(arguments), scope, partial(module.call, arguments, own, kwargs))
         default = module.default_arguments()
         self.end([repr(default)])
-        with self.unheard():
-            return module.call(default, args, kwargs)
-
-    @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Count nothing of what happens in the block."""
-        before, self.scope = self.scope, Scope([], [])
-        try:
-            yield
-        finally:
-            self.scope = before
+        # What is returned was counted above.
+        return SpaceTracer.run(self, "the default", Scope([], []), partial(module.call, default, args, kwargs))
 
 
 @contextmanager
-def trace_space(model: nn.Module, walk: SpaceTracer) -> Iterator[None]:
-    """Let a model run as it is used afterwards, with `walk` at its choices, and leave no trace in it."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad(), temporarily_attach(Space(model), walk):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def trace_space(space: Space, walk: SpaceTracer) -> Iterator[None]:
+    """Let the model of a space run as it is used afterwards, with `walk` at its choices, and leave no trace in it."""
+    with eval_mode(space.model), torch.no_grad(), temporarily_attach(space, walk):
+        yield

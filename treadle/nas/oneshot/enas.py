@@ -17,6 +17,7 @@ from treadle.nas.oneshot.supernet import Supernet, gumbel_noise
 from treadle.nas.oneshot.trainer import Found
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.space.model_space import Space
+from treadle.ops.eval_mode import eval_mode
 from treadle.ops.losses import model_inputs
 from treadle.phase import Phase
 from treadle.search.assignment import key_of
@@ -103,14 +104,9 @@ class EnasCore(SinglePathCore):
     def _outputs(self, architecture: Architecture, batch: Batch) -> Any:
         """Return the outputs of one architecture as it would be used: evaluated, with nothing in it moving."""
         self.choose(architecture)
-        modes = [(module, module.training) for module in self.model.space.modules()]
-        self.model.space.eval()
-        try:
-            args, kwargs = model_inputs(batch)
+        args, kwargs = model_inputs(batch)
+        with eval_mode(self.model.space):
             return self.model.space(*args, **kwargs)
-        finally:
-            for module, mode in modes:
-                module.training = mode
 
     def _shared(self, reward: Tensor, batch: Batch) -> Tensor:
         """Return the mean reward over the batches of all processes."""
@@ -122,11 +118,6 @@ class EnasCore(SinglePathCore):
 
     def _price(self, architecture: Architecture) -> float:
         return sum(penalty.of(architecture, reference) for penalty, reference in self.costs)
-
-    def train_epoch_start(self) -> None:
-        """Put the model into training mode."""
-        super().train_epoch_start()
-        self._drawn = 0
 
     def eval_epoch_start(self) -> None:
         """Evaluate the most likely architecture."""

@@ -17,6 +17,7 @@ from treadle.nas.oneshot.evolution import Evolution
 from treadle.nas.oneshot.single_path import SinglePathCore, SinglePathTrainer
 from treadle.nas.oneshot.trainer import Found
 from treadle.nas.space.decisions import Architecture
+from treadle.ops.eval_mode import eval_mode
 from treadle.ops.losses import model_inputs
 from treadle.phase import Phase
 
@@ -33,31 +34,28 @@ def recalibrated(model: nn.Module, passes: Iterable[Any]) -> Iterator[None]:
         model: The model.
         passes: Each item makes a pass through the model when it is asked for.
     """
-    modes = [(module, module.training) for module in model.modules()]
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     buffers = [buffer for norm in norms for buffer in norm.buffers()]
     before = [buffer.clone() for buffer in buffers]
-    model.eval()
-    try:
-        for norm in norms:
-            norm.reset_running_stats()
-            # Without a momentum, statistics are the mean over all passes.
-            norm.momentum = None
-            norm.train()
-        with torch.no_grad():
-            for _ in passes:
-                pass
-        model.eval()
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, own in zip(buffers, before, strict=True):
-                buffer.copy_(own)
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-        for module, mode in modes:
-            module.training = mode
+    with eval_mode(model):
+        try:
+            for norm in norms:
+                norm.reset_running_stats()
+                # Without a momentum, statistics are the mean over all passes.
+                norm.momentum = None
+                norm.train()
+            with torch.no_grad():
+                for _ in passes:
+                    pass
+            model.eval()
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, own in zip(buffers, before, strict=True):
+                    buffer.copy_(own)
+            for norm, momentum in zip(norms, momenta, strict=True):
+                norm.momentum = momentum
 
 
 EVOLUTION = "evolution"
