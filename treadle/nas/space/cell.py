@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
-from treadle.nas.space.choice import Choice, Ranked
+from treadle.nas.space.choice import Choice, Ranked, make_module
 from treadle.nas.space.choosers import Fixed
 from treadle.nas.space.decisions import Architecture, Condition, Decision, Subset
 from treadle.nas.space.fixed_modules import ChosenCell, initial_states
@@ -132,8 +132,12 @@ class Cell(Choice):
         self.edges = nn.ModuleDict()
         for node in self.nodes:
             for place in range(node):
-                made = {str(name): _made(one, node, place) for name, one in named.items()}
-                self.edges[f"{node}_{place}"] = nn.ModuleDict(made)
+                self.edges[f"{node}_{place}"] = nn.ModuleDict(
+                    {
+                        str(name): make_module(one, node, 0, place, maker="Cell: an operation's function")
+                        for name, one in named.items()
+                    }
+                )
         self.postprocessor = postprocessor
 
     def operation_label(self, node: int, slot: int) -> str:
@@ -202,10 +206,11 @@ class Cell(Choice):
 
     def frozen(self, architecture: Mapping[str, Any], memo: dict[Any, Any]) -> nn.Module:
         """Return a cell of copies of the chosen operations, each with weights of its own."""
-        sources = [[architecture[self.input_label(node, slot)][0] for slot in self._range()] for node in self.nodes]
+        slots = range(self.num_ops_per_node)
+        sources = [[architecture[self.input_label(node, slot)][0] for slot in slots] for node in self.nodes]
         operations: list[list[nn.Module]] = []
         for node, places in zip(self.nodes, sources, strict=True):
-            names = [architecture[self.operation_label(node, slot)] for slot in self._range()]
+            names = [architecture[self.operation_label(node, slot)] for slot in slots]
             chosen = [self.operation(node, place, name) for place, name in zip(places, names, strict=True)]
             # Two slots may have taken the same operation, which are two from now on.
             memos: list[dict[Any, Any]] = [
@@ -216,9 +221,6 @@ class Cell(Choice):
         before, after = deepcopy(self.preprocessor, memo), deepcopy(self.postprocessor, memo)
         how = (self.concat_dim, before, after, self.partial_channels)
         return ChosenCell(operations, sources, list(ends), *how).train(self.training)
-
-    def _range(self) -> range:
-        return range(self.num_ops_per_node)
 
     def rows(self) -> dict[str, tuple[Any, ...]]:
         """Return a row for each connection, with a weight for each operation."""
@@ -262,10 +264,3 @@ class Cell(Choice):
         if self.merge_op == "all":
             return None
         return "which nodes are loose ends is not known while all connections are weighed; use merge_op='all'"
-
-
-def _made(operation: Operation, node: int, place: int) -> nn.Module:
-    made = deepcopy(operation) if isinstance(operation, nn.Module) else operation(node, 0, place)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"Cell: an operation's function returned a {type(made).__name__}; return a module")
-    return made

@@ -1,11 +1,13 @@
 """What every module that leaves something open has in common."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, TypeVar
 
 from torch import nn
 
+from treadle.errors import ConfigError
 from treadle.nas.space.choosers import DEFAULTS, Chooser
 from treadle.nas.space.decisions import Architecture, Condition, Decision, Label
 from treadle.nas.space.value_choice import FREEZE_KEY, Leaf, copy_module
@@ -42,6 +44,14 @@ def best_combinations(lists: Sequence[Sequence[tuple[float, Item]]]) -> Iterator
             if place + 1 < len(lists[part]) and after not in seen:
                 seen.add(after)
                 heapq.heappush(queue, entry(after))
+
+
+def make_module(given: nn.Module | Callable[..., nn.Module], *numbers: int, maker: str) -> nn.Module:
+    """Return a copy of a module, or what a function makes with some numbers; `maker` is the function in messages."""
+    made = deepcopy(given) if isinstance(given, nn.Module) else given(*numbers)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{maker} returned a {type(made).__name__}; return a module")
+    return made
 
 
 Ranked = list[tuple[float, Architecture]]

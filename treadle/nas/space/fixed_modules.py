@@ -80,9 +80,7 @@ def reduce_tensors(tensors: Sequence[Tensor], reduction: str, like: Sequence[Ten
         return tensors[0]
     if reduction == "concat":
         return torch.cat(list(tensors), dim=1)
-    total = tensors[0]
-    for tensor in tensors[1:]:
-        total = total + tensor
+    total = sum(tensors[1:], tensors[0])
     return total / len(tensors) if reduction == "mean" else total
 
 

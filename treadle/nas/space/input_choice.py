@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, islice
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from treadle.errors import ConfigError
 from treadle.nas.space.choice import Choice, Ranked, best_combinations
-from treadle.nas.space.decisions import Architecture, Decision, Subset, checked_weights
+from treadle.nas.space.decisions import Decision, Subset, checked_weights
 from treadle.nas.space.fixed_modules import REDUCTIONS, ChosenInputs
 
 WEIGHED = ("sum", "mean")
@@ -97,17 +97,14 @@ class InputChoice(Choice):
         if self.n_chosen is None:
             gates = [[(scores[self.gate(place)][taken], taken) for taken in (0, 1)] for place in places]
             best = islice(best_combinations([sorted(gate, reverse=True) for gate in gates]), most)
-            return [[(score, self._of([place for place in places if taken[place]])) for score, taken in best]]
+            return [[(score, {self.key: [place for place in places if taken[place]]}) for score, taken in best]]
         own = scores[self.key]
         if math.comb(self.n_candidates, self.n_chosen) > MOST_SUBSETS:
             order = sorted(sorted(places, key=lambda place: -own[place])[: self.n_chosen])
-            return [[(sum(own[place] for place in order), self._of(order))]]
+            return [[(sum(own[place] for place in order), {self.key: order})]]
         subsets = [list(subset) for subset in combinations(places, self.n_chosen)]
-        found = [(sum(own[place] for place in subset), self._of(subset)) for subset in subsets]
+        found = [(sum(own[place] for place in subset), {self.key: subset}) for subset in subsets]
         return [sorted(found, key=lambda pair: -pair[0])]
-
-    def _of(self, places: list[int]) -> Architecture:
-        return {self.key: places}
 
     def reason_not_differentiable(self) -> str | None:
         """Return why its tensors cannot be weighed against each other; None if they can."""
@@ -118,8 +115,3 @@ class InputChoice(Choice):
 
 MOST_SUBSETS = 10_000
 """How many subsets are looked at to rank them; of more only the best is found."""
-
-
-def tensor_shapes(tensors: Sequence[Tensor]) -> str:
-    """Return the shapes of tensors, for messages."""
-    return ", ".join(str(tuple(tensor.shape)) for tensor in tensors)

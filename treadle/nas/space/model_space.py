@@ -14,6 +14,7 @@ from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.decisions import Architecture, Condition, Decision, intersect_conditions, normalize_value
 from treadle.nas.space.value_choice import FREEZE_KEY, Expression, Leaf, ValueChoice, copy_module, find_expressions
 from treadle.search.assignment import key_of
+from treadle.search.space.base import combinations_of
 from treadle.search.space.extension import Restriction
 
 # What every architecture of a space must satisfy
@@ -86,18 +87,6 @@ class Constraint(Restriction):
 
 MOST_VISITS = 200_000
 """How many combinations are looked at before a space counts as too entangled."""
-
-
-def count_architectures(space: "Space") -> int:
-    """Return the number of different architectures of `space`.
-
-    Decisions that nothing binds together are counted apart and multiplied. Of those that are bound, only the ones
-    that others depend on are gone through value by value.
-
-    Raises:
-        ConfigError: Too many are bound together.
-    """
-    return math.prod(_Counting(space, labels).run() for labels in _bound_together(space))
 
 
 def _bound_together(space: "Space") -> list[list[str]]:
@@ -359,29 +348,18 @@ class Space:
 
     def enumerate(self) -> Iterator[Architecture]:
         """Yield every architecture that the constraints allow, once."""
-        labels = list(self.decisions)
-
-        def go_on(at: int, taken: Architecture) -> Iterator[Architecture]:
-            if at == len(labels):
-                if self.allows(taken):
-                    yield dict(taken)
-                return
-            label = labels[at]
-            if not self.exists(label, taken):
-                yield from go_on(at + 1, taken)
-                return
-            for option in self.decisions[label].options():
-                yield from go_on(at + 1, {**taken, label: option})
-
-        yield from go_on(0, {})
+        return combinations_of({label: one.options for label, one in self.decisions.items()}, self.exists, self.allows)
 
     def size(self) -> int:
         """Return how many different architectures there are.
 
+        Decisions that nothing binds together are counted apart and multiplied. Of those that are bound, only the ones
+        that others depend on are gone through value by value.
+
         Raises:
             ConfigError: Constraints or conditions bind so many decisions together that nobody could count them.
         """
-        return count_architectures(self)
+        return math.prod(_Counting(self, labels).run() for labels in _bound_together(self))
 
     def complete(self, architecture: Mapping[str, Any]) -> Architecture:
         """Check an architecture and return it as plain data, without decisions that do not exist in it.

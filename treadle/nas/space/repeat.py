@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 from torch import nn
 
 from treadle.errors import ConfigError
-from treadle.nas.space.choice import Choice
+from treadle.nas.space.choice import Choice, make_module
 from treadle.nas.space.decisions import Condition
 from treadle.nas.space.value_choice import Constant, Expression, Leaf, ValueChoice
 from treadle.search.assignment import key_of
@@ -29,12 +30,13 @@ class Repeat(Choice):
     def __init__(self, block: Block, depth: int | tuple[int, int] | Expression, label: str | None = None) -> None:
         super().__init__(label)
         self._own: ValueChoice | None = _between(depth, label) if isinstance(depth, (tuple, list)) else None
-        self.depth: Expression = self._own if self._own is not None else _fixed(depth)
+        given = depth if self._own is None else self._own
+        self.depth: Expression = given if isinstance(given, Expression) else Constant(given)
         depths = self.depth.grid()
         if not all(type(value) is int and value >= 0 for value in depths) or max(depths) < 1:
             raise ConfigError(f"Repeat {label or ''}: depths {depths} must be whole numbers from 0, one at least 1")
         for number in range(max(depths)):
-            self._modules[str(number)] = _made(block, number)
+            self._modules[str(number)] = make_module(block, number, maker="Repeat: the block's function")
 
     def blocks(self) -> Iterator[nn.Module]:
         """Yield the blocks of the deepest network."""
@@ -68,16 +70,8 @@ class Repeat(Choice):
 
     def frozen(self, architecture: Mapping[str, Any], memo: dict[Any, Any]) -> nn.Module:
         """Return copies of the first blocks, as many as the architecture says."""
-        depth = self.depth.evaluate(architecture)
-        kept = {str(number): deepcopy(block, memo) for number, block in zip(range(depth), self.blocks(), strict=False)}
-        sequence = nn.Sequential()
-        for name, block in kept.items():
-            sequence.add_module(name, block)
-        return sequence.train(self.training)
-
-
-def _fixed(depth: Any) -> Expression:
-    return depth if isinstance(depth, Expression) else Constant(depth)
+        kept = islice(self.blocks(), self.depth.evaluate(architecture))
+        return nn.Sequential(*(deepcopy(block, memo) for block in kept)).train(self.training)
 
 
 def _between(depth: tuple[int, int], label: str | None) -> ValueChoice:
@@ -85,12 +79,3 @@ def _between(depth: tuple[int, int], label: str | None) -> ValueChoice:
     if smallest > largest:
         raise ConfigError(f"Repeat {label or ''}: depth=({smallest}, {largest}) is empty; give the smaller one first")
     return ValueChoice(range(smallest, largest + 1), label, default=largest)
-
-
-def _made(block: Block, number: int) -> nn.Module:
-    if isinstance(block, nn.Module):
-        return deepcopy(block)
-    made = block(number)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"Repeat: the block's function returned a {type(made).__name__}; return a module")
-    return made

@@ -23,6 +23,29 @@ Read = Callable[["Leaf"], Any]
 Kind = TypeVar("Kind")
 
 
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return list(one) == list(other)
+    return bool(one == other)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return not _equal(one, other)
+
+
+Operator = Callable[["Expression", Any], "Expression"]
+
+
+def _operator(function: Callable[[Any, Any], Any], name: str) -> Operator:
+    """Return the method for an operator with the expression on its left."""
+    return lambda self, other: Combined(function, name, self, other)
+
+
+def _both_ways(function: Callable[[Any, Any], Any], name: str) -> tuple[Operator, Operator]:
+    """Return the methods for an operator with the expression on its left, and on its right."""
+    return _operator(function, name), lambda self, other: Combined(function, name, other, self)
+
+
 class Expression(OpenValue):
     """A value that depends on decisions: calculate with it as with a number.
 
@@ -127,83 +150,27 @@ class Expression(OpenValue):
             return self.evaluate(memo[FREEZE_KEY])
         return copy_module(self, memo)
 
-    def __add__(self, other: Any) -> "Expression":
-        return Combined(operator.add, "+", self, other)
-
-    def __radd__(self, other: Any) -> "Expression":
-        return Combined(operator.add, "+", other, self)
-
-    def __sub__(self, other: Any) -> "Expression":
-        return Combined(operator.sub, "-", self, other)
-
-    def __rsub__(self, other: Any) -> "Expression":
-        return Combined(operator.sub, "-", other, self)
-
-    def __mul__(self, other: Any) -> "Expression":
-        return Combined(operator.mul, "*", self, other)
-
-    def __rmul__(self, other: Any) -> "Expression":
-        return Combined(operator.mul, "*", other, self)
-
-    def __truediv__(self, other: Any) -> "Expression":
-        return Combined(operator.truediv, "/", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Expression":
-        return Combined(operator.truediv, "/", other, self)
-
-    def __floordiv__(self, other: Any) -> "Expression":
-        return Combined(operator.floordiv, "//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> "Expression":
-        return Combined(operator.floordiv, "//", other, self)
-
-    def __mod__(self, other: Any) -> "Expression":
-        return Combined(operator.mod, "%", self, other)
-
-    def __rmod__(self, other: Any) -> "Expression":
-        return Combined(operator.mod, "%", other, self)
-
-    def __pow__(self, other: Any) -> "Expression":
-        return Combined(operator.pow, "**", self, other)
-
-    def __rpow__(self, other: Any) -> "Expression":
-        return Combined(operator.pow, "**", other, self)
+    __add__, __radd__ = _both_ways(operator.add, "+")
+    __sub__, __rsub__ = _both_ways(operator.sub, "-")
+    __mul__, __rmul__ = _both_ways(operator.mul, "*")
+    __truediv__, __rtruediv__ = _both_ways(operator.truediv, "/")
+    __floordiv__, __rfloordiv__ = _both_ways(operator.floordiv, "//")
+    __mod__, __rmod__ = _both_ways(operator.mod, "%")
+    __pow__, __rpow__ = _both_ways(operator.pow, "**")
+    __and__, __rand__ = _both_ways(operator.and_, "&")
+    __or__, __ror__ = _both_ways(operator.or_, "|")
+    __eq__ = _operator(_equal, "==")  # type: ignore[assignment]
+    __ne__ = _operator(_differ, "!=")  # type: ignore[assignment]
+    __lt__ = _operator(operator.lt, "<")
+    __le__ = _operator(operator.le, "<=")
+    __gt__ = _operator(operator.gt, ">")
+    __ge__ = _operator(operator.ge, ">=")
 
     def __neg__(self) -> "Expression":
         return Combined(operator.neg, "neg", self)
 
     def __abs__(self) -> "Expression":
         return Combined(abs, "abs", self)
-
-    def __eq__(self, other: object) -> "Expression":  # type: ignore[override]
-        return Combined(_equal, "==", self, other)
-
-    def __ne__(self, other: object) -> "Expression":  # type: ignore[override]
-        return Combined(_differ, "!=", self, other)
-
-    def __lt__(self, other: Any) -> "Expression":
-        return Combined(operator.lt, "<", self, other)
-
-    def __le__(self, other: Any) -> "Expression":
-        return Combined(operator.le, "<=", self, other)
-
-    def __gt__(self, other: Any) -> "Expression":
-        return Combined(operator.gt, ">", self, other)
-
-    def __ge__(self, other: Any) -> "Expression":
-        return Combined(operator.ge, ">=", self, other)
-
-    def __and__(self, other: Any) -> "Expression":
-        return Combined(operator.and_, "&", self, other)
-
-    def __rand__(self, other: Any) -> "Expression":
-        return Combined(operator.and_, "&", other, self)
-
-    def __or__(self, other: Any) -> "Expression":
-        return Combined(operator.or_, "|", self, other)
-
-    def __ror__(self, other: Any) -> "Expression":
-        return Combined(operator.or_, "|", other, self)
 
     def __invert__(self) -> "Expression":
         return Combined(operator.not_, "not", self)
@@ -447,13 +414,3 @@ def copy_module(value: Kind, memo: dict[Any, Any]) -> Kind:
 
 def _refuse(error: ConfigError, *_: Any, **__: Any) -> None:
     raise error
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return list(one) == list(other)
-    return bool(one == other)
-
-
-def _differ(one: Any, other: Any) -> bool:
-    return not _equal(one, other)

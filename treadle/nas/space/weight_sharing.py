@@ -23,6 +23,8 @@ class SharedWeights:
 
     sizes: frozenset[str] = frozenset()
     """The arguments that may differ."""
+    width = "in_channels"
+    """The argument that says how many channels the input has."""
 
     def __init__(self, largest: dict[str, Any]) -> None:
         self.largest = largest
@@ -41,8 +43,8 @@ class SharedWeights:
         raise NotImplementedError
 
     def inputs_like(self, inputs: Tensor, arguments: Arguments) -> Tensor:
-        """Return something of the shape that a module with these arguments is called with."""
-        raise NotImplementedError
+        """Return zeros of the shape that a module with these arguments is called with."""
+        return inputs.new_zeros(len(inputs), arguments[self.width], *inputs.shape[2:])
 
     def fill(self, made: nn.Module, module: nn.Module, arguments: Arguments) -> None:
         """Give a module with these arguments its part of the weights."""
@@ -101,11 +103,7 @@ class SharedConvolution(SharedWeights):
         """Return the convolution with these parts."""
         parts = self.parts(module, arguments)
         padding, groups = arguments.get("padding", 0), arguments.get("groups", 1)
-        convolve: Any = CONVOLUTIONS[len(module.kernel_size)]
-        result: Tensor = convolve(
-            inputs, parts["weight"], parts.get("bias"), module.stride, padding, module.dilation, groups
-        )
-        return result
+        return _convolve(module, inputs, parts["weight"], parts.get("bias"), padding, groups)
 
     def weighed(self, module: Any, arguments: Arguments, weigh: Weigh, inputs: Tensor) -> Tensor:
         """Return the convolution with all channels, of a kernel whose rim counts as much as the larger sizes weigh."""
@@ -118,22 +116,16 @@ class SharedConvolution(SharedWeights):
                 inside[self._kernel(module, size)] = 1
                 rim = rim + share * inside
             weight = weight * rim
-        convolve: Any = CONVOLUTIONS[len(module.kernel_size)]
-        outputs: Tensor = convolve(
-            inputs, weight, module.bias, module.stride, module.padding, module.dilation, module.groups
-        )
+        outputs = _convolve(module, inputs, weight, module.bias, module.padding, module.groups)
         shares = mask(weigh(arguments["out_channels"]), module.out_channels, outputs)
         return outputs * shares.view(-1, *[1] * len(module.kernel_size))
-
-    def inputs_like(self, inputs: Tensor, arguments: Arguments) -> Tensor:
-        """Return zeros with as many channels."""
-        return inputs.new_zeros(len(inputs), arguments["in_channels"], *inputs.shape[2:])
 
 
 class SharedBatchNorm(SharedWeights):
     """Batch norms use the first channels."""
 
     sizes = frozenset({"num_features"})
+    width = "num_features"
 
     def parts(self, module: Any, arguments: Arguments) -> dict[str, Tensor]:
         """Return the first channels of weights and statistics."""
@@ -162,10 +154,6 @@ class SharedBatchNorm(SharedWeights):
         shares = mask(weigh(arguments["num_features"]), module.num_features, outputs)
         return outputs * shares.view(-1, *[1] * (outputs.dim() - 2))
 
-    def inputs_like(self, inputs: Tensor, arguments: Arguments) -> Tensor:
-        """Return zeros with as many channels."""
-        return inputs.new_zeros(len(inputs), arguments["num_features"], *inputs.shape[2:])
-
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 SHARED: dict[Any, type[SharedWeights]] = {
@@ -177,6 +165,12 @@ SHARED: dict[Any, type[SharedWeights]] = {
     nn.BatchNorm2d: SharedBatchNorm,
     nn.BatchNorm3d: SharedBatchNorm,
 }
+
+
+def _convolve(module: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, padding: Any, groups: int) -> Tensor:
+    convolve: Any = CONVOLUTIONS[len(module.kernel_size)]
+    result: Tensor = convolve(inputs, weight, bias, module.stride, padding, module.dilation, groups)
+    return result
 
 
 def find_shared_weights(kind: Any, combinations: Sequence[dict[str, Any]]) -> SharedWeights | None:

@@ -58,15 +58,8 @@ def _sum(weights: Tensor, tensors: Sequence[Tensor], places: tuple[int, ...], wh
     if torch.compiler.is_compiling():
         # A compiler fuses the plain formula better.
         parts = [weights[place] * tensor for place, tensor in zip(places, tensors, strict=True)]
-        return _added(parts)
+        return sum(parts[1:], parts[0])
     total: Tensor = _WeightedSum.apply(weights, places, *tensors)  # type: ignore[no-untyped-call]
-    return total
-
-
-def _added(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
     return total
 
 
