@@ -12,7 +12,7 @@ from torch import nn
 from tests.search.support import Judge, Net, iter_count, letters, noisy, numbers, search_in, vowels
 from treadle import nas
 from treadle.errors import ConfigError
-from treadle.nas.classic.network_space import keep_weights, load_matching_weights, nearest, weights_file
+from treadle.nas.classic.network_space import Network, NetworkWeights, load_matching_weights
 from treadle.search import run as running
 from treadle.search.store.history import Outcome
 
@@ -207,7 +207,7 @@ def test_a_search_with_a_proxy_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_weights_go_to_the_layers_of_the_same_name_and_shape(tmp_path: Path) -> None:
     one, two = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
-    keep_weights(one, tmp_path / "x.safetensors")
+    Network(None, {}, keep=tmp_path / "x.safetensors").leave(one)
     other = two[1].weight.clone()
     assert load_matching_weights(two, tmp_path / "x.safetensors") == ["0.weight", "0.bias"]
     assert torch.equal(two[0].weight, one[0].weight)
@@ -221,12 +221,13 @@ def test_the_nearest_network_hands_its_weights_on(tmp_path: Path) -> None:
         Outcome(2, {"a": 1, "b": 2}, (3.0,)),
         Outcome(3, {"a": 9, "b": 9}, (0.0,)),
     ]
-    assert nearest({"a": 1, "b": 2}, outcomes, tmp_path) is None
+    weights = NetworkWeights(tmp_path, inherit=True)
+    assert weights.nearest({"a": 1, "b": 2}, None, outcomes) is None
     for number in (0, 1, 2, 3):
-        weights_file(tmp_path, number).touch()
-    assert nearest({"a": 1, "b": 2}, outcomes, tmp_path) == 2  # as similar as number 1, and better
-    assert nearest({"a": 1, "b": 1, "c": 0}, outcomes, tmp_path) == 0
-    assert nearest({"a": 9, "b": 9}, outcomes, tmp_path) == 3
+        weights.file(number).touch()
+    assert weights.nearest({"a": 1, "b": 2}, None, outcomes) == 2  # as similar as number 1, and better
+    assert weights.nearest({"a": 1, "b": 1, "c": 0}, None, outcomes) == 0
+    assert weights.nearest({"a": 9, "b": 9}, None, outcomes) == 3
 
 
 def test_children_begin_with_the_weights_of_their_parents(tmp_path: Path) -> None:

@@ -26,16 +26,6 @@ from treadle.search.strategies.evolution import distance
 # Weights that outlive a trial: kept in a file, and handed on to trials with a similar network
 
 
-def weights_file(folder: Path, number: int) -> Path:
-    """Return the file with the weights of a trial."""
-    return folder / f"trial_{number:06d}.safetensors"
-
-
-def keep_weights(model: nn.Module, path: Path) -> None:
-    """Write the weights and buffers of a network; the file is complete or not there."""
-    write_file(path, {"model": model.state_dict()})
-
-
 def load_matching_weights(model: nn.Module, path: Path) -> list[str]:
     """Give a network the weights in a file, as far as names and shapes agree; return the names of those it got.
 
@@ -49,22 +39,6 @@ def load_matching_weights(model: nn.Module, path: Path) -> list[str]:
         for name in shared:
             own[name].copy_(known[name])
     return shared
-
-
-def nearest(taken: Architecture, outcomes: Sequence[Outcome], folder: Path) -> int | None:
-    """Return the number of the trial to inherit from: the most similar network whose weights were kept.
-
-    Of equally similar ones the better counts, and of equally good ones the older.
-
-    Args:
-        taken: What was decided for the trial that inherits.
-        outcomes: The results so far.
-        folder: Where the weights are.
-    """
-    kept = [one for one in outcomes if weights_file(folder, one.number).is_file()]
-    if not kept:
-        return None
-    return min(kept, key=lambda one: (distance(taken, one.taken), one.values, one.number)).number
 
 
 @dataclass(frozen=True)
@@ -91,9 +65,9 @@ class Network:
         return network
 
     def leave(self, built: Any) -> None:
-        """Write the weights of the network, if they are to be kept."""
+        """Write the weights and buffers of the network, if they are to be kept; the file is complete or not there."""
         if self.keep is not None:
-            keep_weights(built, self.keep)
+            write_file(self.keep, {"model": built.state_dict()})
 
     def encoded(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -128,19 +102,23 @@ class NetworkWeights(TrialWeights):
 
     def file(self, number: int) -> Path:
         """Return the file with the weights of a trial."""
-        return weights_file(self._folder, number)
+        return self._folder / f"trial_{number:06d}.safetensors"
 
     def is_left(self, number: int) -> bool:
         """Whether the weights of a trial are there."""
         return self.file(number).is_file()
 
     def nearest(self, taken: Architecture, proposed: int | None, outcomes: Sequence[Outcome]) -> int | None:
-        """Return the parent of a trial, or the trial with the most similar network so far."""
+        """Return the parent of a trial, or the trial with the most similar network whose weights were kept.
+
+        Of equally similar ones the better counts, and of equally good ones the older.
+        """
         if not self._inherit:
             return None
         if proposed is not None and self.is_left(proposed):
             return proposed
-        return nearest(taken, outcomes, self._folder)
+        kept = [(distance(taken, one.taken), one.values, one.number) for one in outcomes if self.is_left(one.number)]
+        return min(kept)[-1] if kept else None
 
     def handed(self, subject: TrialTarget, number: int, inherits: int | None) -> TrialTarget:
         """Return the network with the files that it begins with and leaves behind."""

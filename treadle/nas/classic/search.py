@@ -3,54 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
+import treadle.search
 from treadle.nas.classic.network_space import NetworkWeights, as_search_space, load_matching_weights
 from treadle.nas.classic.proxies import gradient_norm, make_proxy, parameter_count, synflow
-from treadle.search import (
-    Evolution,
-    ExhaustedError,
-    Grid,
-    Nsga2,
-    Random,
-    Sampled,
-    SearchError,
-    Strategy,
-    Tpe,
-    integer,
-    log_uniform,
-    one_of,
-    parallel_coordinates,
-    pareto_plot,
-    trial_scatter,
-    uniform,
-)
 from treadle.search import Search as TrialSearch
+from treadle.search import SearchError
 from treadle.search.space import domains
 from treadle.search.space.base import Searched
 from treadle.search.trial.task import seeded
 
-__all__ = [
-    "Evolution",
-    "ExhaustedError",
-    "Grid",
-    "Nsga2",
-    "Random",
-    "Sampled",
-    "Search",
-    "SearchError",
-    "Strategy",
-    "Tpe",
-    "domains",
-    "gradient_norm",
-    "integer",
-    "log_uniform",
-    "one_of",
-    "parallel_coordinates",
-    "parameter_count",
-    "pareto_plot",
-    "synflow",
-    "trial_scatter",
-    "uniform",
-]
+__all__ = ["Search", "domains", "gradient_norm", "parameter_count", "synflow"]
+
+
+def __getattr__(name: str) -> Any:
+    # Configs of earlier runs name domains and strategies by this module, when it was called treadle.nas.search.
+    return getattr(treadle.search, name)
 
 
 class Search(TrialSearch):

@@ -1,6 +1,6 @@
 """A network that makes architectures: it decides one thing after the other, knowing what it decided before."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -138,21 +138,25 @@ class Controller(nn.Module):
         Args:
             noise: Gumbel noise, a row for each draw: what is random in it.
         """
-        inputs, states = self.start(1)
-        places: list[Tensor] = []
-        chosen, entropies, penalties = [], [], []
-        for number, token in enumerate(self.tokens):
-            own = places[number - token.position : number]
-            logs, states = self.step(token, inputs, states, own)
-            place = (logs + noise[number, : token.size]).argmax(-1)
+        places, chosen, entropies, penalties = [], [], [], []
+        for token, logs, place in self._draws(noise):
             places.append(place)
             chosen.append(logs.gather(1, place.unsqueeze(1)).sum())
             entropies.append(-(logs.exp() * logs.nan_to_num(neginf=0.0)).sum())
             if token.gate:
                 penalties.append(self._distance_to_target(logs[0, 1]))
-            inputs = self.embedded(token, place)
-        penalty = torch.stack(penalties).mean() if penalties else inputs.new_zeros(())
+        penalty = torch.stack(penalties).mean() if penalties else self.embedding.weight.new_zeros(())
         return Drawn(torch.cat(places), torch.stack(chosen).sum(), torch.stack(entropies).sum(), penalty)
+
+    def _draws(self, noise: Tensor | None = None) -> Iterator[tuple[Token, Tensor, Tensor]]:
+        """Yield each draw of one architecture with the logarithms and the outcome: without noise, the likeliest."""
+        inputs, states = self.start(1)
+        places: list[Tensor] = []
+        for number, token in enumerate(self.tokens):
+            logs, states = self.step(token, inputs, states, places[number - token.position : number])
+            places.append((logs if noise is None else logs + noise[number, : token.size]).argmax(-1))
+            yield token, logs, places[-1]
+            inputs = self.embedded(token, places[-1])
 
     def _distance_to_target(self, log: Tensor) -> Tensor:
         """Return how far the probability of taking a tensor is from its target, as a divergence."""
@@ -196,14 +200,9 @@ class Controller(nn.Module):
     @torch.no_grad()
     def probabilities(self) -> dict[str, list[float]]:
         """Return how likely each outcome of `rows` is, with everything before as the likeliest architecture has it."""
-        inputs, states = self.start(1)
         found: dict[str, list[float]] = {}
-        places: list[Tensor] = []
-        for number, token in enumerate(self.tokens):
-            logs, states = self.step(token, inputs, states, places[number - token.position : number])
+        for token, logs, _ in self._draws():
             found.setdefault(_row(token), logs[0].double().exp().tolist())
-            places.append(logs.argmax(-1))
-            inputs = self.embedded(token, places[-1])
         return found
 
     @torch.no_grad()

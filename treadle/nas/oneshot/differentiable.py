@@ -50,7 +50,8 @@ class VirtualStep:
         self._before = [weight.detach().clone() for weight in self._weights]
         self._buffers = [buffer for buffer in model.buffers() if buffer is not None]
         self._buffers_before = [buffer.clone() for buffer in self._buffers]
-        self._groups = _group_of_each(optimizer)
+        groups = enumerate(optimizer.param_groups)
+        self._groups = {id(parameter): place for place, group in groups for parameter in group["params"]}
 
     @torch.no_grad()
     def move(self, gradients: Sequence[Tensor]) -> None:
@@ -89,11 +90,6 @@ class VirtualStep:
         return self._optimizer.param_groups[place], self._rates[place]
 
 
-def _group_of_each(optimizer: Optimizer) -> dict[int, int]:
-    groups = enumerate(optimizer.param_groups)
-    return {id(parameter): place for place, group in groups for parameter in group["params"]}
-
-
 def _direction(optimizer: Optimizer, group: dict[str, Any], weight: Tensor, gradient: Tensor) -> tuple[Tensor, float]:
     """Return where an optimizer would move a weight, for a rate of one, and by how much for each unit of gradient.
 
@@ -125,11 +121,6 @@ def second_order(
     """
     change = torch._foreach_sub(list(above), list(below))
     return list(torch._foreach_sub(list(first), torch._foreach_div(change, 2 * eps)))
-
-
-def displacement(directions: Sequence[Tensor]) -> Tensor:
-    """Return the multiple of a direction that is as long as weights are to be displaced."""
-    return PERTURBATION / torch.nn.utils.get_total_norm(list(directions)).clamp_min(SMALLEST)
 
 
 class DifferentiableCore(OneShotCore):
@@ -210,7 +201,7 @@ class DifferentiableCore(OneShotCore):
         judging = self._helping(train=False, parameters=[*alphas, *weights])
         gradients = self._gradient(judging, validation)
         first, directions = gradients[: len(alphas)], step.scaled(gradients[len(alphas) :])
-        eps = displacement(directions)
+        eps = PERTURBATION / torch.nn.utils.get_total_norm(directions).clamp_min(SMALLEST)
         looking = self._helping(train=True, parameters=alphas)
         sides = []
         for side in (eps, -eps):

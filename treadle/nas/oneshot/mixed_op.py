@@ -1,24 +1,22 @@
 """A forward pass in which every candidate takes part, as much as it weighs."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.nas.space.cell import Cell
 from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.fixed_modules import partial_forward, reduce_tensors
+from treadle.nas.space.input_choice import InputChoice
+from treadle.nas.space.layer_choice import LayerChoice
+from treadle.nas.space.parametrized import Built
+from treadle.nas.space.repeat import Repeat
 from treadle.nas.space.value_choice import Leaf, assignments
 from treadle.nas.space.weighted_sum import weighted_sum
 from treadle.search.assignment import key_of
-
-if TYPE_CHECKING:
-    from treadle.nas.space.cell import Cell
-    from treadle.nas.space.input_choice import InputChoice
-    from treadle.nas.space.layer_choice import LayerChoice
-    from treadle.nas.space.parametrized import Built
-    from treadle.nas.space.repeat import Repeat
 
 
 class MixedOp(Chooser):
@@ -63,11 +61,11 @@ class MixedOp(Chooser):
         outputs = [one(*args, **kwargs) for place, one in enumerate(candidates) if place not in zeros]
         return weighted_sum(row, outputs, where=label, left_out=zeros)
 
-    def layer(self, choice: "LayerChoice", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def layer(self, choice: LayerChoice, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the sum over the candidates."""
         return self.mix(choice.current_label, list(choice), args, kwargs)
 
-    def inputs(self, choice: "InputChoice", tensors: Sequence[Tensor]) -> Any:
+    def inputs(self, choice: InputChoice, tensors: Sequence[Tensor]) -> Any:
         """Return the sum over the tensors, of the size that the chosen ones would have."""
         if choice.n_chosen is None:
             gates = torch.stack([self.row(choice.gate(place))[1] for place in range(choice.n_candidates)])
@@ -77,7 +75,7 @@ class MixedOp(Chooser):
             weights = row * choice.n_chosen if choice.reduction == "sum" and choice.n_chosen > 1 else row
         return weighted_sum(weights, tensors, where=choice.current_label)
 
-    def repeat(self, choice: "Repeat", state: Any) -> Any:
+    def repeat(self, choice: Repeat, state: Any) -> Any:
         """Return the sum over the depths."""
         if not choice.depth.leaves():
             return super().repeat(choice, state)
@@ -88,7 +86,7 @@ class MixedOp(Chooser):
         weights = torch.stack([weight for _, weight in depths])
         return weighted_sum(weights, [states[depth] for depth, _ in depths], where=choice.current_label or "depth")
 
-    def node(self, cell: "Cell", node: int, states: Sequence[Tensor]) -> Tensor:
+    def node(self, cell: Cell, node: int, states: Sequence[Tensor]) -> Tensor:
         """Return the sum over all operations on all earlier states."""
         labels = [cell.edge_label(node, place) for place in range(node)]
         if cell.partial_channels == 1 and self.picked is None:
@@ -107,7 +105,7 @@ class MixedOp(Chooser):
         summed: Tensor = reduce_tensors(parts, "sum", parts)
         return summed
 
-    def built(self, module: "Built", args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def built(self, module: Built, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what modules of all arguments give together."""
         return module.weighed(self.weigh, args, kwargs)
 

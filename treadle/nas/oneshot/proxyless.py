@@ -202,6 +202,10 @@ class ProxylessCore(DifferentiableCore):
     def eval_epoch_start(self) -> None:
         """Evaluate the heaviest candidates."""
         super().eval_epoch_start()
+        self.choose_heaviest()
+
+    def choose_heaviest(self) -> None:
+        """Have the passes that follow use the heaviest candidates."""
         chooser = self.model.chooser
         assert isinstance(chooser, TwoPaths)
         chooser.active, chooser.other = self.model.weights.probabilities().argmax(-1).tolist(), None
@@ -220,6 +224,7 @@ class ProxylessTrainer(DifferentiableTrainer):
         kwargs: As for every one-shot trainer; and `arc_optimizer` for the weights of candidates.
     """
 
+    core: ProxylessCore
     core_type = ProxylessCore
     betas = (0.0, 0.999)
     decay = 0.0
@@ -236,6 +241,4 @@ class ProxylessTrainer(DifferentiableTrainer):
         return compiled_parts(self._space, options)
 
     def _finished(self) -> None:
-        chooser = self.supernet.chooser
-        assert isinstance(chooser, TwoPaths)
-        chooser.active, chooser.other = self.supernet.weights.probabilities().argmax(-1).tolist(), None
+        self.core.choose_heaviest()

@@ -76,12 +76,8 @@ def _plain_parts(space: Space, place: str) -> list[str]:
     """Return the names of the modules directly inside of a choice that leave nothing open themselves."""
     choice = space.choices[place]
     inner = [(name, module) for name, module in choice.named_modules() if name in choice.branches()]
-    plain = [name for name, module in inner if not _is_open(module) and any(True for _ in module.parameters())]
-    return [f"{place}.{name}" for name in plain]
-
-
-def _is_open(module: nn.Module) -> bool:
-    return any(isinstance(part, Choice) for part in module.modules())
+    plain = [(name, one) for name, one in inner if not any(isinstance(part, Choice) for part in one.modules())]
+    return [f"{place}.{name}" for name, one in plain if any(True for _ in one.parameters())]
 
 
 class SinglePathCore(OneShotCore):

@@ -83,7 +83,8 @@ def _cells(architecture: Mapping[str, Any], space: Space | None) -> list[Graph]:
         own = [Edge(source, int(match["node"]), str(value), label) for source in architecture[reads]]
         found.setdefault(match["cell"], []).extend(own)
         labels.setdefault(match["cell"], set()).update((label, reads))
-    loose = _with_loose_ends(space)
+    choices = [] if space is None else space.choices.values()
+    loose = {one.key for one in choices if isinstance(one, Cell) and one.merge_op == "loose_end"}
     graphs = []
     for name, edges in found.items():
         nodes = sorted({edge.target for edge in edges})
@@ -91,11 +92,6 @@ def _cells(architecture: Mapping[str, Any], space: Space | None) -> list[Graph]:
         ends = [node for node in nodes if node not in read] if name in loose else nodes
         graphs.append(Graph(name, nodes[0], edges, ends, labels[name]))
     return graphs
-
-
-def _with_loose_ends(space: Space | None) -> set[str]:
-    choices = [] if space is None else space.choices.values()
-    return {one.key for one in choices if isinstance(one, Cell) and one.merge_op == "loose_end"}
 
 
 def _pairs(architecture: Mapping[str, Any]) -> list[Graph]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.runs.place import require_folder
+from treadle.runs.reader import read_lines
 from treadle.search.plots.svg import FAINT, GRID, MARGIN, PALETTE, Canvas, color_at
 
 SEARCH_FILE, METRICS_FILE = "search.json", "metrics.jsonl"
@@ -46,16 +47,14 @@ def weights_over_time(run_dir: str | Path) -> WeightHistory:
     """
     require_folder(run_dir, "a search is read from its folder")
     folder = Path(run_dir)
-    try:
-        search = json.loads((folder / SEARCH_FILE).read_text(encoding="utf-8"))
-        lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError as error:
+    missing = [name for name in (SEARCH_FILE, METRICS_FILE) if not (folder / name).is_file()]
+    if missing:
         raise ConfigError(
-            f"{folder} is not the folder of a one-shot search: it has no {Path(error.filename).name}; pass the run_dir "
-            "of a trainer that was fitted"
-        ) from error
-    # The last line may be half written.
-    records = [(record["step"], record) for record in map(_parsed, lines) if record is not None]
+            f"{folder} is not the folder of a one-shot search: it has no {missing[0]}; pass the run_dir of a trainer "
+            "that was fitted"
+        )
+    search = json.loads((folder / SEARCH_FILE).read_text(encoding="utf-8"))
+    records = [(record["step"], record) for record in read_lines(folder / METRICS_FILE)]
     return build_history(search["trainer"], search["rows"], records)
 
 
@@ -87,14 +86,6 @@ def build_history(
 
 def _names(rows: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     return (weight_metric_name(row, candidate) for row, candidates in rows.items() for candidate in candidates)
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = json.loads(line)
-    except ValueError:
-        return None
-    return record
 
 
 # Drawing how the weights of candidates went: a panel for each row, a line for each candidate
