@@ -10,7 +10,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy
 
-# Max pooling over windows that do not overlap, as arithmetic that a compiler joins with what stands around it
+# Max pooling over windows that do not overlap, as arithmetic that a compiler joins with what stands around it. With the
+# masks below alone, compiled steps of a small CNN were 1.12 times as fast as ordinary ones; with this as well they are
+# 1.4 to 1.7 times as fast (benchmarks/RESULTS.md, "Execution: on the CPU", 2026-11-16)
 
 
 aten = torch.ops.aten
@@ -112,6 +114,9 @@ def _largest(inputs: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True)
 class CpuCompiler:
     """A backend for `torch.compile` that makes the code of its default one, but for masks and max pooling.
+
+    A small CNN compiled by it is 1.41 times as fast as in ordinary steps, and 0.60 times by torch's own backend; with
+    average pooling it is 1.54 and 1.44 times (benchmarks/RESULTS.md, "Execution: on the CPU", 2026-11-16).
 
     Args:
         settings: Settings of the compiler, by their names.
