@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
+from typing import Any
 
 
 class TreadleError(Exception):
@@ -74,6 +75,23 @@ class MissingDependencyError(TreadleError, ImportError):
 
 class StopTrainingError(Exception):
     """Raise it in a callback or verb to end the run in good order, and for good; `train` then returns normally."""
+
+
+def require_positive(name: str, value: Any, *, whole: bool = True) -> Any:
+    """Return `value` if it is a number above 0.
+
+    Args:
+        name: What it is called, for the message.
+        value: The number; a truth value is none.
+        whole: Whether it must be a whole one.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+        raise ConfigError(f"{name}={value!r} must be a {'whole ' if whole else ''}number above 0")
+    return value
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:

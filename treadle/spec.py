@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.checkpoint.policy import Policy
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean, require_positive
 from treadle.execution.compiled import Compile
 from treadle.optim.gradients import REDUCTIONS
 from treadle.optim.lr_scaling import LRScaling
@@ -130,10 +130,10 @@ class RunSpec:
     def _check_training(self) -> None:
         if self.num_epochs is None and self.max_steps is None:
             raise ConfigError("train() needs a limit; pass num_epochs= or max_steps= (or both: the smaller wins)")
-        for name in ("num_epochs", "max_steps", "per_device_batch_size", "gradient_accumulation_steps"):
-            _require_positive(name, getattr(self, name))
-        for name in ("gradient_clip_value", "clip_norm"):
-            _require_positive(name, getattr(self, name), whole=False)
+        bounds = ("gradient_clip_value", "clip_norm")
+        for name in ("num_epochs", "max_steps", "per_device_batch_size", "gradient_accumulation_steps", *bounds):
+            if getattr(self, name) is not None:
+                require_positive(name, getattr(self, name), whole=name not in bounds)
         if self.resume not in (None, "auto"):
             raise ConfigError(f"resume={self.resume!r} is unknown; use 'auto' to go on with the run in run_dir")
         if self.extend not in (None, "stretch", "hold"):
@@ -229,15 +229,6 @@ def one_limit(max_num_train_steps: int | None, max_steps: int | None) -> int | N
             f"max_steps={max_steps} and max_num_train_steps={max_num_train_steps} differ; pass one of them"
         )
     return max_steps if max_steps is not None else max_num_train_steps
-
-
-def _require_positive(name: str, value: Any, *, whole: bool = True) -> None:
-    if value is None:
-        return
-    kinds = (int,) if whole else (int, float)
-    # True is an int to Python; and `not value > 0` refuses nan as well, which `value <= 0` would let pass.
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-        raise ConfigError(f"{name}={value!r} must be a {'whole ' if whole else ''}number above 0")
 
 
 def check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any) -> None:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from treadle.callback import TrainerCallback
-from treadle.errors import ConfigError
+from treadle.errors import require_positive
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -21,7 +21,7 @@ class LimitBatchesCallback(TrainerCallback):
     """
 
     def __init__(self, num_batches: int) -> None:
-        self.num_batches = _checked(num_batches, "LimitBatchesCallback: num_batches")
+        self.num_batches = require_positive("LimitBatchesCallback: num_batches", num_batches)
 
     def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Set the limit, before a run asks how long its data is."""
@@ -41,7 +41,7 @@ class LimitBatches:
     """
 
     def __init__(self, num_batches: int) -> None:
-        self.num_batches = _checked(num_batches, "LimitBatches: num_batches")
+        self.num_batches = require_positive("LimitBatches: num_batches", num_batches)
         self._before: list[str | None] = []
 
     def __enter__(self) -> Self:
@@ -68,10 +68,6 @@ def active_limit() -> int | None:
     text = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     if text.lower() in ("", "none"):
         return None
-    return _checked(int(text) if text.isdecimal() else text, f"the environment variable {ENVIRONMENT_VARIABLE}")
-
-
-def _checked(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name}={value!r} must be a whole number above 0")
-    return value
+    value = int(text) if text.isdecimal() else text
+    limit: int = require_positive(f"the environment variable {ENVIRONMENT_VARIABLE}", value)
+    return limit

@@ -15,7 +15,7 @@ from treadle.data.batch import Batch
 from treadle.data.collate import rows_of
 from treadle.data.fetch import Shuffle
 from treadle.data.in_memory import InMemoryDataset
-from treadle.errors import ConfigError, DataError
+from treadle.errors import ConfigError, DataError, require_positive
 
 # A part of what a loader gives, and rows without padding
 
@@ -34,10 +34,8 @@ class DataLoaderSlice:
     """
 
     def __init__(self, dl: Iterable[Batch], slice_size: int) -> None:
-        if isinstance(slice_size, bool) or not isinstance(slice_size, int) or slice_size < 1:
-            raise ConfigError(f"DataLoaderSlice: slice_size={slice_size!r} must be a whole number above 0")
         self.dl: Any = dl
-        self.slice_size = slice_size
+        self.slice_size: int = require_positive("DataLoaderSlice: slice_size", slice_size)
 
     def __iter__(self) -> Iterator[Batch]:
         return islice(self.dl, self.slice_size)

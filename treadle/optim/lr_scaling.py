@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean, require_positive
 
 RULES = ("none", "linear", "sqrt")
 
@@ -34,8 +34,8 @@ class LRScaling:
             near = did_you_mean(str(self.rule), RULES) or f"; use one of {RULES}"
             raise ConfigError(f"lr_scaling: rule={self.rule!r} is unknown{near}")
         size = self.reference_batch_size
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ConfigError(f"lr_scaling: reference_batch_size={size!r} must be a whole number above 0")
+        if size is not None:
+            require_positive("lr_scaling: reference_batch_size", size)
         if size is None and self.rule != "none":
             raise ConfigError(
                 f"lr_scaling: rule={self.rule!r} needs reference_batch_size=, the samples of one update that the rate "

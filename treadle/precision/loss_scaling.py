@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean, require_positive
 
 FALLBACKS = ("auto", "bf16", "fp32", "raise")
 HIGHEST_FIRST = 2.0**16
@@ -47,18 +47,12 @@ class LossScaling:
             near = did_you_mean(str(self.fallback), FALLBACKS) or f"; use one of {FALLBACKS}"
             raise ConfigError(f"LossScaling: fallback={self.fallback!r} is unknown{near}")
         for name in ("growth_interval", "patience"):
-            _require(name, getattr(self, name), whole=True)
-        _require("minimum", self.minimum)
+            require_positive(f"LossScaling: {name}", getattr(self, name))
+        require_positive("LossScaling: minimum", self.minimum, whole=False)
         if self.initial is not None:
-            _require("initial", self.initial)
+            require_positive("LossScaling: initial", self.initial, whole=False)
             if self.initial < self.minimum:
                 raise ConfigError(f"LossScaling: initial={self.initial} is below minimum={self.minimum}")
-
-
-def _require(name: str, value: Any, *, whole: bool = False) -> None:
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-        raise ConfigError(f"LossScaling: {name}={value!r} must be a {'whole ' if whole else ''}number above 0")
 
 
 class LossScaler:

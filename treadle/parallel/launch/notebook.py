@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, require_positive
 from treadle.parallel.processes import leave_group
 
 HOST = "127.0.0.1"
@@ -33,8 +33,7 @@ def notebook_launcher(
             already, or has used CUDA.
     """
     count = (torch.cuda.device_count() or 1) if num_processes is None else num_processes
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"notebook_launcher: num_processes={count!r} must be a whole number above 0")
+    require_positive("notebook_launcher: num_processes", count)
     if count == 1:
         function(*args)
         return
