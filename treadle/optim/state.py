@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from treadle.data.batch import map_leaves
 from treadle.errors import CheckpointError
 from treadle.optim.fused import counters_to_device
 
@@ -129,8 +130,4 @@ def _difference(saved: list[list[Any]], present: list[list[Any]]) -> str:
 
 def _copied(value: Any) -> Any:
     """Copy the containers and tensors: `load_state_dict` of an optimizer keeps the ones it is given."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
-    return value.clone() if hasattr(value, "clone") else value
+    return map_leaves(lambda leaf: leaf.clone() if hasattr(leaf, "clone") else leaf, value)

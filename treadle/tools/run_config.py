@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.config import dict_diff
 from treadle.config.dict_diff import leaves
 from treadle.errors import ConfigError
 from treadle.runs.place import require_folder
@@ -47,13 +48,10 @@ Difference(kind='removed', key='name', before="'a'", after=''), \
 Difference(kind='added', key='betas', before='', after='(0.9,)')]
     """
     old, new = ({key: repr(value) for key, value in leaves(config).items()} for config in (first, second))
-    found = []
-    for key in [*old, *(key for key in new if key not in old)]:
-        before, after = old.get(key, ""), new.get(key, "")
-        if before != after:
-            kind = ADDED if key not in old else REMOVED if key not in new else CHANGED
-            found.append(Difference(kind, key, before, after))
-    return found
+    found = dict_diff.differences(old, new, absent="")
+    return [
+        Difference(ADDED if one.name not in old else REMOVED if one.name not in new else CHANGED, *one) for one in found
+    ]
 
 
 CONFIG_FILE = "config.yaml"

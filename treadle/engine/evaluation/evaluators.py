@@ -174,7 +174,8 @@ class PPLEvaluator(DatasetEvaluator):
 
     def process(self, inputs: Any, outputs: Any) -> None:
         """Add the losses of one batch; nothing is read from the device."""
-        losses = {name: value for name, value in outputs.items() if "loss" in name} if _named(outputs) else {}
+        named = outputs if isinstance(outputs, Mapping) else {}
+        losses = {name: value for name, value in named.items() if "loss" in name}
         if not losses:
             raise DataError("PPLEvaluator needs losses; have the model return a dict with names that contain 'loss'")
         weight = outputs.get("num_items_in_batch", size_of(inputs))
@@ -187,19 +188,13 @@ class PPLEvaluator(DatasetEvaluator):
         processes = Processes()
         # A process that shares its samples with another counts none, and knows no name.
         names = sorted({name for known in processes.gather_objects(sorted(self._totals)) for name in known})
-        own = torch.stack([_as_tensor(value) for value in (*map(self._total, names), self._weight)])
+        totals = [self._totals.get(name, 0.0) for name in names]
+        own = torch.stack([_as_tensor(value) for value in (*totals, self._weight)])
         *totals, weight = processes.reduce(own.tolist())
         if not weight:
             raise DataError("PPLEvaluator saw no sample; check the test data and evaluation.eval_iter")
         means = {name: total / weight for name, total in zip(names, totals, strict=True)}
         return {f"{name}_PPL": math.exp(min(mean, LARGEST)) for name, mean in means.items()} | means
-
-    def _total(self, name: str) -> Any:
-        return self._totals.get(name, 0.0)
-
-
-def _named(outputs: Any) -> bool:
-    return isinstance(outputs, Mapping)
 
 
 def _as_tensor(value: Any) -> Tensor:

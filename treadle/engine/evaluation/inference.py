@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from treadle.data import Stream, make_loader
+from treadle.data.batch import map_leaves
 from treadle.engine.batch_arguments import bind_placement, call_arguments
 from treadle.engine.evaluation.evaluators import DatasetEvaluator
 from treadle.engine.trainers.graph import Graph
@@ -144,10 +145,4 @@ def _batches_of_all(processes: Processes, own: Any) -> list[Any]:
 
 def on_host(value: Any) -> Any:
     """Return `value` with its tensors on the host."""
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if isinstance(value, Mapping):
-        return {key: on_host(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(on_host, value))
-    return value
+    return map_leaves(lambda leaf: leaf.cpu() if isinstance(leaf, Tensor) else leaf, value)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from treadle.callbacks.profiler import started_profiler, write_trace
+from treadle.callbacks.step_timer import record_event
 from treadle.engine.hooks.base import HookBase
 from treadle.events.names import TIME
 
@@ -82,7 +83,7 @@ class IterationTimer(HookBase):
     def before_step(self) -> None:
         """Note when the iteration begins."""
         self._step_began = time.perf_counter()
-        self._event = _mark() if self._on_gpu else None
+        self._event = record_event() if self._on_gpu else None
 
     def after_step(self) -> None:
         """Report how long it took, unless it was one of the first."""
@@ -95,7 +96,7 @@ class IterationTimer(HookBase):
         elif self._event is None:
             self.trainer.storage.put_scalar(TIME, now - self._step_began)
         else:
-            self._running.append((self._event, _mark()))
+            self._running.append((self._event, record_event()))
             self._report_finished()
 
     def _report_finished(self) -> None:
@@ -113,12 +114,6 @@ class IterationTimer(HookBase):
             logger.info(text, done, _clock(seconds), seconds / done)
         outside = max(now - self._began - self._in_steps, 0.0)
         logger.info("total training time: %s (%s outside of steps)", _clock(now - self._began), _clock(outside))
-
-
-def _mark() -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 def _clock(seconds: float) -> str:

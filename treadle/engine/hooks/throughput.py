@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from treadle.callbacks.throughput_monitor import peak_memory
 from treadle.data import size_of
+from treadle.data.batch import map_leaves
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError
 from treadle.events import EventStorage
@@ -139,13 +140,7 @@ def _without_numbers(tensor: Tensor) -> Tensor:
 
 def on_meta(value: Any) -> Any:
     """Return `value` with the shapes of its tensors alone."""
-    if isinstance(value, Tensor):
-        return value.detach().to("meta")
-    if isinstance(value, Mapping):
-        return {key: on_meta(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(on_meta, value))
-    return value
+    return map_leaves(lambda leaf: leaf.detach().to("meta") if isinstance(leaf, Tensor) else leaf, value)
 
 
 def _length_of_tokens(kwargs: Mapping[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from treadle.engine.core import CoreOptions, StepPlan
 from treadle.engine.metrics import find_scalars, put_numbers, sum_outputs
-from treadle.engine.trainers.eager import EagerTrainer, custom_step, is_core_step
+from treadle.engine.trainers.eager import EagerTrainer, is_core_step
 from treadle.errors import ConfigError
 from treadle.precision import LossScaling
 
@@ -57,9 +57,6 @@ class SimpleTrainer(EagerTrainer):
             adds_all=True,
             report_period=self.gather_metric_period,
         )
-
-    def _plan(self) -> StepPlan:
-        return self.step_plan(lambda batch: batch, None if is_core_step(self) else custom_step(self, self, lambda b: b))
 
     def _write_metrics(
         self, loss_dict: Mapping[str, Tensor] | Tensor, data_time: float, prefix: str = "", iter: int | None = None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from treadle.data import Batch, TakesRows, size_of
+from treadle.data.batch import map_leaves
 from treadle.loop.oom_retry import BeforeAttempt
 from treadle.memory.device import forget_peak, peak_device_memory
 from treadle.tools.doctor.detectors.base import Detector
@@ -25,7 +26,13 @@ def repeat_rows(batch: Batch, samples: int) -> Batch | None:
     (tensor([1, 2, 1]), {'weight': tensor([0.5000, 0.2500, 0.5000])})
     """
     size = size_of(batch)
-    return None if _has_rows_of_its_own(batch) else _repeated(batch, size, torch.arange(samples) % size)
+    rows = torch.arange(samples) % size
+
+    def repeat(leaf: Any) -> Any:
+        has_rows = isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size
+        return leaf[rows.to(leaf.device)] if has_rows else leaf
+
+    return None if _has_rows_of_its_own(batch) else map_leaves(repeat, batch)
 
 
 def _has_rows_of_its_own(value: Any) -> bool:
@@ -33,18 +40,6 @@ def _has_rows_of_its_own(value: Any) -> bool:
         return True
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     return any(map(_has_rows_of_its_own, inside))
-
-
-def _repeated(value: Any, size: int, rows: Tensor) -> Any:
-    if isinstance(value, Tensor):
-        return value[rows.to(value.device)] if value.dim() and len(value) == size else value
-    if isinstance(value, Mapping):
-        return {key: _repeated(item, size, rows) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_repeated(item, size, rows) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_repeated(item, size, rows) for item in value)
-    return value
 
 
 FEWEST = 5
