@@ -269,9 +269,18 @@ class Schedule(StatefulSchedulerBase):
         self._set_length(total_steps)
         self.step_update(self._num_updates)
 
+    @property
+    def _given_length(self) -> int:
+        assert self.total_steps is not None  # the constructors that need a length insist on one
+        return self.total_steps
+
     def _set_length(self, total_steps: int) -> None:
         """Take `total_steps` as the length; a subclass checks it, and works out what depends on it."""
-        self.total_steps = total_steps
+        self.total_steps = self._checked_length(total_steps)
+
+    def _checked_length(self, total_steps: int) -> int:
+        """Return `total_steps` if the schedule has room in it."""
+        return total_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step number, and the length as it was given and as it is now."""

@@ -64,8 +64,7 @@ class CosineLrScheduler(Schedule):
     @property
     def total_iterations(self) -> int:
         """The length in optimizer updates."""
-        assert self.total_steps is not None  # the constructor insists on a length
-        return self.total_steps
+        return self._given_length
 
     def value(self, step: float, base: float) -> float:
         """Return the rate at `step` of a group whose base rate is `base`."""
@@ -112,9 +111,6 @@ class CosineLrScheduler(Schedule):
             "num_cooldown_epochs": num_cooldown_epochs,
         }
         return partial(cls, **arguments)
-
-    def _set_length(self, total_steps: int) -> None:
-        self.total_steps = self._checked_length(total_steps)
 
     def _checked_length(self, total_steps: int) -> int:
         total = checks.steps(self, "total_num_epochs * num_update_steps_per_epoch", total_steps, minimum=1)

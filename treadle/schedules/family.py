@@ -100,9 +100,6 @@ class ShapedSchedule(Schedule):
             return landed
         return shapes.interpolate(landed, self.final_ratio, min(1.0, elapsed / self.cooldown_steps))
 
-    def _set_length(self, total_steps: int) -> None:
-        self.total_steps = self._checked_length(total_steps)
-
     def _checked_length(self, total_steps: int) -> int:
         total = checks.steps(self, "total_steps", total_steps, minimum=1)
         if self.warmup_steps + self.cooldown_steps >= total:
@@ -136,8 +133,8 @@ class AnnealingSchedule(ShapedSchedule):
 
     def body(self, step: float) -> float:
         """Return the factor at `step` of the body."""
-        assert self.body_end is not None  # `total_steps` was required
-        return self.anneal((step - self.warmup_steps) / (self.body_end - self.warmup_steps))
+        end = self._given_length - self.cooldown_steps
+        return self.anneal((step - self.warmup_steps) / (end - self.warmup_steps))
 
 
 class OpenSchedule(ShapedSchedule):

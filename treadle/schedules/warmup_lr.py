@@ -54,8 +54,7 @@ class WarmupLR(Schedule):
     @property
     def max_iter(self) -> int:
         """The length in optimizer updates."""
-        assert self.total_steps is not None  # the constructor insists on a length
-        return self.total_steps
+        return self._given_length
 
     @abstractmethod
     def body(self, step: float, base: float) -> float:
@@ -83,12 +82,8 @@ class WarmupCosineLR(WarmupLR):
     [1.0, 0.927, 0.75, 0.573, 0.5, 0.5]
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
         alpha: the rate at the end, as a share of the base rate.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(
@@ -112,12 +107,8 @@ class WarmupCosineAnnealingLR(WarmupLR):
     """Go down half a cosine wave to the rate `eta_min`, the same for all groups.
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
         eta_min: the rate at the end.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(
@@ -141,13 +132,9 @@ class WarmupStepLR(WarmupLR):
     """Multiply the rate by `gamma` every `step_size` updates, counted from the first.
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
         step_size: every how many updates the rate drops.
         gamma: the factor of one drop.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(
@@ -173,13 +160,9 @@ class WarmupMultiStepLR(WarmupLR):
     """Multiply the rate by `gamma` at each of `milestones`, counted from the first update.
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
         milestones: the steps at which the rate drops, in rising order.
         gamma: the factor of one drop.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(
@@ -207,12 +190,8 @@ class WarmupExponentialLR(WarmupLR):
     """Multiply the rate by `gamma` after every update.
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
         gamma: the factor of one update.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(
@@ -236,14 +215,10 @@ class WarmupPolynomialLR(WarmupLR):
     """Go down to `end_learning_rate`, the same for all groups, as a power of what is left of the run.
 
     Args:
-        optimizer: whose groups to write.
-        max_iter: the length in optimizer updates.
-        warmup_factor: what the first update's rate is of the base rate.
-        warmup_iter: how many updates the warm-up takes.
         end_learning_rate: the rate at the end.
         power: above 1 falls fast first, below 1 falls fast last.
         cycle: go on past the end as a polynomial of twice the length, then of three times, and so on.
-        warmup_method: `linear` or `constant`.
+        optimizer, max_iter, warmup_factor, warmup_iter, warmup_method: as for `WarmupLR`.
     """
 
     def __init__(

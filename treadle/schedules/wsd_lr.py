@@ -120,7 +120,7 @@ class WSDLrScheduler(Schedule):
         """Start a new stable phase here: count from 0 again, without warm-up."""
         self.is_continuation_from_checkpoint = True
         self._num_updates = 0
-        self._set_length(self._current_length())
+        self._set_length(self._given_length)
         self.step_update(0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,10 +217,6 @@ class WSDLrScheduler(Schedule):
                 f"{type(self).__name__}: warmup_starting_lr={self.warmup_starting_lr} is above the highest base "
                 f"rate, {highest}"
             )
-
-    def _current_length(self) -> int:
-        assert self.total_steps is not None  # the constructor insists on a length
-        return self.total_steps
 
     def _period_at(self, step: float) -> Period:
         # A checkpoint's own step belongs to the next period: the update after a checkpoint is a stable one.
