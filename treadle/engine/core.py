@@ -33,6 +33,7 @@ from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run import Run
 from treadle.runs.preemption import InterruptibleEvaluation, interruptible
+from treadle.spec import options_of
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -102,6 +103,10 @@ class CoreOptions:
     timeout: float | None = None
     parallel: Plan | Strategy | str = "auto"
 
+    def of_trainer(self) -> dict[str, Any]:
+        """Return those that the core's trainer has as arguments, by their names."""
+        return {name: getattr(self, name) for name in options_of("trainer") if hasattr(self, name)}
+
 
 class EngineCore(Trainer):
     """Runs the loop for a face: asks it for the step, and tells its hooks of the events.
@@ -153,22 +158,8 @@ class EngineCore(Trainer):
             plan.optimizer,
             callbacks=registered,
             run_history=EngineHistory(self.face),
-            seed=options.seed,
-            run_dir=options.run_dir,
-            precision=options.precision,
-            loss_scaling=options.loss_scaling,
-            matmul_precision=options.matmul_precision,
-            convolution_precision=options.convolution_precision,
-            offload_optimizer=options.offload_optimizer,
-            device=options.device,
             checkpoints=policy,
-            on_nonfinite=options.on_nonfinite,
-            max_rollbacks=options.max_rollbacks,
-            microbatch=options.microbatch,
-            deterministic=options.deterministic,
-            execution=options.execution,
-            timeout=options.timeout,
-            parallel=options.parallel,
+            **options.of_trainer(),
         )
         self.parallel.bucket_megabytes = options.bucket_megabytes
         self.callback_handler = self.callbacks = EngineCallbacks(self.callback_handler.callback_list, self, face)
