@@ -98,11 +98,8 @@ class RunMirror:
             path = self.folder / name
             if name.partition("/")[0] in OWN or path.exists():
                 continue
-            if not path.resolve().is_relative_to(self.folder.resolve()):
-                raise CheckpointError(f"{self.storage.address(name)} is no name of a file of a run; remove it")
-            path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                self.storage.download(name, path)
+                _download(self.storage, name, self.folder)
                 self._kept[name] = _state_of(path)
 
     def _files(self) -> dict[str, State]:
@@ -174,6 +171,15 @@ class RunMirror:
                 shutil.rmtree(self.folder, ignore_errors=True)
             finally:
                 os.close(descriptor)
+
+
+def _download(storage: Storage, name: str, folder: Path) -> None:
+    """Copy a file of a run into the same place of a folder, and nowhere else."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{storage.address(name)} is no name of a file of a run; remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage.download(name, path)
 
 
 def _state_of(path: Path) -> State:
@@ -250,13 +256,9 @@ def fetch_run(place: Place, folder: Path) -> tuple[int, int]:
     if folder.exists():
         raise CheckpointError(f"{folder} is there already; give the name of a new folder")
     for name in files:
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise CheckpointError(f"{storage.address(name)} is no name of a file of a run; remove it")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                storage.download(name, path)
+                _download(storage, name, folder)
         except OSError as error:
-            raise CheckpointError(f"cannot write {path}: {error}; choose another folder") from error
+            raise CheckpointError(f"cannot write {folder / name}: {error}; choose another folder") from error
     return len(files), sum(files.values())

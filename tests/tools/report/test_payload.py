@@ -9,13 +9,20 @@ from tests.tools.report.runs import make_run, rows_of
 from treadle.errors import CheckpointError
 from treadle.runs.panels import write_table
 from treadle.runs.reader import Run, Start, read_panels, read_run
-from treadle.tools.report.charts import Point, downsample, group_charts, read_series, training_seconds
+from treadle.tools.report.charts import Clock, Curves, Point, downsample, group_charts
 from treadle.tools.report.payload import build_payload
+
+
+def read_curves(run: Run) -> dict[str, dict[str, list[Any]]]:
+    """Return the curves of a run by the name of their metric."""
+    curves = Curves(run.starts)
+    curves.add(list(run.rows))
+    return curves.plain()
 
 
 def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "first", rows_of([2.0, 1.0], lr=0.1)))
-    assert read_series(run) == {
+    assert read_curves(run) == {
         "lr": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.1, 0.1]},
         "train_loss": {"step": [1, 2], "seconds": [1.0, 2.0], "value": [2.0, 1.0]},
     }
@@ -23,7 +30,7 @@ def test_a_curve_has_the_steps_the_seconds_and_the_values_of_its_rows(tmp_path: 
 
 def test_what_is_not_finite_is_a_gap_and_what_is_no_number_is_no_curve(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "first", rows_of([2.0, "nan", "inf", 1.0], note="words", many=[1, 2])))
-    assert read_series(run) == {
+    assert read_curves(run) == {
         "train_loss": {"step": [1, 2, 3, 4], "seconds": [1.0, 2.0, 3.0, 4.0], "value": [2.0, None, None, 1.0]}
     }
 
@@ -31,18 +38,18 @@ def test_what_is_not_finite_is_a_gap_and_what_is_no_number_is_no_curve(tmp_path:
 def test_the_time_between_two_starts_is_not_training() -> None:
     rows = [{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}, {"step": 3, "time": 1010.0}]
     starts = [Start(0, 0.0), Start(2, 1000.0)]
-    assert training_seconds(rows, starts) == [10.0, 20.0, 30.0]
+    assert Clock(starts).seconds(rows) == [10.0, 20.0, 30.0]
 
 
 def test_seconds_of_a_step_are_a_curve_beside_the_clock_and_left_out_where_an_old_file_mixes_them(
     tmp_path: Path,
 ) -> None:
     new = read_run(make_run(tmp_path / "new", rows_of([2.0, 1.0], time=0.25)))
-    assert read_series(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
+    assert read_curves(new)["time"] == {"step": [1, 2], "seconds": [1.0, 2.0], "value": [0.25, 0.25]}
     assert [chart.title for chart in group_charts(["time"])] == ["Seconds per step"]
     begin = 1767225600.0
     old = [{"step": 0, "time": begin + 3.0, "total_loss": 2.0}, {"step": 2, "time": 0.25, "total_loss": 1.0}]
-    found = read_series(read_run(make_run(tmp_path / "old", old)))
+    found = read_curves(read_run(make_run(tmp_path / "old", old)))
     assert found == {"total_loss": {"step": [0, 2], "seconds": [3.0, 3.5], "value": [2.0, 1.0]}}
 
 
@@ -50,13 +57,13 @@ def test_steps_that_are_written_together_are_apart_by_the_seconds_that_each_took
     rows: list[dict[str, Any]] = [{"step": step, "wall_time": 100.0, "time": 0.5} for step in range(4)]
     del rows[0]["time"], rows[1]["time"]
     rows += [{"step": 4, "wall_time": 107.0, "time": 1.0}, {"step": 5, "wall_time": 107.0, "time": 2.0}]
-    assert training_seconds(rows, [Start(0, 90.0)]) == [9.0, 9.0, 9.5, 10.0, 15.0, 17.0]
+    assert Clock([Start(0, 90.0)]).seconds(rows) == [9.0, 9.0, 9.5, 10.0, 15.0, 17.0]
     own = [{"step": step, "wall_time": 100.0 + step, "time": time} for step, time in enumerate(["late", 1e12, -1.0])]
-    assert training_seconds(own, [Start(0, 90.0)]) == [10.0, 11.0, 12.0]
+    assert Clock([Start(0, 90.0)]).seconds(own) == [10.0, 11.0, 12.0]
 
 
 def test_without_a_manifest_time_counts_from_the_first_row() -> None:
-    assert training_seconds([{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}], []) == [0.0, 10.0]
+    assert Clock().seconds([{"step": 1, "time": 10.0}, {"step": 2, "time": 20.0}]) == [0.0, 10.0]
 
 
 @pytest.mark.parametrize("most", [2, 10, 101, 1000])

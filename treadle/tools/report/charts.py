@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from treadle.events import names
 from treadle.events.names import TIME, WALL_TIME
 from treadle.runs.metric_rows import is_number
-from treadle.runs.reader import Run, Start
+from treadle.runs.reader import Start
 
 MOST_POINTS = 1000
 """Points of one curve on a page: more than its pixels; all of them are in metrics.jsonl."""
@@ -66,13 +66,6 @@ class Curves:
         return {name: _columns(downsample(points, self._most)) for name, points in sorted(self._points.items())}
 
 
-def read_series(run: Run, most: int = MOST_POINTS) -> dict[str, dict[str, list[Any]]]:
-    """Return the curves of a run by the name of their metric, each as lists of steps, seconds and values."""
-    curves = Curves(run.starts, most)
-    curves.add(list(run.rows))
-    return curves.plain()
-
-
 def _finite(value: Any) -> float | None:
     try:
         number = float(value)
@@ -89,25 +82,21 @@ def _columns(points: list[Point]) -> dict[str, list[Any]]:
     }
 
 
-def training_seconds(rows: Sequence[dict[str, Any]], starts: Iterable[Start]) -> list[float]:
-    """Return when each row was written, in seconds of training: the time between two starts does not count.
+class Clock:
+    """Says when rows were written, in seconds of training: the time between two starts does not count.
+
+    Rows may come bit by bit.
 
     >>> rows = [{"step": 1, "wall_time": 10.0, "time": 0.5}, {"step": 2, "wall_time": 110.0, "time": 0.5}]
-    >>> training_seconds(rows, [Start(0, 5.0), Start(1, 100.0)])
+    >>> Clock([Start(0, 5.0), Start(1, 100.0)]).seconds(rows)
     [5.0, 15.0]
 
     Files of earlier versions say `time` for it. The engine's have the seconds of a step there, which add up.
 
-    >>> training_seconds([{"step": 0, "time": 2e9}, {"step": 2, "time": 0.5}, {"step": 4, "time": 1.0}], [])
+    >>> Clock().seconds([{"step": 0, "time": 2e9}, {"step": 2, "time": 0.5}, {"step": 4, "time": 1.0}])
     [0.0, 1.0, 3.0]
-    >>> training_seconds([{"step": 0, "time": 10.0}, {"step": 1, "time": 101.0}], [Start(0, 5.0), Start(1, 100.0)])
+    >>> Clock([Start(0, 5.0), Start(1, 100.0)]).seconds([{"step": 0, "time": 10.0}, {"step": 1, "time": 101.0}])
     [5.0, 6.0]
-    """
-    return Clock(starts).seconds(rows)
-
-
-class Clock:
-    """Says when rows were written, in seconds of training, as `training_seconds` does; rows may come bit by bit.
 
     Args:
         starts: The starts of the run.
