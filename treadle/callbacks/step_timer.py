@@ -9,11 +9,11 @@ import torch
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
+from treadle.events.names import STEP_PART
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
-PREFIX = "step_time/"
 VERBS = {"calculate_gradients": "forward", "backward_step": "backward", "apply_gradients": "update"}
 """The verbs that are timed, and what the time inside of each, but outside of the others, is called."""
 
@@ -79,9 +79,9 @@ class StepTimer(TrainerCallback):
         found = [parts for sample in self._samples if (parts := sample.parts()) is not None]
         self._samples = []
         for name in dict.fromkeys(name for parts in found for name in parts):
-            trainer.storage.put_scalar(PREFIX + name, sum(parts.get(name, 0.0) for parts in found) / len(found))
+            trainer.storage.put_scalar(STEP_PART + name, sum(parts.get(name, 0.0) for parts in found) / len(found))
         if found and self._steps:
-            trainer.storage.put_scalar(f"{PREFIX}logging", self._outside / self._steps)
+            trainer.storage.put_scalar(f"{STEP_PART}logging", self._outside / self._steps)
             self._outside, self._steps = 0.0, 0
         scalars.update(trainer.storage.flush())
 

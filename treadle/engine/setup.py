@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import random
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,12 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-import torch
 from omegaconf import OmegaConf, open_dict
 
 from treadle.config import LazyConfig, try_get_key
-from treadle.data import fold_seed
 from treadle.engine import dist
 from treadle.engine.config.builders import complete
 from treadle.engine.config.keys import check_keys
@@ -26,19 +22,6 @@ from treadle.files.bounded_io import without_passwords
 from treadle.parallel import Processes
 from treadle.parallel.launch.notebook import HOST, check_that_others_can_start, free_port, start_group
 from treadle.runs.status import made
-
-# One seed for every generator of a process
-
-
-def seed_all(seed: int | None) -> None:
-    """Seed Python, NumPy and torch, each process otherwise; None leaves all generators alone."""
-    if seed is None:
-        return
-    own = fold_seed(seed, dist.get_rank())
-    random.seed(own)
-    np.random.seed(own)
-    torch.manual_seed(own)
-
 
 # Where the log of a run goes
 

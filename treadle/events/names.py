@@ -27,6 +27,9 @@ TOKENS_PER_SECOND = "tokens_per_second"
 MFU = "mfu"
 """Model FLOPs utilisation: the share of the devices' peak that the model's own arithmetic takes."""
 
+STEP_PART = "step_time/"
+"""What the names begin with of the seconds that the parts of a step took."""
+
 PEAK_MEMORY_MIB = "peak_memory_mib"
 """The most memory that was taken on the device, or by the process, in MiB."""
 

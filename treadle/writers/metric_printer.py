@@ -13,10 +13,10 @@ from treadle.events.names import (
     DATA_TIME,
     ETA_SECONDS,
     LR,
+    MEASURED,
     MFU,
     PEAK_MEMORY_MIB,
     SAMPLES_PER_SECOND,
-    STEPS_PER_SECOND,
     TIME,
     TOKENS_PER_SECOND,
 )
@@ -29,17 +29,7 @@ logger = logging.getLogger(__name__)
 ETA_WINDOW = 1000
 """Over how many iterations the median of the step time is taken that tells when the run will end."""
 
-PLACED = {
-    TIME,
-    DATA_TIME,
-    LR,
-    ETA_SECONDS,
-    SAMPLES_PER_SECOND,
-    STEPS_PER_SECOND,
-    TOKENS_PER_SECOND,
-    MFU,
-    PEAK_MEMORY_MIB,
-}
+PLACED = {LR, *MEASURED}
 """Metrics that have a place of their own in the line, if any."""
 
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from treadle.config import LazyConfig, get_config, instantiate, try_get_key
 from treadle.config.resolution import resolve_batch_sizes, resolve_train
 from treadle.data.batch import mover
+from treadle.data.seeds import fold_seed, seed_generators
 from treadle.engine import dist, hooks
 from treadle.engine.batch_arguments import bind_placement
 from treadle.engine.checkpointer import NEEDS_FOLDER, Checkpointer
@@ -38,7 +39,7 @@ from treadle.engine.hooks.base import HookBase
 from treadle.engine.hooks.events import BY_THE_STEP, MOMENTS
 from treadle.engine.hooks.hook_list import is_callback
 from treadle.engine.log import default_writers
-from treadle.engine.setup import seed_all, setup_logger
+from treadle.engine.setup import setup_logger
 from treadle.engine.trainers.base import TrainerBase
 from treadle.engine.trainers.eager import EagerTrainer, core_step, custom_step, is_core_step
 from treadle.engine.trainers.graph import BUDGET, Graph, GraphTrainer
@@ -86,7 +87,8 @@ class DefaultTrainer(TrainerBase):
         warn_unknown_keys(check_keys(cfg))
         folder, timeout = Path(cfg.train.output_dir), try_get_key(cfg, "train.dist.timeout", default=None)
         self._processes = Processes(device_of(cfg), timeout=timeout, folder=folder)
-        seed_all(cfg.train.seed)
+        if cfg.train.seed is not None:
+            seed_generators(fold_seed(cfg.train.seed, dist.get_rank()))
         self._build_data(cfg)
         self.model = self._ready(self.build_model(cfg))
         add_pipeline_stages(cfg, read_plan(cfg, dist.get_world_size()), self.model)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from treadle.events import names
-from treadle.events.names import TIME, WALL_TIME
+from treadle.events.names import STEP_PART, TIME, WALL_TIME
 from treadle.runs.metric_rows import is_number
 from treadle.runs.reader import Start
 
@@ -177,8 +177,6 @@ def downsample(points: list[Point], most: int) -> list[Point]:
 # Which curves belong into which picture of a page
 
 
-STEP_PART = "step_time/"
-"""What the name of a part of a step's time begins with."""
 EVALUATIONS = ("eval", "valid", "val", "test")
 """What the names of metrics of an evaluation begin with."""
 GRADIENTS = ("gradient_norm", "grad_norm")

@@ -83,9 +83,8 @@ def _shown_value(value: Any) -> str:
     return "absent" if value is None else str(value)
 
 
-MEASURED = {names.TIME, names.WALL_TIME, names.DATA_TIME, names.ETA_SECONDS, *names.THROUGHPUT, "epoch"}
+MEASURED = {names.WALL_TIME, *names.MEASURED, "epoch"}
 """What a run says of the machine and the moment, and not of the training."""
-MEASURED_PREFIX = "step_time/"
 NOT_STATE = ("history", "metrics_file")
 """What of a checkpoint holds clocks; the metrics are compared by themselves."""
 SHOWN = 5
@@ -161,7 +160,7 @@ def _metrics(run: Path, after: int, to: int) -> dict[tuple[int, str], Any]:
 def _told(line: dict[str, Any]) -> dict[str, Any]:
     """Return what a line of metrics says of the training."""
     hidden = MEASURED | {"step"}
-    return {name: value for name, value in line.items() if name not in hidden and MEASURED_PREFIX not in name}
+    return {name: value for name, value in line.items() if name not in hidden and names.STEP_PART not in name}
 
 
 def _same_number(left: Any, right: Any) -> bool:
