@@ -8,21 +8,12 @@ from functools import partial
 
 import torch
 import torchmetrics
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.data import TensorDataset, random_split
 
 from treadle import DEFAULT_CALLBACKS, Trainer
 from treadle import TrainerPlaceholderValues as P
-
-
-def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Return four fifths of the digits to train on and one fifth to hold out."""
-    images, labels = load_digits(return_X_y=True)
-    data = TensorDataset(torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels))
-    train, held_out = random_split(data, [0.8, 0.2], generator=torch.Generator().manual_seed(0))
-    return train, held_out
+from treadle.tools.demo.digits import digits
 
 
 def network() -> nn.Module:
