@@ -1,6 +1,8 @@
 """The state of every generator that a training process draws from."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -112,6 +114,15 @@ class RandomState:
             if dropout is not None:
                 state["cudnn_dropout"] = dropout.clone()
         return state
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put every generator back after the block, however it ends."""
+        state = self.state_dict()
+        try:
+            yield
+        finally:
+            self.load_state_dict(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put every generator into its state."""

@@ -13,6 +13,7 @@ from treadle.data.loaders import loader_arguments, require_loader
 from treadle.errors import DataError
 from treadle.events import EvaluationHistory, LossTracker
 from treadle.loop.cadence import AGREEMENT_STEPS
+from treadle.ops.eval_mode import keep_modes
 from treadle.ops.loss_items import counted_in
 from treadle.ops.losses import check_loss, describe_batch
 from treadle.parallel import in_step
@@ -41,17 +42,12 @@ class Evaluator:
     def eval_mode(self) -> Iterator[None]:
         """Leave the modes of all modules, and every random generator, as they were found."""
         model = self.trainer.model
-        modes = [(module, module.training) for module in model.modules()]
-        random = RandomState()
-        state = random.state_dict()
-        try:
-            with self.trainer.exchange.in_evaluation():
-                yield
-        finally:
-            self.trainer.parallel.after_eval(model)
-            for module, mode in modes:
-                module.training = mode
-            random.load_state_dict(state)
+        with RandomState().kept(), keep_modes(model):
+            try:
+                with self.trainer.exchange.in_evaluation():
+                    yield
+            finally:
+                self.trainer.parallel.after_eval(model)
 
     def find_sparse(self) -> None:
         """Find out once more whether the model multiplies with sparse tensors, which autocast must not touch."""

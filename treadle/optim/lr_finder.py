@@ -18,6 +18,7 @@ from treadle.checkpoint import Tracked
 from treadle.data import RandomState
 from treadle.errors import ConfigError, StopTrainingError, importing
 from treadle.events import InMemoryRunHistory
+from treadle.ops.eval_mode import keep_modes
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -174,23 +175,19 @@ def _everything_put_back(trainer: "Trainer") -> Iterator[None]:
     tracked = trainer.tracked
     states = deepcopy(tracked.state_dict())
     weights = _copies(trainer)
-    modes = [(module, module.training) for module in trainer.model.modules()]
     optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in trainer.optimizers().values()]
     precision = deepcopy(trainer.precision.state_dict())
-    random, generators = RandomState(), RandomState().state_dict()
     try:
-        yield
+        with keep_modes(trainer.model), RandomState().kept():
+            yield
     finally:
         vars(trainer).clear()
         vars(trainer).update(attributes)
         tracked.load_state_dict(states)
         _write_back(trainer, weights)
-        for module, mode in modes:
-            module.training = mode
         for optimizer, state in optimizers:
             optimizer.load_state_dict(state)
         trainer.precision.load_state_dict(precision)
-        random.load_state_dict(generators)
 
 
 def _copies(trainer: "Trainer") -> dict[str, Tensor]:

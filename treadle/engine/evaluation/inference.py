@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -16,22 +16,15 @@ from treadle.data.batch import map_leaves
 from treadle.engine.batch_arguments import bind_placement, call_arguments
 from treadle.engine.evaluation.evaluators import DatasetEvaluator
 from treadle.engine.trainers.graph import Graph
+from treadle.ops.eval_mode import eval_mode
 from treadle.parallel import Processes, Strategy, in_step, strategy_of
 from treadle.runs.preemption import after_evaluated_batch
 
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def inference_context(model: Any) -> Iterator[None]:
-    """Put `model` into evaluation mode; each of its modules gets its mode back, whatever happens."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+inference_context = eval_mode
+"""What LiBai and detectron2 call it."""
 
 
 @torch.no_grad()

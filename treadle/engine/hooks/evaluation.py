@@ -82,15 +82,11 @@ class EvalHook(HookBase):
             self._evaluate(self.trainer.iter)
 
     def _evaluate(self, done: int) -> None:
-        random = RandomState()
-        before = random.state_dict()
         core = self.trainer.core
         core.parallel.share_buffers(core.model)
-        core.fire("on_eval_epoch_start", is_intermediate=True)
-        try:
+        with RandomState().kept():
+            core.fire("on_eval_epoch_start", is_intermediate=True)
             results = self._function()
-        finally:
-            random.load_state_dict(before)
         # Its own as well: another hook may have evaluated something else here.
         self.trainer.evaluated_at = self._evaluated_at = done
         if results is not None:

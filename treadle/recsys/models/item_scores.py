@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treadle.data import RandomState
 from treadle.errors import ConfigError
+from treadle.ops.eval_mode import keep_modes
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
@@ -19,20 +20,15 @@ from treadle.recsys.models.abstract_recommender import AbstractRecommender
 @contextmanager
 def looking(model: Any) -> Iterator[None]:
     """Put a model into evaluation mode; leave the modes of modules, and random generators, as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    random = RandomState()
-    state = random.state_dict()
-    model.eval()
-    try:
-        with torch.no_grad():
+    trained = any(module.training for module in model.modules())
+    with RandomState().kept(), torch.no_grad(), keep_modes(model):
+        model.eval()
+        try:
             yield
-    finally:
-        if any(mode for _, mode in modes):
-            # By the method, which a model may have made its own; then each module as it was.
-            model.train()
-        for module, mode in modes:
-            module.training = mode
-        random.load_state_dict(state)
+        finally:
+            if trained:
+                # By the method, which a model may have made its own; then each module as it was.
+                model.train()
 
 
 PAIRS_AT_ONCE = {"cpu": 2**17, "cuda": 2**20}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
+from treadle.ops.eval_mode import keep_modes
 from treadle.recsys.config.core_options import refused_in_custom_loop
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataset import Dataset
@@ -444,12 +445,8 @@ class _EvalModeScorer:
     @torch.no_grad()
     def predict(self, interaction: Any) -> Tensor:
         """Return the scores of rows."""
-        modes = [(module, module.training) for module in self._model.modules()]
-        for module, _ in modes:
-            module.training = False
-        try:
+        with keep_modes(self._model):
+            for module in self._model.modules():
+                module.training = False
             scores: Tensor = self._model.predict(interaction)
-        finally:
-            for module, mode in modes:
-                module.training = mode
         return scores

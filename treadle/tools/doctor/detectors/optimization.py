@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.loop.oom_retry import BeforeAttempt, split_batch
+from treadle.ops.eval_mode import keep_modes
 from treadle.tools.doctor.detectors.base import Detector, shortened
 from treadle.tools.doctor.findings import Finding
 
@@ -46,12 +47,12 @@ class Accumulation(Detector):
     def _gradient(self, phase: Any, window: list[Any]) -> Tensor | None:
         """Return the gradient of a window, without dropout, as one vector."""
         trainer, model = self.trainer, self.trainer.model
-        before, modes = BeforeAttempt(model, trainer._loss_tracker), [(one, one.training) for one in model.modules()]
-        generators = torch.get_rng_state()
-        disable_randomness(model)
+        before, generators = BeforeAttempt(model, trainer._loss_tracker), torch.get_rng_state()
         try:
-            # Silent: this pass is nobody's business but the doctor's.
-            trainer.calculate_gradients(replace(phase, silent=True), window)
+            with keep_modes(model):
+                disable_randomness(model)
+                # Silent: this pass is nobody's business but the doctor's.
+                trainer.calculate_gradients(replace(phase, silent=True), window)
             if trainer.this_run.updater.scale.pending or trainer.this_run.shared_loss.module is not None:
                 trainer.normalise_gradients(phase)
             found = [one.grad.detach().double().flatten() for one in phase.trained if _is_dense(one.grad)]
@@ -60,8 +61,6 @@ class Accumulation(Detector):
             trainer.optimizer_zero_grad()
             before.restore()
             torch.set_rng_state(generators)
-            for module, mode in modes:
-                module.training = mode
 
     def findings(self) -> Iterable[Finding]:
         """Return whether the gradient depended on the cut."""
