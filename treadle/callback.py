@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treadle.checkpoint.format.shards import materialised
+from treadle.config.arguments import accepted_names
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
 
 if TYPE_CHECKING:
@@ -217,10 +218,9 @@ def listens(callback: object, event: str) -> bool:
 
 def accepting(method: Handler) -> Handler:
     """Return `method`, or a wrapper that passes on only the keyword arguments its signature takes."""
-    parameters = inspect.signature(method).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    names = accepted_names(method, follow_wrapped=True)
+    if names is None:
         return method
-    names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
     def call(trainer: "Trainer", **kwargs: Any) -> None:
         method(trainer, **{name: value for name, value in kwargs.items() if name in names})

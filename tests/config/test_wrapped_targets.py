@@ -10,7 +10,7 @@ import pytest
 from treadle import nas
 from treadle.config import ConfigDict, LazyConfig, instantiate
 from treadle.config import LazyCall as L
-from treadle.config.signatures import accepted_names, known_names
+from treadle.config.arguments import accepted_names, known_names
 from treadle.config.targets import name_of, title
 from treadle.errors import ConfigError
 

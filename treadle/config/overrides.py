@@ -9,8 +9,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict
 
+from treadle.config.arguments import default_of, known_names
 from treadle.config.nodes import TARGET, ConfigDict, children, is_lazy, location
-from treadle.config.signatures import check_tree, default_of, known_names, target_of
+from treadle.config.signatures import check_tree, target_of
 from treadle.config.targets import title
 from treadle.config.truth import parse_bool
 from treadle.errors import ConfigError

@@ -2,75 +2,17 @@
 
 import inspect
 from collections.abc import Iterable, Iterator
-from typing import Any, Unpack, get_args, get_origin
+from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf, ValueNode
 
+from treadle.config.arguments import accepted_names, parameters_of
 from treadle.config.nodes import TARGET, children, is_lazy, location, read
 from treadle.config.targets import loaded, locate, title
 from treadle.errors import ConfigError, did_you_mean
 
 HYDRA_KEYS = frozenset({TARGET, "_args_", "_partial_", "_recursive_", "_convert_"})
 """What Hydra's `instantiate` gives a meaning of its own; all other keys of a lazy call are arguments."""
-
-
-def accepted_names(target: Any) -> list[str] | None:
-    """Return the names of the arguments that `target` takes, or None where it takes any or does not tell.
-
-    What wraps a function is asked itself: it may take more than what it wraps.
-
-    >>> accepted_names(lambda rate, *, decay=0.0: None)
-    ['rate', 'decay']
-    """
-    parameters = _parameters(target, follow_wrapped=False)
-    if parameters is None or any(map(_takes_any, parameters)):
-        return None
-    return _names(parameters)
-
-
-def known_names(target: Any) -> list[str]:
-    """Return the names of the arguments that `target` is known to take; those of what it wraps count too.
-
-    >>> known_names(lambda rate, **more: None)
-    ['rate']
-    """
-    own = _parameters(target, follow_wrapped=False) or []
-    wrapped = _parameters(target) or [] if any(map(_takes_any, own)) else []
-    return list(dict.fromkeys([*_names(own), *_names(wrapped)]))
-
-
-def _parameters(target: Any, *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
-    try:
-        return list(inspect.signature(target, follow_wrapped=follow_wrapped).parameters.values())
-    except (TypeError, ValueError):
-        return None
-
-
-def _takes_any(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is parameter.VAR_KEYWORD and get_origin(parameter.annotation) is not Unpack
-
-
-def _names(parameters: list[inspect.Parameter]) -> list[str]:
-    names: list[str] = []
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            names += [] if _takes_any(parameter) else inspect.get_annotations(get_args(parameter.annotation)[0])
-        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            names.append(parameter.name)
-    return names
-
-
-def default_of(target: Any, name: str) -> Any:
-    """Return the default of an argument of `target`; None where it has none, or does not tell.
-
-    >>> default_of(lambda rate, *, decay=0.5: None, "decay")
-    0.5
-    """
-    for follow_wrapped in (False, True):
-        for parameter in _parameters(target, follow_wrapped=follow_wrapped) or []:
-            if parameter.name == name:
-                return None if parameter.default is parameter.empty else parameter.default
-    return None
 
 
 def check_names(target: Any, names: Iterable[str], node: DictConfig | None = None) -> None:
@@ -108,7 +50,7 @@ def _check_numbers(target: Any, call: DictConfig) -> None:
     """Raise for a truth value where `target` takes a number: as one it would be 0 or 1."""
     given = {str(name): _plain_value(call, name) for name in call}
     wrong = [name for name, value in given.items() if isinstance(value, bool)]
-    for parameter in _parameters(target) or [] if wrong else []:
+    for parameter in parameters_of(target) or [] if wrong else []:
         if parameter.name in wrong and _takes_numbers_only(parameter):
             raise ConfigError(
                 f"{location(call, parameter.name)} is {given[parameter.name]}, but {title(target)} takes a number "

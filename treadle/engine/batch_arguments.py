@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.nn.utils.rnn import PackedSequence
 
-from treadle.config.signatures import known_names
+from treadle.config.arguments import known_names
 from treadle.errors import DataError
 
 

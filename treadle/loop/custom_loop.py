@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
 
 from torch.utils.hooks import RemovableHandle
 
+from treadle.config.arguments import accepted
 from treadle.data import RunPass, Stream
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.events import LossTracker
@@ -320,9 +320,6 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     if own is None:
         return
 
-    taken = signature(own).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in taken.values())
-
     @wraps(own)
     def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
         # A user's evaluation adds to `_loss_tracker` too, as in pytorch-accelerated: it gets one of its own.
@@ -335,7 +332,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
                 interruptible(_interruptible_evaluation(trainer)),
             ):
                 # The contract's has no `is_intermediate`.
-                return own(trainer, *args, **{key: kwargs[key] for key in kwargs if takes_all or key in taken})
+                return own(trainer, *args, **accepted(own, **kwargs))
         finally:
             trainer._loss_tracker = tracker
 

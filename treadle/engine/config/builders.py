@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from treadle.config import ConfigDict, get_config, instantiate, try_get_key
+from treadle.config.arguments import accepted_names, known_names
 from treadle.config.nodes import is_lazy, is_plain_mapping
-from treadle.config.signatures import accepted_names, known_names, target_of
+from treadle.config.signatures import target_of
 from treadle.data import make_loader
 from treadle.engine.config.keys import check_keys
 from treadle.errors import ConfigError

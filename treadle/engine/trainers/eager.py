@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from treadle.config.signatures import known_names
+from treadle.config.arguments import known_names
 from treadle.engine.batch_arguments import bind_placement
 from treadle.engine.core import CoreOptions, EngineCore, StepPlan
 from treadle.engine.hooks.events import EVENT_OF

@@ -17,21 +17,6 @@ from treadle.phase import params_of
 # Calls of methods that users override with fewer arguments than the ones they replace
 
 
-def accepted(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Return those of `arguments` that the signature of `method` takes.
-
-    >>> accepted(lambda train_data, epoch_idx: None, show_progress=True)
-    {}
-    >>> accepted(lambda train_data, **more: None, show_progress=True)
-    {'show_progress': True}
-    """
-    parameters = inspect.signature(method).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return arguments
-    names = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
-    return {name: value for name, value in arguments.items() if name in names}
-
-
 def required(method: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     """Return those of `arguments` that `method` cannot be called without.
 

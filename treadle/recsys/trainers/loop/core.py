@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.checkpoint.run_state import RunState
+from treadle.config.arguments import accepted
 from treadle.data import Batch, Stream
 from treadle.data.run_streams import Streams
 from treadle.errors import ConfigError, LossError
@@ -29,7 +30,7 @@ from treadle.recsys.config.core_options import (
 from treadle.recsys.config.optimization import clip_limit, needs_custom_norm, schedule_factory
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataloader.sequence_dataloader import POSITIVES
-from treadle.recsys.trainers.abstract_trainer import Pass, accepted
+from treadle.recsys.trainers.abstract_trainer import Pass
 from treadle.recsys.trainers.loop.model_file import ModelFileState, OtherParameters, RecommenderCheckpointer
 from treadle.recsys.trainers.loop.streams import LoaderStream, StreamedBatches, as_interaction
 from treadle.recsys.trainers.loop.updater import EpochLosses, RecommenderUpdater

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle.config.arguments import accepted
 from treadle.errors import StopTrainingError
-from treadle.recsys.trainers.abstract_trainer import accepted, is_overridden
+from treadle.recsys.trainers.abstract_trainer import is_overridden
 from treadle.recsys.trainers.loop.core import SAVE_SECONDS, Losses, RecsysCore
 from treadle.recsys.trainers.results import (
     check_validation,

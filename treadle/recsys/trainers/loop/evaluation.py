@@ -11,6 +11,7 @@ from torch import Tensor
 
 from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.checkpoint.tracked import explaining_mismatch
+from treadle.config.arguments import accepted
 from treadle.errors import CheckpointError, ConfigError, DataError
 from treadle.parallel import Processes
 from treadle.recsys.config.configurator import Config
@@ -30,7 +31,7 @@ from treadle.recsys.evaluation.evaluator import Collector, Evaluator
 from treadle.recsys.evaluation.scoring import writable_scores
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
 from treadle.recsys.models.item_scores import ModelScores, looking
-from treadle.recsys.trainers.abstract_trainer import AbstractTrainer, accepted, is_overridden
+from treadle.recsys.trainers.abstract_trainer import AbstractTrainer, is_overridden
 from treadle.recsys.trainers.loop.model_file import ModelFiles, OtherParameters, check_tokens, read_model_file
 from treadle.recsys.trainers.results import Metrics, calculate_valid_score
 from treadle.runs.preemption import after_evaluated_batch
