@@ -18,7 +18,7 @@ StopTrainingError                             not an error: a callback's wish to
 ```
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -110,6 +110,27 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     near = near or [one for one in known if sorted(one.lower()) == sorted(name.lower())]
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_choice(name: str, value: object, choices: Collection[str], *, whose: str = "") -> None:
+    """Make sure that a setting is one of several words.
+
+    >>> check_choice("layout", "pears", ("lists", "pairs"))
+    Traceback (most recent call last):
+    treadle.errors.ConfigError: layout='pears' does not exist; did you mean 'pairs'?
+
+    Args:
+        name: The setting.
+        value: What it is set to.
+        choices: The words.
+        whose: Behind what is wrong: for whom there is no such word, such as " for BPR".
+
+    Raises:
+        ConfigError: It is none of them.
+    """
+    if value not in choices:
+        near = did_you_mean(str(value), choices) or f"; there are {list(choices)}"
+        raise ConfigError(f"{name}={value!r} does not exist{whose}{near}")
 
 
 # Packages that only some users need: where one is missing, the message names the extra that brings it

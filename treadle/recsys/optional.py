@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle.errors import importing
+from treadle.errors import MissingDependencyError, importing
 
 
 def pyarrow() -> Any:
@@ -18,6 +18,22 @@ def pyarrow() -> Any:
         import pyarrow.feather
         import pyarrow.parquet
     return pyarrow
+
+
+def pandas(user: str) -> Any:
+    """Return the module `pandas`, which no extra brings.
+
+    Args:
+        user: What needs it, for the message.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingDependencyError(f"{user} needs pandas; pip install pandas") from error
+    return pandas
 
 
 def scipy_sparse() -> Any:

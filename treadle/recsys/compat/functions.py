@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from treadle.errors import MissingDependencyError
+from treadle.recsys.models.item_scores import looking
+from treadle.recsys.optional import pandas
 
 
 def set_color(log: object, color: str, highlight: bool = True) -> str:
@@ -135,13 +136,8 @@ def get_flops(model: Any, dataset: Any, device: Any, logger: Any, transform: Any
     RecBole counts one for both, and one for each number that is looked up in an embedding; here that is none.
     """
     rows = transform(dataset, dataset[torch.tensor([1])]).to(device)
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            model.predict(rows)
-    finally:
-        model.train(training)
+    with looking(model), FlopCounterMode(display=False) as counter:
+        model.predict(rows)
     if verbose:
         for name, counts in counter.get_flop_counts().items():
             logger.info("%s: %s", name, counts)
@@ -167,19 +163,10 @@ def list_to_latex(
         cells = [_cell(row.get(name, ""), name in best and row.get(name) == best[name]) for name in names]
         lines.append(" & ".join(cells) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}", ""]
-    return _data_frame(convert_list, names), "\n".join(lines)
+    library = pandas("list_to_latex returns a data frame, which")
+    return library.DataFrame(list(convert_list), columns=names), "\n".join(lines)
 
 
 def _cell(value: Any, bold: bool) -> str:
     text = f"{value:.4f}" if isinstance(value, float) else str(value).replace("_", "\\_").replace("%", "\\%")
     return f"\\textbf{{{text}}}" if bold else text
-
-
-def _data_frame(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
-    try:
-        import pandas  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingDependencyError(
-            "list_to_latex returns a data frame, which needs pandas; pip install pandas"
-        ) from error
-    return pandas.DataFrame(list(rows), columns=list(names))

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
+from treadle.errors import ConfigError, UnknownMetricError, check_choice, did_you_mean
 from treadle.recsys.data.sampling.evaluation_negatives import EvaluationMode
 from treadle.recsys.enums import EvaluatorType, InputType, ModelType
 from treadle.recsys.evaluation.metrics import find_metric
-from treadle.recsys.evaluation.plan import BUILT_IN, Measure
+from treadle.recsys.evaluation.plan import Measure
 
 NO_NEGATIVES = {"distribution": "none", "sample_num": "none", "alpha": "none", "dynamic": False, "candidate_num": 0}
 NEGATIVES = {
@@ -116,8 +116,8 @@ def _negatives(given: Any) -> dict[str, Any]:
     if args["distribution"] in (None, "None", "none"):
         return dict(NO_NEGATIVES)
     where = "train_neg_sample_args"
-    _check_choice(f"{where}.distribution", args["distribution"], ("uniform", "popularity"))
-    _check_choice(f"{where}.layout", args["layout"], ("matrix", "flat"))
+    check_choice(f"{where}.distribution", args["distribution"], ("uniform", "popularity"))
+    check_choice(f"{where}.layout", args["layout"], ("matrix", "flat"))
     _check_count(f"{where}.sample_num", args["sample_num"], 1)
     _check_count(f"{where}.candidate_num", args["candidate_num"], 1 if args["dynamic"] else 0)
     if not isinstance(args["alpha"], (int, float)) or not 0 <= args["alpha"] < math.inf:
@@ -136,7 +136,7 @@ def resolve_evaluation(settings: dict[str, Any]) -> None:
     settings["metrics"] = _metric_names(settings["metrics"])
     measures = _measures(settings)
     settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
-    _check_choice("cold_users", settings["cold_users"], COLD_USERS)
+    check_choice("cold_users", settings["cold_users"], COLD_USERS)
     if settings["predicts_logits"] not in (None, True, False):
         raise ConfigError(f"predicts_logits={settings['predicts_logits']!r} must be True, False or None")
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
@@ -165,7 +165,6 @@ def _evaluation_negatives(mode: EvaluationMode) -> dict[str, Any]:
 
 def _measures(settings: dict[str, Any]) -> list[Measure]:
     """Return what is calculated, and note whether a bigger value of `valid_metric` is better."""
-    assert BUILT_IN, "importing it has registered the metrics"
     metrics = list(dict.fromkeys(find_metric(name) for name in settings["metrics"]))
     if not metrics:
         raise ConfigError("metrics is empty; name at least one, such as 'NDCG'")
@@ -210,8 +209,8 @@ def _eval_args(given: Any, *, split_already: bool) -> dict[str, Any]:
     if split_already and args["split"] is None:
         args["split"] = EVAL_ARGS["split"]
     args["group_by"] = "none" if args["group_by"] is None else str(args["group_by"]).lower()
-    _check_choice("eval_args.group_by", args["group_by"], ("user", "none"))
-    _check_choice("eval_args.order", args["order"], ("RO", "TO"))
+    check_choice("eval_args.group_by", args["group_by"], ("user", "none"))
+    check_choice("eval_args.order", args["order"], ("RO", "TO"))
     _check_split(args["split"])
     args["mode"] = _modes(args["mode"])
     return args
@@ -239,7 +238,7 @@ def _check_split(split: Any) -> None:
         )
     ((how, value),) = split.items()
     if how == "LS":
-        _check_choice("eval_args.split.LS", value, LEAVE_ONE_OUT)
+        check_choice("eval_args.split.LS", value, LEAVE_ONE_OUT)
         return
     numbers = value if isinstance(value, (list, tuple)) else []
     good = len(numbers) == 3 and all(isinstance(one, (int, float)) and one >= 0 for one in numbers)
@@ -265,12 +264,6 @@ def _check_keys(name: str, given: Mapping[Any, Any], known: Any) -> None:
         if key not in known:
             near = did_you_mean(str(key), known) or f"; there are {list(known)}"
             raise ConfigError(f"{name} has no {key!r}{near}")
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        near = did_you_mean(str(value), choices) or f"; there are {list(choices)}"
-        raise ConfigError(f"{name}={value!r} does not exist{near}")
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

@@ -209,14 +209,13 @@ def find_filter(kind: Any, config: Config) -> Callable[[Tables, Filters], None]:
                 f"{owner}.{name} overrides a step of RecBole's that nothing calls here; override _data_filtering or "
                 "build, or hand tables over: create_dataset(config, inter=...)"
             )
-    if kind._data_filtering is DatasetSteps._data_filtering:
+    if not has_custom_filter(kind):
         return filter_rows
 
     def filter_own(tables: Tables, filters: Filters) -> None:
         made = kind.__new__(kind)
         made._describe(config)
-        named = {"inter": tables.inter, "user": tables.user, "item": tables.item}
-        there = {suffix: table for suffix, table in named.items() if table is not None}
+        there = {suffix: table for suffix, table in tables.by_suffix().items() if suffix in HOLDERS}
         made.field2type = {name: one.kind for table in there.values() for name, one in table.columns.items()}
         made.field2source = {name: suffix for suffix, table in there.items() for name in table.columns}
         made.field2seqlen = {}

@@ -12,6 +12,7 @@ from treadle.errors import ConfigError, DataError
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.tables.columns import within_runs
 from treadle.recsys.data.tables.pipeline import Prepared
 from treadle.recsys.enums import FeatureSource, FeatureType
 
@@ -172,8 +173,7 @@ class SequentialDataset(Dataset):
         first, last = self._bounds()
         inputs, width = last - first, self.max_item_list_len
         pieces = np.ones_like(inputs) if last_only else -(-inputs // width)
-        piece = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        end = np.repeat(last, pieces) - piece * width
+        end = np.repeat(last, pieces) - within_runs(pieces) * width
         begin = np.maximum(end - width, np.repeat(first, pieces))
         return torch.from_numpy(begin), torch.from_numpy(end - begin)
 
@@ -195,7 +195,7 @@ class SequentialDataset(Dataset):
             first = np.maximum(first, last - width + 1)
         counts = last - first + 1
         first = np.repeat(first, counts)
-        end = first + np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+        end = first + within_runs(counts) + 1
         begin = np.maximum(end - width, first)
         return torch.from_numpy(begin), torch.from_numpy(end - begin)
 

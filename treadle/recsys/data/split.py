@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from treadle.recsys.data.tables.columns import within_runs
+
 Array = np.ndarray[Any, Any]
 
 
@@ -38,8 +40,7 @@ def group_rows(users: Array | None, number: int) -> RowGroups:
     counts = np.bincount(users)
     counts = counts[counts > 0]
     place = np.repeat(np.arange(len(counts)), counts)
-    position = np.arange(number) - np.repeat(np.cumsum(counts) - counts, counts)
-    return RowGroups(order, counts, place, position)
+    return RowGroups(order, counts, place, within_runs(counts))
 
 
 def ordered_rows(number: int, *, times: Array | None, seed: int) -> Array:

@@ -15,7 +15,7 @@ from treadle.recsys.enums import EvaluatorType
 from treadle.recsys.evaluation.inputs import NO_ITEM, Catalogue, LabelledRows, OrderedPairs, Ranking
 from treadle.recsys.evaluation.metric_classes import AbstractMetric, ClassMetric, DataStruct, LossMetric, TopkMetric
 from treadle.recsys.evaluation.metrics import Metric, find_metric, metric_names
-from treadle.recsys.evaluation.plan import BUILT_IN, MetricPlan
+from treadle.recsys.evaluation.plan import MetricPlan
 from treadle.recsys.evaluation.ranking_state import mean_ranks
 from treadle.recsys.evaluation.scoring import pairs_in_order, top_items
 
@@ -117,7 +117,6 @@ def metric_class(name: str) -> type[AbstractMetric]:
     Raises:
         ConfigError: There is no such metric.
     """
-    assert BUILT_IN, "importing it has registered the metrics"
     metric = find_metric(name)
     if isinstance(metric.function, ClassMetric):
         return metric.function.kind

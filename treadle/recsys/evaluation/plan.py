@@ -7,14 +7,8 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
-from treadle.recsys.evaluation import metrics as catalogue_metrics
-from treadle.recsys.evaluation import metrics as labelled_metrics
-from treadle.recsys.evaluation import metrics as ranking_metrics
 from treadle.recsys.evaluation.inputs import Catalogue
 from treadle.recsys.evaluation.metrics import Kind, Metric, find_metric
-
-BUILT_IN = (ranking_metrics, catalogue_metrics, labelled_metrics)
-"""The modules whose import registers the metrics that come with Treadle."""
 
 
 class Measure(NamedTuple):

@@ -120,7 +120,21 @@ class AbstractRecommender(nn.Module):
         return f"{super().__str__()}\nTrainable parameters: {trained}"
 
 
-class GeneralRecommender(AbstractRecommender):
+class _UserItemRecommender(AbstractRecommender):
+    """What all models of users and items take from their settings."""
+
+    type: ModelType  # said again for those made from this: torch has a cast of that name
+
+    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+        super().__init__()
+        _check_arguments(self, config, dataset)
+        self.USER_ID = str(config["USER_ID_FIELD"])
+        self.ITEM_ID = str(config["ITEM_ID_FIELD"])
+        self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
+        self.device = config["device"]
+
+
+class GeneralRecommender(_UserItemRecommender):
     """A model of users and items.
 
     Attributes:
@@ -132,14 +146,9 @@ class GeneralRecommender(AbstractRecommender):
     type = ModelType.GENERAL
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
-        super().__init__()
-        _check_arguments(self, config, dataset)
-        self.USER_ID = str(config["USER_ID_FIELD"])
-        self.ITEM_ID = str(config["ITEM_ID_FIELD"])
-        self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
+        super().__init__(config, dataset)
         self.n_users = dataset.num(self.USER_ID)
         self.n_items = dataset.num(self.ITEM_ID)
-        self.device = config["device"]
 
 
 class AutoEncoderMixin:
@@ -171,7 +180,7 @@ class AutoEncoderMixin:
         return self.histories.rows(user)
 
 
-class SequentialRecommender(AbstractRecommender):
+class SequentialRecommender(_UserItemRecommender):
     """A model of what comes next in a sequence.
 
     Attributes:
@@ -187,19 +196,14 @@ class SequentialRecommender(AbstractRecommender):
     type = ModelType.SEQUENTIAL
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
-        super().__init__()
-        _check_arguments(self, config, dataset)
-        self.USER_ID = str(config["USER_ID_FIELD"])
-        self.ITEM_ID = str(config["ITEM_ID_FIELD"])
+        super().__init__(config, dataset)
         self.ITEM_SEQ = f"{self.ITEM_ID}{config['LIST_SUFFIX']}"
         self.ITEM_SEQ_LEN = str(config["ITEM_LIST_LENGTH_FIELD"])
         self.POS_ITEM_ID = self.ITEM_ID
-        self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
         self.POS_ITEM_SEQ = f"pos_{self.ITEM_SEQ}"
         self.NEG_ITEM_SEQ = f"{config['NEG_PREFIX']}{self.ITEM_SEQ}"
         self.max_seq_length = int(config["MAX_ITEM_LIST_LENGTH"])
         self.n_items = dataset.num(self.ITEM_ID)
-        self.device = config["device"]
 
     def gather_indexes(self, output: Tensor, gather_index: Tensor) -> Tensor:
         """Return the vector at one position of each sequence: of `[rows, length, size]`, `[rows, size]`."""
@@ -222,7 +226,7 @@ class SequentialRecommender(AbstractRecommender):
         return torch.where(seen, 0.0, MASKED)
 
 
-class KnowledgeRecommender(AbstractRecommender):
+class KnowledgeRecommender(_UserItemRecommender):
     """A model of users, items and a knowledge graph.
 
     Attributes:
@@ -238,11 +242,7 @@ class KnowledgeRecommender(AbstractRecommender):
     batch_state = KGDataLoaderState.RSKG
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
-        super().__init__()
-        _check_arguments(self, config, dataset)
-        self.USER_ID = str(config["USER_ID_FIELD"])
-        self.ITEM_ID = str(config["ITEM_ID_FIELD"])
-        self.NEG_ITEM_ID = f"{config['NEG_PREFIX']}{self.ITEM_ID}"
+        super().__init__(config, dataset)
         self.ENTITY_ID = str(config["ENTITY_ID_FIELD"])
         self.RELATION_ID = str(config["RELATION_ID_FIELD"])
         self.HEAD_ENTITY_ID = str(config["HEAD_ENTITY_ID_FIELD"])
@@ -252,10 +252,9 @@ class KnowledgeRecommender(AbstractRecommender):
         self.n_items = dataset.num(self.ITEM_ID)
         self.n_entities = dataset.num(self.ENTITY_ID)
         self.n_relations = dataset.num(self.RELATION_ID)
-        self.device = config["device"]
 
 
-class ContextRecommender(FieldEmbeddings, AbstractRecommender):
+class ContextRecommender(FieldEmbeddings, _UserItemRecommender):
     """A model of rows of fields with a label: an embedding for each field, and a linear part.
 
     Number fields are embedded if `numerical_features` names them. With `double_tower`, the fields of users come before
@@ -276,14 +275,11 @@ class ContextRecommender(FieldEmbeddings, AbstractRecommender):
     input_type = InputType.POINTWISE
 
     def __init__(self, config: "Config", dataset: "Dataset") -> None:
-        super().__init__()
-        _check_arguments(self, config, dataset)
-        self.USER_ID, self.ITEM_ID = str(config["USER_ID_FIELD"]), str(config["ITEM_ID_FIELD"])
+        super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = int(config["embedding_size"])
         self.numerical_features = list(config["numerical_features"] or ())
         self.double_tower = bool(config["double_tower"])
-        self.device = config["device"]
         if self.double_tower:
             self.user_field_names = dataset.fields(source=[FeatureSource.USER, FeatureSource.USER_ID])
             self.item_field_names = dataset.fields(source=[FeatureSource.ITEM, FeatureSource.ITEM_ID])

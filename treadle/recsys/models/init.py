@@ -14,6 +14,14 @@ def xavier_normal_initialization(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
+def small_normal_initialization(module: nn.Module) -> None:
+    """Draw the weight of an embedding or linear layer with a standard deviation of 0.01, and make its bias zero."""
+    if isinstance(module, (nn.Embedding, nn.Linear)):
+        nn.init.normal_(module.weight, 0.0, 0.01)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
 def xavier_uniform_initialization(module: nn.Module) -> None:
     """Draw the weight of an embedding or linear layer from Glorot's uniform distribution, and make its bias zero."""
     if isinstance(module, (nn.Embedding, nn.Linear)):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, check_choice
 
 if TYPE_CHECKING:
     from treadle.recsys.config.configurator import Config
@@ -16,9 +16,7 @@ def choice(config: "Config", name: str, choices: Sequence[str]) -> str:
         ConfigError: It is none of them.
     """
     value = config[name]
-    if value not in choices:
-        near = did_you_mean(str(value), choices) or f"; there are {list(choices)}"
-        raise ConfigError(f"{name}={value!r} does not exist for {config.model}{near}")
+    check_choice(name, value, choices, whose=f" for {config.model}")
     return str(value)
 
 

@@ -291,8 +291,7 @@ class TrainDataLoader(AbstractDataLoader):
     def _neg_sample_by_pair_wise_sampling(self, inter_feat: Interaction, neg_item_ids: Tensor) -> Interaction:
         return self._with_negatives(inter_feat, neg_item_ids.view(-1, len(inter_feat)).T)
 
-    def _neg_sample_by_point_wise_sampling(self, inter_feat: Interaction, neg_item_ids: Tensor) -> Interaction:
-        return self._with_negatives(inter_feat, neg_item_ids.view(-1, len(inter_feat)).T)
+    _neg_sample_by_point_wise_sampling = _neg_sample_by_pair_wise_sampling
 
     def _place_of(self, rows: int) -> tuple[Tensor, int]:
         """Return the places of the rows of the batch that is being made, and the epoch."""

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import ConfigError, DataError, MissingDependencyError
+from treadle.errors import ConfigError, DataError
 from treadle.recsys.data.tables.columns import MISSING, Column, Table
 from treadle.recsys.enums import FeatureType
-from treadle.recsys.optional import pyarrow
+from treadle.recsys.optional import pandas, pyarrow
 
 
 def to_column(
@@ -159,13 +159,8 @@ def to_frame(table: Table) -> Any:
     Raises:
         MissingDependencyError: pandas is not installed.
     """
-    try:
-        import pandas  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingDependencyError(
-            "a data set with its own _data_filtering needs pandas; pip install pandas"
-        ) from error
-    return pandas.DataFrame({name: _values(column) for name, column in table.columns.items()})
+    library = pandas("a data set with its own _data_filtering")
+    return library.DataFrame({name: _values(column) for name, column in table.columns.items()})
 
 
 def _values(column: Column) -> Any:

@@ -111,8 +111,17 @@ def runs(starts: Array, lengths: Array) -> Array:
     >>> runs(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
     """
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
+    return np.repeat(starts, lengths) + within_runs(lengths)
+
+
+def within_runs(lengths: Array) -> Array:
+    """Return, for each element of several runs, its place in its own run.
+
+    >>> within_runs(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    places: Array = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return places
 
 
 def stacked(tables: list[Table], name: str) -> Table:

@@ -128,9 +128,21 @@ class Tables:
     item_field: str | None = None
     time_field: str | None = None
 
+    def by_suffix(self) -> dict[str, Table]:
+        """Return every table that is there, by the suffix of its file."""
+        named = {"inter": self.inter, "user": self.user, "item": self.item, **self.others}
+        return {suffix: table for suffix, table in named.items() if table is not None}
+
     def all(self) -> list[Table]:
         """Return every table that is there."""
-        return [table for table in (self.inter, self.user, self.item, *self.others.values()) if table is not None]
+        return list(self.by_suffix().values())
+
+    def replace(self, suffix: str, table: Table) -> None:
+        """Put another table in the place of one that is there."""
+        if suffix in self.others:
+            self.others[suffix] = table
+        else:
+            setattr(self, suffix, table)
 
 
 def filter_rows(tables: Tables, filters: Filters) -> None:
@@ -202,14 +214,13 @@ def _distinct(keys: Array, keep: str) -> Array:
 
 def _filter_values(tables: Tables, filters: Filters) -> None:
     for name, wanted in filters.val_interval.items():
-        holders = _tables_with(tables, name)
+        holders = {suffix: table for suffix, table in tables.by_suffix().items() if name in table}
         if not holders:
             fields = sorted({one for table in tables.all() for one in table.columns})
             near = did_you_mean(name, fields) or f"; loaded are {fields}"
             raise ConfigError(f"val_interval names the field {name!r}, which is not loaded{near}")
-        for holder in holders:
-            table = _table(tables, holder)
-            _set_table(tables, holder, table.keep(_wanted(table[name], name, wanted)))
+        for suffix, table in holders.items():
+            tables.replace(suffix, table.keep(_wanted(table[name], name, wanted)))
 
 
 def _wanted(column: Column, name: str, wanted: Any) -> Array:
@@ -223,23 +234,6 @@ def _wanted(column: Column, name: str, wanted: Any) -> Array:
     texts = {str(token) for token in wanted}
     codes = [place for place, token in enumerate(column.tokens.to_pylist()) if token in texts]
     return np.isin(column.values, codes)
-
-
-def _tables_with(tables: Tables, name: str) -> list[str]:
-    named = {"inter": tables.inter, "user": tables.user, "item": tables.item, **tables.others}
-    return [holder for holder, table in named.items() if table is not None and name in table]
-
-
-def _table(tables: Tables, holder: str) -> Table:
-    table: Table = tables.others[holder] if holder in tables.others else getattr(tables, holder)
-    return table
-
-
-def _set_table(tables: Tables, holder: str, table: Table) -> None:
-    if holder in tables.others:
-        tables.others[holder] = table
-    else:
-        setattr(tables, holder, table)
 
 
 def _drop_unknown(tables: Tables, filters: Filters) -> None:

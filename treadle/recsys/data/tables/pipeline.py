@@ -1,7 +1,7 @@
 """From tables to features, in the order in which RecBole prepares a data set."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,10 +94,14 @@ def fields_to_scale(
     if everything:
         raise ConfigError("normalize_field and normalize_all=True cannot both be set; leave one out")
     for name in fields:
-        if name not in numbers:
-            near = did_you_mean(name, numbers) or f"; fields of numbers are {sorted(numbers)}"
-            raise ConfigError(f"normalize_field names {name!r}, which is no loaded field of numbers{near}")
+        _check_number("normalize_field", name, numbers)
     return list(fields)
+
+
+def _check_number(setting: str, name: str, numbers: Collection[str]) -> None:
+    if name not in numbers:
+        near = did_you_mean(name, numbers) or f"; fields of numbers are {sorted(numbers)}"
+        raise ConfigError(f"{setting} names {name!r}, which is no loaded field of numbers{near}")
 
 
 def scale(column: Column, name: str) -> None:
@@ -273,9 +277,7 @@ def _embed_numbers(config: Config, tables: Tables) -> dict[str, int]:
     embedded, settings = config["numerical_features"] or [], config["discretization"] or {}
     for setting, names in (("numerical_features", embedded), ("discretization", settings)):
         for name in names:
-            if name not in numbers:
-                near = did_you_mean(name, numbers) or f"; fields of numbers are {sorted(numbers)}"
-                raise ConfigError(f"{setting} names {name!r}, which is no loaded field of numbers{near}")
+            _check_number(setting, name, numbers)
             if name not in embedded:
                 raise ConfigError(f"discretization names {name!r}, which is not in numerical_features; add it there")
     return {
@@ -291,8 +293,7 @@ def _is_number(column: Column) -> bool:
 def _finished(
     config: Config, tables: Tables, tokens: dict[str, Any], buckets: dict[str, int], sources: Sources
 ) -> Prepared:
-    named = {"inter": tables.inter, "user": tables.user, "item": tables.item, **tables.others}
-    there = {suffix: table for suffix, table in named.items() if table is not None}
+    there = tables.by_suffix()
     prepared = Prepared({}, {}, {}, {}, buckets, tokens, parts=list(sources.sizes) if sources.split else None)
     prepared.weights = _pretrained(config, there, tokens)
     for suffix, table in there.items():

@@ -15,6 +15,7 @@ from treadle.recsys.data.tables.columns import Table
 from treadle.recsys.data.tables.text_files import (
     MISSING_NUMBERS,
     TextLayout,
+    feature_type,
     good_lines,
     opened,
     read_csv_header,
@@ -234,19 +235,6 @@ def _check_types(columns: Sequence[str], name: str) -> None:
         bare, colon, kind = column.rpartition(":")
         if colon and bare and kind not in kinds and (others_typed or did_you_mean(kind, kinds)):
             feature_type(kind, bare, name)
-
-
-def feature_type(text: str, column: str, where: str) -> FeatureType:
-    """Return the type of that name.
-
-    Raises:
-        DataError: There is none.
-    """
-    kinds = [kind.value for kind in FeatureType]
-    if text not in kinds:
-        near = did_you_mean(text, kinds) or f"; there are {kinds}"
-        raise DataError(f"field {column!r} of {where} has the type {text!r}, which does not exist{near}")
-    return FeatureType(text)
 
 
 def _read_arrow_file(path: Path, selection: Selection) -> Any:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from treadle.errors import ConfigError, DataError, did_you_mean
+from treadle.errors import ConfigError, DataError, check_choice, did_you_mean
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.tables.columns import Table, stacked
 from treadle.recsys.data.tables.filters import Tables
 from treadle.recsys.data.tables.reader import COMPRESSED, EMPTY, ENDINGS, ReadSettings, Selection, find_file, read_table
-from treadle.recsys.data.tables.text_files import check_layout, check_policy, read_interactions
+from treadle.recsys.data.tables.text_files import LAYOUTS, POLICIES, read_interactions
 
 SUFFIXES = ("inter", "user", "item", "kg", "link")
 """What the tables of a data set are called, beside those of `additional_feat_suffix`."""
@@ -43,7 +43,8 @@ class Sources:
         self._config = config
         self.name = str(config["dataset"])
         self.folder = Path(config["data_path"])
-        self._layout = check_layout(config["inter_layout"])
+        self._layout = str(config["inter_layout"])
+        check_choice("inter_layout", config["inter_layout"], LAYOUTS)
         self._given = dict(given)
         self.reading = make_read_settings(config)
         self._check_suffixes()
@@ -194,6 +195,7 @@ def make_read_settings(config: Config) -> ReadSettings:
     missing = config["missing_values"] or []
     if not isinstance(missing, (list, tuple)):
         raise ConfigError(f"missing_values={missing!r} must be a list of texts, such as ['NA', 'null']")
+    check_choice("on_bad_line", config["on_bad_line"], POLICIES)
     ids = [config[name] for name in ("USER_ID_FIELD", "ITEM_ID_FIELD")]
     knowledge = ("HEAD_ENTITY_ID_FIELD", "TAIL_ENTITY_ID_FIELD", "RELATION_ID_FIELD", "ENTITY_ID_FIELD")
     ids += [config[name] for name in knowledge]
@@ -207,7 +209,7 @@ def make_read_settings(config: Config) -> ReadSettings:
         field_types=config["field_types"] or {},
         seq_len=config["seq_len"] or {},
         missing=frozenset({EMPTY, *map(str, missing)}),
-        on_bad_line=check_policy(config["on_bad_line"]),
+        on_bad_line=str(config["on_bad_line"]),
     )
 
 

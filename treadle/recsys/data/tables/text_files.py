@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treadle.errors import ConfigError, DataError, did_you_mean
+from treadle.errors import DataError, did_you_mean
+from treadle.recsys.data.tables.columns import within_runs
 from treadle.recsys.enums import FeatureType
 from treadle.recsys.optional import pyarrow
 
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 
 
 LAYOUTS = ("atomic", "lists", "pairs")
-
-
-def check_layout(layout: Any) -> str:
-    """Return the layout.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
-    if layout not in LAYOUTS:
-        near = did_you_mean(str(layout), LAYOUTS) or f"; there are {list(LAYOUTS)}"
-        raise ConfigError(f"inter_layout={layout!r} does not exist{near}")
-    return str(layout)
 
 
 def read_interactions(
@@ -71,7 +60,7 @@ def read_interactions(
     else:
         counts = np.maximum(lengths - 1, 0)
     first = np.repeat(starts, counts)
-    places = first + 1 + _within(counts)
+    places = first + 1 + within_runs(counts)
     columns = {user: words.take(arrow.array(first)), item: words.take(arrow.array(places))}
     if time is not None:
         columns[time] = arrow.array(np.arange(len(first)))
@@ -100,13 +89,6 @@ def _words(path: Path) -> tuple[Any, np.ndarray[Any, Any]]:
     words = arrow.compute.list_flatten(split)
     words = words.filter(arrow.compute.not_equal(words, ""))
     return words.combine_chunks().dictionary_encode(), lengths
-
-
-def _within(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return, for each element of several runs, its place in its own run."""
-    ends = np.cumsum(counts)
-    places: np.ndarray[Any, Any] = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-    return places
 
 
 Source = Path | io.BytesIO
@@ -196,13 +178,24 @@ def parse_header(line: str, separator: str, name: str) -> dict[str, FeatureType]
             raise DataError(
                 f"{name} begins with {line!r}, which field_separator={separator!r} does not divide into its fields"
             )
-        if kind not in kinds:
-            near = did_you_mean(kind, kinds) or f"; there are {kinds}"
-            raise DataError(f"field {field!r} of {name} has the type {kind!r}, which does not exist{near}")
+        found = feature_type(kind, field, name)
         if field in fields:
             raise DataError(f"{name} has two fields of the name {field!r}")
-        fields[field] = FeatureType(kind)
+        fields[field] = found
     return fields
+
+
+def feature_type(text: str, column: str, where: str) -> FeatureType:
+    """Return the type of that name.
+
+    Raises:
+        DataError: There is none.
+    """
+    kinds = [kind.value for kind in FeatureType]
+    if text not in kinds:
+        near = did_you_mean(text, kinds) or f"; there are {kinds}"
+        raise DataError(f"field {column!r} of {where} has the type {text!r}, which does not exist{near}")
+    return FeatureType(text)
 
 
 def _first_line(path: Path, encoding: str) -> str:
@@ -295,18 +288,6 @@ class TextLayout:
             plain = line.rstrip("\r\n")
             if plain:
                 yield number, plain, plain.split(self.separator)
-
-
-def check_policy(policy: object) -> str:
-    """Return what `on_bad_line` says.
-
-    Raises:
-        ConfigError: It is none of what there is.
-    """
-    if policy not in POLICIES:
-        near = did_you_mean(str(policy), POLICIES) or f"; there are {list(POLICIES)}"
-        raise ConfigError(f"on_bad_line={policy!r} does not exist{near}")
-    return str(policy)
 
 
 def good_lines(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class PropagatedScores(AbstractRecommender):
     """A score is the inner product of a user and an item, which `forward` returns; batches of an evaluation share them.
 
+    A model whose `forward` returns something else says with `scored_vectors` what the vectors are.
+
     Attributes:
         USER_ID: The column of users.
         ITEM_ID: The column of items.
@@ -31,14 +33,18 @@ class PropagatedScores(AbstractRecommender):
     def forward(self) -> tuple[Tensor, Tensor]:
         """Return the embeddings of all users, and those of all items."""
 
+    def scored_vectors(self) -> tuple[Tensor, Tensor]:
+        """Return the vectors of all users, and those of all items."""
+        return self.forward()
+
     def predict(self, interaction: "Interaction") -> Tensor:
         """Return the score of each row, `[rows]`."""
-        users, items = self.remembered(self.forward)
+        users, items = self.remembered(self.scored_vectors)
         return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
 
     def full_sort_predict(self, interaction: "Interaction") -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
-        users, items = self.remembered(self.forward)
+        users, items = self.remembered(self.scored_vectors)
         return all_dots(users[interaction[self.USER_ID]], items)
 
 

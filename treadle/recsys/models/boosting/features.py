@@ -16,19 +16,13 @@ from treadle.recsys.data.dataloader import (
     TrainDataLoader,
 )
 from treadle.recsys.data.interaction import Interaction, cat_interactions
-from treadle.recsys.enums import FeatureSource, FeatureType
+from treadle.recsys.enums import FeatureType
+from treadle.recsys.models.layers.fields import SOURCES
 
 if TYPE_CHECKING:
     from treadle.recsys.data.dataset import Dataset
     from treadle.recsys.data.interaction import Interaction
 
-SOURCES = (
-    FeatureSource.INTERACTION,
-    FeatureSource.USER_ID,
-    FeatureSource.ITEM_ID,
-    FeatureSource.USER,
-    FeatureSource.ITEM,
-)
 MOST_COLUMNS = 1000
 """How many columns of 0 and 1 one field may become; a matrix of more would be nearly all zeros."""
 Matrix = np.ndarray[Any, Any]

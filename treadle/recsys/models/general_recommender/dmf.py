@@ -12,6 +12,7 @@ from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.histories import unique_pairs
+from treadle.recsys.models.init import small_normal_initialization
 from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import at_least_float32
@@ -62,7 +63,7 @@ class DMF(GeneralRecommender):
         self.item_linear = nn.Embedding(self.n_users, item_size)
         self.user_fc_layers = MLPLayers([user_size, *user_hidden])
         self.item_fc_layers = MLPLayers([item_size, *item_hidden])
-        self.apply(_small_normal)
+        self.apply(small_normal_initialization)
 
     def towers(self) -> tuple[Tensor, Tensor]:
         """Return the first layer of all users, and that of all items."""
@@ -117,10 +118,3 @@ class DMF(GeneralRecommender):
 
     def _bounded(self, score: Tensor) -> Tensor:
         return score.sigmoid() if self.similarity == "dot" else score
-
-
-def _small_normal(module: nn.Module) -> None:
-    if isinstance(module, (nn.Embedding, nn.Linear)):
-        nn.init.normal_(module.weight, 0.0, 0.01)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)

@@ -10,6 +10,7 @@ from treadle.checkpoint.importers.weights import import_torch, weights_in
 from treadle.errors import CheckpointError, ConfigError
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
+from treadle.recsys.models.init import small_normal_initialization
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import share, sizes, whole
@@ -49,7 +50,8 @@ class NeuMF(GeneralRecommender):
         width = factors * self.mf_train + self.mlp_layers.layers[-1] * self.mlp_train
         self.predict_layer = nn.Linear(width, 1)
         self.loss = nn.BCEWithLogitsLoss()
-        self.apply(_small_normal)
+        # As in the paper.
+        self.apply(small_normal_initialization)
         if config["use_pretrain"]:
             self.load_pretrain(config["mf_pretrain_path"], config["mlp_pretrain_path"])
         self._freeze_what_is_left_out()
@@ -148,14 +150,6 @@ class NeuMF(GeneralRecommender):
         for layer in rest:
             hidden = layer(hidden)
         return hidden
-
-
-def _small_normal(module: nn.Module) -> None:
-    # As in the paper: a mean of 0 and a standard deviation of 0.01.
-    if isinstance(module, (nn.Embedding, nn.Linear)):
-        nn.init.normal_(module.weight, 0.0, 0.01)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
 
 
 def _weights(path: Any) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
+from treadle.recsys.models.bases.graph import PropagatedScores
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Edges
 from treadle.recsys.models.init import xavier_uniform_initialization
-from treadle.recsys.models.layers.functional import all_dots, dot
+from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, share, whole
 
@@ -25,7 +26,7 @@ SMALLEST = 1e-8
 """What is under a root at least, lest its gradient be infinite."""
 
 
-class KGIN(KnowledgeRecommender):
+class KGIN(PropagatedScores, KnowledgeRecommender):
     """Users choose by intents, each of which is a mixture of relations, and entities keep by which paths they heard.
 
     Wang, Huang, Wang, Yuan, Liu, He and Chua, "Learning intents behind interactions with knowledge graph for
@@ -130,15 +131,10 @@ class KGIN(KnowledgeRecommender):
         pairs = [alike(intents[one], intents[other]) for one, other in combinations(range(self.n_factors), 2)]
         return torch.stack(pairs).sum() if pairs else intents.new_zeros(())
 
-    def predict(self, interaction: "Interaction") -> Tensor:
-        """Return the score of each row, `[rows]`."""
-        users, entities = self.remembered(self.forward)
-        return dot(users[interaction[self.USER_ID]], entities[interaction[self.ITEM_ID]])
-
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
-        """Return the scores of all items, `[rows * n_items]`."""
-        users, entities = self.remembered(self.forward)
-        return all_dots(users[interaction[self.USER_ID]], entities[: self.n_items])
+    def scored_vectors(self) -> tuple[Tensor, Tensor]:
+        """Return the vectors of all users, and those of all items, which are the first entities."""
+        users, entities = self.forward()
+        return users, entities[: self.n_items]
 
 
 def squared_cosine(first: Tensor, second: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ SOURCES = (
     FeatureSource.ITEM,
     FeatureSource.ITEM_ID,
 )
-"""Where fields that are embedded come from."""
+"""Where the fields come from that a model of rows of fields looks at."""
 
 
 def field_offsets(field_dims: Sequence[int]) -> list[int]:
