@@ -18,7 +18,7 @@ StopTrainingError                             not an error: a callback's wish to
 ```
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -112,6 +112,16 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def some_of(names: Sequence[str], most: int = 4) -> str:
+    """Return names in a row, of many the first ones.
+
+    >>> some_of(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
 def check_choice(name: str, value: object, choices: Collection[str], *, whose: str = "") -> None:
     """Make sure that a setting is one of several words.
 
@@ -156,7 +166,7 @@ def require(package: str, *, extra: str, user: str) -> None:
 
 
 @contextmanager
-def importing(package: str, *, extra: str, user: str) -> Iterator[None]:
+def importing(package: str, *, extra: str | None, user: str) -> Iterator[None]:
     """Let the import statements in the block fail in plain words.
 
     >>> with importing("no_such_package", extra="plot", user="This"):
@@ -166,7 +176,7 @@ def importing(package: str, *, extra: str, user: str) -> Iterator[None]:
 
     Args:
         package: What is to be installed where they fail.
-        extra: The extra of Treadle that brings it.
+        extra: The extra of Treadle that brings it; None if no extra does.
         user: What needs it, for the message.
 
     Raises:
@@ -178,5 +188,6 @@ def importing(package: str, *, extra: str, user: str) -> Iterator[None]:
         raise MissingDependencyError(_missing(package, extra, user)) from error
 
 
-def _missing(package: str, extra: str, user: str) -> str:
-    return f"{user} needs {package}; pip install 'treadle[{extra}]'"
+def _missing(package: str, extra: str | None, user: str) -> str:
+    source = package if extra is None else f"'treadle[{extra}]'"
+    return f"{user} needs {package}; pip install {source}"

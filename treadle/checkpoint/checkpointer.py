@@ -13,7 +13,7 @@ from treadle.checkpoint.run_state import RunState
 from treadle.checkpoint.saver import Saver
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import explaining_mismatch
-from treadle.errors import CheckpointError, NonFiniteError
+from treadle.errors import CheckpointError, NonFiniteError, some_of
 from treadle.loop.nonfinite import RollBack
 from treadle.parallel.liveness import PeerLiveness
 from treadle.result import find_best
@@ -380,9 +380,9 @@ class RunCheckpointer(NoCheckpointer):
         known = before if isinstance(before, dict) and self.trainer.progress.step else {}
         changed = sorted(path for path, checksum in now.items() if known.get(path, checksum) != checksum)
         if changed:
-            listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
             self.trainer.print(
-                f"files of the data have changed since the run was last started: {listed}; it goes on with these"
+                f"files of the data have changed since the run was last started: {some_of(changed, 3)}; it goes on "
+                "with these"
             )
 
     def log(self, line: str) -> None:

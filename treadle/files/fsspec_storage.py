@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from treadle.errors import ConfigError, MissingDependencyError, StorageError
+from treadle.errors import ConfigError, MissingDependencyError, StorageError, importing
 from treadle.files import atomic_io as durable
 from treadle.files.bounded_io import without_passwords
 from treadle.files.storage import Storage
@@ -38,10 +38,8 @@ class FsspecStorage(Storage):
 
     def __init__(self, url: str, **options: Any) -> None:
         self.url = without_passwords(url)
-        try:
+        with importing("fsspec", extra="remote", user=f"run_dir={self.url!r}"):
             from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise MissingDependencyError(f"run_dir={self.url!r} needs fsspec; pip install 'treadle[remote]'") from error
         kind = url.partition("://")[0].partition("::")[0]
         try:
             self._fs, root = url_to_fs(url, **options)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean, some_of
 
 SOME = 8
 """How many names a message lists."""
@@ -101,7 +101,7 @@ def _require_match(model: nn.Module, named: list[Block], pattern: str, setting: 
             f"write '{name}.*'"
         )
     candidates = [candidate for block in named for candidate in (*_names_of(block), f"{block[0]}.*")]
-    near = did_you_mean(pattern, dict.fromkeys(candidates)) or f"; it has {_some([name for name, _ in named])}"
+    near = did_you_mean(pattern, dict.fromkeys(candidates)) or f"; it has {some_of([name for name, _ in named], SOME)}"
     raise ConfigError(f"{setting}: {pattern!r} matches no module of {type(model).__name__}{near}")
 
 
@@ -115,11 +115,6 @@ def _names_of(block: Block) -> tuple[str, str]:
 
 def _is_called(module: nn.Module) -> bool:
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:SOME])
-    return shown if len(names) <= SOME else f"{shown} and {len(names) - SOME} more"
 
 
 def recompute(module: nn.Module) -> None:

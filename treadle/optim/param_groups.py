@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from treadle.errors import ConfigError, did_you_mean
+from treadle.errors import ConfigError, did_you_mean, some_of
 
 Rule = str | type[nn.Module]
 ParameterGroup = dict[str, Any]
@@ -207,7 +207,7 @@ def _leaf_overrides(
     leaves = list(dict.fromkeys(entry.names[0].rpartition(".")[2] for entry in parameters))
     for name in overrides:
         if name not in leaves:
-            near = did_you_mean(name, leaves) or f"; the names are {_some(leaves)}"
+            near = did_you_mean(name, leaves) or f"; the names are {some_of(list(map(repr, leaves)), 5)}"
             raise ConfigError(f"overrides: no parameter of {type(model).__name__} is called {name!r}{near}")
     if weight_decay_bias is None:
         return dict(overrides)
@@ -262,10 +262,10 @@ def _depths(
     for prefix in depth_of_prefix:
         _require_match(model, parameters, prefix, kind="block", also=f"{prefix}.*")
     depths = {name: _deepest_prefix(name, depth_of_prefix) for name in names}
-    homeless = [name for name, depth in depths.items() if depth is None]
+    homeless = [repr(name) for name, depth in depths.items() if depth is None]
     if homeless:
         raise ConfigError(
-            f"layerwise_decay: {_some(homeless)} of {type(model).__name__} lie in none of the blocks; "
+            f"layerwise_decay: {some_of(homeless, 5)} of {type(model).__name__} lie in none of the blocks; "
             "add them to the first block (the input side) or to the one they belong to"
         )
     return {name: depth for name, depth in depths.items() if depth is not None}
@@ -332,7 +332,7 @@ def _require_match(
     near = did_you_mean(rule, _patterns(names)) if isinstance(rule, str) else ""
     raise ConfigError(
         f"the {kind} {_rule_name(rule)!r} matches no parameter of {type(model).__name__}"
-        f"{near or f'; it has {_some(names)}'}"
+        f"{near or f'; it has {some_of(list(map(repr, names)), 5)}'}"
     )
 
 
@@ -350,8 +350,3 @@ def _patterns(names: Sequence[str]) -> list[str]:
 
 def _rule_name(rule: Rule) -> str:
     return rule if isinstance(rule, str) else rule.__name__
-
-
-def _some(names: Sequence[str], limit: int = 5) -> str:
-    shown = ", ".join(map(repr, names[:limit]))
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

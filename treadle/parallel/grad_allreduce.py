@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, some_of
 from treadle.optim.gradients import gradients_of
 from treadle.parallel.processes import Processes
 from treadle.phase import params_of
@@ -332,7 +332,5 @@ def _sums_of(weight: Tensor) -> list[float]:
 
 
 def _described(optimizer: Optimizer) -> str:
-    held = params_of(optimizer)
-    shapes = ", ".join(str(tuple(one.shape)) for one in held[:3])
-    more = f" and {len(held) - 3} more" if len(held) > 3 else ""
-    return f"the {type(optimizer).__name__} of weights of shape {shapes}{more}"
+    shapes = [str(tuple(one.shape)) for one in params_of(optimizer)]
+    return f"the {type(optimizer).__name__} of weights of shape {some_of(shapes, 3)}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle.errors import MissingDependencyError, importing
+from treadle.errors import importing
 
 
 def pyarrow() -> Any:
@@ -29,10 +29,8 @@ def pandas(user: str) -> Any:
     Raises:
         MissingDependencyError: It is not installed.
     """
-    try:
+    with importing("pandas", extra=None, user=user):
         import pandas  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingDependencyError(f"{user} needs pandas; pip install pandas") from error
     return pandas
 
 

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from treadle.errors import CheckpointError, ConfigError
+from treadle.errors import CheckpointError, ConfigError, some_of
 from treadle.files.fsspec_storage import FsspecStorage
 from treadle.files.scratch import room_of_user
 from treadle.files.storage import LocalStorage, Storage
@@ -159,7 +159,7 @@ class RunMirror:
             logger.warning(
                 "written after the end of the run, so not kept with it in %s: %s, in %s",
                 self.storage.url,
-                ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else ""),
+                some_of(left, 3),
                 self.folder,
             )
             return

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -143,7 +143,40 @@ class AbstractSampler:
         return np.array([value in used[key] for key, value in zip(keys.tolist(), values.tolist(), strict=True)], bool)
 
 
-class Sampler(AbstractSampler):
+class _ItemSampler(AbstractSampler):
+    """Draws items of a data set, the popular ones by how often they are in it."""
+
+    dataset: Dataset
+    item_num: int
+
+    def _uni_sampling(self, sample_num: int) -> Any:
+        return self.random.integers(1, self.item_num, sample_num)
+
+    def _get_candidates_list(self) -> Any:
+        return self.dataset.user_item_pairs()[1].cpu().numpy()
+
+
+class _PhaseSampler(_ItemSampler):
+    """Draws items for phases of an evaluation."""
+
+    phase: str | None = None
+    phases: list[str]
+
+    def set_phase(self, phase: str) -> Self:
+        """Return the sampler of a phase.
+
+        Raises:
+            ConfigError: There is no such phase.
+        """
+        if phase not in self.phases:
+            raise ConfigError(f"there is no phase {phase!r}; there are {self.phases}")
+        made = copy.copy(self)
+        made.phase = phase
+        made.reseed(fold_seed(self.seed, "sampler", phase))
+        return made
+
+
+class Sampler(_PhaseSampler):
     """Draws items that a user has not used, in the phase and those before it.
 
     Args:
@@ -156,8 +189,6 @@ class Sampler(AbstractSampler):
         phase: The phase; None until `set_phase` is called, and what is not drawn is then what the last one has used.
         used_ids: What each user has used; before `set_phase`, that of each phase.
     """
-
-    phase: str | None = None
 
     def __init__(
         self,
@@ -175,9 +206,6 @@ class Sampler(AbstractSampler):
         self.user_num, self.item_num, self.seed = first.user_num, first.item_num, int(first.config["seed"])
         super().__init__(distribution, alpha)
 
-    def _uni_sampling(self, sample_num: int) -> Any:
-        return self.random.integers(1, self.item_num, sample_num)
-
     def _get_candidates_list(self) -> Any:
         return np.concatenate([one.user_item_pairs()[1].cpu().numpy() for one in self.datasets])
 
@@ -190,19 +218,12 @@ class Sampler(AbstractSampler):
             found[phase] = UsedIds(users, items, number=self.user_num, size=self.item_num)
         return found
 
-    def set_phase(self, phase: str) -> "Sampler":
-        """Return a sampler for a phase, which knows nothing of later ones.
-
-        Raises:
-            ConfigError: There is no such phase.
-        """
-        if phase not in self.phases:
-            raise ConfigError(f"there is no phase {phase!r}; there are {self.phases}")
-        made = copy.copy(self)
+    def set_phase(self, phase: str) -> Self:
+        """Return a sampler for a phase, which knows nothing of later ones."""
+        made = super().set_phase(phase)
         until = self.phases.index(phase) + 1
-        made.phase, made.phases, made.datasets = phase, self.phases[:until], self.datasets[:until]
+        made.phases, made.datasets = self.phases[:until], self.datasets[:until]
         made.used_ids = self.used_ids[phase] if isinstance(self.used_ids, dict) else self.used_ids
-        made.reseed(fold_seed(self.seed, "sampler", phase))
         made.set_distribution(self.distribution)
         return made
 
@@ -211,7 +232,7 @@ class Sampler(AbstractSampler):
         return self.sample_by_key_ids(user_ids, num)
 
 
-class RepeatableSampler(AbstractSampler):
+class RepeatableSampler(_PhaseSampler):
     """Draws items other than the one that is the target, whatever the user has used.
 
     Args:
@@ -221,8 +242,6 @@ class RepeatableSampler(AbstractSampler):
         alpha: The power of the counts, for popularity.
     """
 
-    phase: str | None = None
-
     def __init__(
         self, phases: str | Sequence[str], dataset: Dataset, distribution: str = "uniform", alpha: float = 1.0
     ) -> None:
@@ -231,29 +250,10 @@ class RepeatableSampler(AbstractSampler):
         self.user_num, self.item_num, self.seed = dataset.user_num, dataset.item_num, int(dataset.config["seed"])
         super().__init__(distribution, alpha)
 
-    def _uni_sampling(self, sample_num: int) -> Any:
-        return self.random.integers(1, self.item_num, sample_num)
-
-    def _get_candidates_list(self) -> Any:
-        return self.dataset.user_item_pairs()[1].cpu().numpy()
-
     def get_used_ids(self) -> Any:
         """Return that nobody has used anything: items may be repeated."""
         nothing = np.empty(0, np.int64)
         return UsedIds(nothing, nothing, number=self.user_num, size=self.item_num)
-
-    def set_phase(self, phase: str) -> "RepeatableSampler":
-        """Return the sampler of a phase, which draws as all others do.
-
-        Raises:
-            ConfigError: There is no such phase.
-        """
-        if phase not in self.phases:
-            raise ConfigError(f"there is no phase {phase!r}; there are {self.phases}")
-        made = copy.copy(self)
-        made.phase = phase
-        made.reseed(fold_seed(self.seed, "sampler", phase))
-        return made
 
     def sample_by_user_ids(self, user_ids: Any, item_ids: Any, num: int) -> Tensor:
         """Return `num` items for each row, none of them the row's own; see `sample_by_key_ids`."""
@@ -291,7 +291,7 @@ class KGSampler(AbstractSampler):
         return self.sample_by_key_ids(head_entity_ids, num)
 
 
-class SeqSampler(AbstractSampler):
+class SeqSampler(_ItemSampler):
     """Draws, for each item of a history, another one.
 
     Args:
@@ -304,12 +304,6 @@ class SeqSampler(AbstractSampler):
         self.dataset = dataset
         self.item_num, self.seed = dataset.item_num, int(dataset.config["seed"])
         super().__init__(distribution, alpha)
-
-    def _uni_sampling(self, sample_num: int) -> Any:
-        return self.random.integers(1, self.item_num, sample_num)
-
-    def _get_candidates_list(self) -> Any:
-        return self.dataset.user_item_pairs()[1].cpu().numpy()
 
     def get_used_ids(self) -> Any:
         """Return that there is nothing that could not be drawn, but the item itself."""

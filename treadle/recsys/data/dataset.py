@@ -14,17 +14,19 @@ from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataset_steps import DatasetSteps, find_filter
 from treadle.recsys.data.interaction import Interaction
-from treadle.recsys.data.matrices import InteractionMatrices
 from treadle.recsys.data.split import group_rows, leave_one_out, ordered_rows, split_by_ratio, split_by_time
 from treadle.recsys.data.tables.id_map import PerField, Vocabulary
 from treadle.recsys.data.tables.pipeline import Prepared, prepare
 from treadle.recsys.data.tables.sources import PARTS, Sources
 from treadle.recsys.enums import FeatureSource, FeatureType
+from treadle.recsys.optional import scipy_sparse
 
 NAMES = ("train", "valid", "test")
+FORMS = ("coo", "csr")
+"""Of matrices."""
 
 
-class Dataset(InteractionMatrices, DatasetSteps):
+class Dataset(DatasetSteps):
     """Interactions of users with items, filtered, numbered and filled as the settings say.
 
     Ids of tokens begin at 1; 0 is padding. Numbers are of 32 bit, times of 64.
@@ -324,6 +326,81 @@ class Dataset(InteractionMatrices, DatasetSteps):
     def user_item_pairs(self) -> tuple[Tensor, Tensor]:
         """Return the user and the item of every interaction."""
         return self.inter_feat[self._id_field("uid_field")], self.inter_feat[self._id_field("iid_field")]
+
+    # Interactions as matrices: sparse ones, and padded ones with the history of each user or item ---------------
+
+    def _values(self, value_field: str | None) -> Tensor:
+        """Return what `value_field` holds for every pair; ones without it."""
+        users, _ = self.user_item_pairs()
+        if value_field is None:
+            return torch.ones(len(users))
+        return self._pair_column(value_field)
+
+    def _pair_column(self, field: str) -> Tensor:
+        if field not in self.inter_feat:
+            raise DataError(f"value_field={field!r} is no column of the interactions, {self.inter_feat.columns}")
+        column: Tensor = self.inter_feat[field]
+        return column
+
+    def inter_matrix(self, form: str = "coo", value_field: str | None = None) -> Any:
+        """Return the interactions as a sparse matrix of users and items.
+
+        Args:
+            form: "coo" or "csr".
+            value_field: The field whose numbers stand in the matrix; 1 without it.
+
+        Raises:
+            ConfigError: There is no such form.
+            DataError: There is no such field.
+            MissingDependencyError: SciPy is not installed.
+        """
+        if form not in FORMS:
+            raise ConfigError(f"form={form!r} does not exist; there are {list(FORMS)}")
+        users, items = (ids.cpu().numpy() for ids in self.user_item_pairs())
+        values = self._values(value_field).cpu().numpy()
+        shape = (self.user_num, self.item_num)
+        matrix = scipy_sparse().coo_matrix((values, (users, items)), shape=shape)
+        return matrix if form == "coo" else matrix.tocsr()
+
+    def history_item_matrix(
+        self, value_field: str | None = None, max_history_len: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the items of each user: ids and values, padded with 0 to `[users, longest]`, and how many there are.
+
+        Args:
+            value_field: The field that gives the values; 1 without it.
+            max_history_len: The most items of a user; of more, some are chosen by the seed.
+        """
+        users, items = self.user_item_pairs()
+        return self._history(users, items, self.user_num, value_field, max_history_len)
+
+    def history_user_matrix(
+        self, value_field: str | None = None, max_history_len: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the users of each item, in the form of `history_item_matrix`."""
+        users, items = self.user_item_pairs()
+        return self._history(items, users, self.item_num, value_field, max_history_len)
+
+    def _history(
+        self, rows: Tensor, columns: Tensor, number: int, value_field: str | None, most: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        owners, others, values = (part.cpu().numpy() for part in (rows, columns, self._values(value_field)))
+        counts = np.bincount(owners, minlength=number)
+        width = int(counts.max(initial=0))
+        if most is not None and most < width:
+            generator = torch.Generator().manual_seed(fold_seed(self.config["seed"], "history"))
+            mixed = torch.randperm(len(owners), generator=generator).numpy()
+            owners, others, values, width = owners[mixed], others[mixed], values[mixed], most
+        order = np.argsort(owners, kind="stable")
+        position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        order, position = order[position < width], position[position < width]
+        ids, numbers = np.zeros((number, width), np.int64), np.zeros((number, width), np.float32)
+        ids[owners[order], position] = others[order]
+        numbers[owners[order], position] = values[order]
+        lengths = np.minimum(counts, width)
+        return torch.from_numpy(ids), torch.from_numpy(numbers), torch.from_numpy(lengths.astype(np.int64))
+
+    # Dividing -----------------------------------------------------------------------------------------------
 
     def build(self, rows: Sequence[np.ndarray[Any, Any] | None] | None = None) -> list["Dataset | None"]:
         """Return the parts for training, validation and test, as `eval_args` says; None for a part that is not wanted.

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.config.configurator import Config
-from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.dataset import FORMS, Dataset
 from treadle.recsys.data.dataset_steps import find_filter
 from treadle.recsys.data.interaction import Interaction, tensor_of_array
-from treadle.recsys.data.matrices import FORMS
 from treadle.recsys.data.tables.columns import Array, Table, share_codes
 from treadle.recsys.data.tables.filters import Tables, parse_intervals, within
 from treadle.recsys.data.tables.id_map import PADDING, first_appearances

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from treadle.data.seeds import fold_seed
-from treadle.errors import ConfigError, DataError
+from treadle.errors import ConfigError, DataError, some_of
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.cache import (
     cache_path,
@@ -41,8 +41,6 @@ from treadle.recsys.data.tables.sources import Sources
 from treadle.recsys.enums import InputType, ModelType
 
 logger = logging.getLogger(__name__)
-NAMED = 5
-"""How many users an error message names."""
 Loaders = tuple[AbstractDataLoader, AbstractDataLoader | None, AbstractDataLoader | None]
 
 
@@ -178,11 +176,10 @@ def _with_known_users(config: Config, train: Dataset, part: Dataset, phase: str)
         if not len(left):
             raise DataError(f"no user of the {phase} part has a training row, so that cold_users='drop' leaves nobody")
         return left
-    names = ", ".join(map(repr, part.id2token(str(part.uid_field), cold[:NAMED]).tolist()))
-    more = f" and {len(cold) - NAMED} more" if len(cold) > NAMED else ""
+    names = some_of(list(map(repr, part.id2token(str(part.uid_field), cold).tolist())), 5)
     grouped = "" if train.file_size_list is not None else ", or eval_args.group_by to 'user'"
     raise DataError(
-        f"users {names}{more} of the {phase} part have no training row; set cold_users to 'drop' to leave them out, or "
+        f"users {names} of the {phase} part have no training row; set cold_users to 'drop' to leave them out, or "
         f"to 'keep' to evaluate them all the same{grouped}"
     )
 

@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from treadle.errors import ConfigError, DataError, did_you_mean
+from treadle.errors import ConfigError, DataError, did_you_mean, some_of
 from treadle.recsys.data.tables.columns import Array, Column, share_codes
 from treadle.recsys.data.tables.filters import Tables
 from treadle.recsys.optional import pyarrow
 
 # The tokens of a field and their ids, either way
-
-
-NAMED = 5
-"""How many unknown tokens an error message names."""
 
 
 class Vocabulary:
@@ -74,8 +70,7 @@ class Vocabulary:
         found = arrow.compute.index_in(asked, self.arrow_tokens.cast(arrow.string()))
         if found.null_count:
             unknown = asked.filter(found.is_null()).to_pylist()
-            more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-            raise DataError(f"the data has no {self.field} {', '.join(map(repr, unknown[:NAMED]))}{more}")
+            raise DataError(f"the data has no {self.field} {some_of(list(map(repr, unknown)), 5)}")
         places: np.ndarray[Any, Any] = found.to_numpy(zero_copy_only=False).astype(np.int64)
         return places
 

@@ -65,13 +65,3 @@ class Detector:
     def notes(self) -> Iterable[Note]:
         """Return what was measured, once the run is over."""
         return ()
-
-
-def shortened(names: list[str], most: int = 4) -> str:
-    """Return names in a row, of many the first ones.
-
-    >>> shortened(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
-from treadle.tools.doctor.detectors.base import Detector, shortened
+from treadle.errors import some_of
+from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.findings import Finding
 
 # A loss that is given something else than it takes
@@ -94,13 +95,13 @@ class TrainingMode(Detector):
         if self._training:
             yield Finding(
                 "wrong_mode",
-                f"{shortened(list(self._training))} trained in evaluation mode; somebody called eval() after the "
+                f"{some_of(list(self._training))} trained in evaluation mode; somebody called eval() after the "
                 "trainer had called train(): in the forward pass, or in a callback",
             )
         if self._evaluating:
             yield Finding(
                 "wrong_mode",
-                f"{shortened(list(self._evaluating))} was evaluated in training mode; somebody called train() after "
+                f"{some_of(list(self._evaluating))} was evaluated in training mode; somebody called train() after "
                 "the trainer had called eval()",
             )
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from treadle.errors import some_of
 from treadle.loop.oom_retry import BeforeAttempt, split_batch
 from treadle.ops.eval_mode import keep_modes
-from treadle.tools.doctor.detectors.base import Detector, shortened
+from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.findings import Finding
 
 # Gradients that depend on how a batch is cut into micro-batches
@@ -120,21 +121,21 @@ class WeightUpdates(Detector):
         if missing:
             yield Finding(
                 "not_optimized",
-                f"no optimizer has {shortened(missing)}; build the optimizer from model.parameters() once the model is "
+                f"no optimizer has {some_of(missing)}; build the optimizer from model.parameters() once the model is "
                 "complete, or freeze them with requires_grad_(False)",
             )
         untouched = [name for name, _ in optimized if name not in self._touched]
         if untouched:
             yield Finding(
                 "no_gradient",
-                f"the loss does not depend on {shortened(untouched)}: the forward pass leaves them out, or detaches "
+                f"the loss does not depend on {some_of(untouched)}: the forward pass leaves them out, or detaches "
                 "what comes from them; use them, or freeze them with requires_grad_(False)",
             )
         zero = [name for name, _ in optimized if name in self._touched - self._reached]
         if zero:
             yield Finding(
                 "no_gradient",
-                f"the gradient of {shortened(zero)} is zero in each of {self._updates} steps: look for units that "
+                f"the gradient of {some_of(zero)} is zero in each of {self._updates} steps: look for units that "
                 "never answer, weights of zero above them, or a loss that does not see them",
             )
         yield from self._still([name for name, _ in optimized if name in self._reached])
@@ -149,7 +150,7 @@ class WeightUpdates(Detector):
             yield Finding(
                 "no_learning",
                 f"the weights are as good as the same after {self._updates} updates, though all of them have "
-                f"gradients; the learning rate is {shortened([f'{rate:g}' for rate in rates])}",
+                f"gradients; the learning rate is {some_of([f'{rate:g}' for rate in rates])}",
             )
 
 

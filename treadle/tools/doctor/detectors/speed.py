@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from treadle.callback import MICRO_BATCH_EVENTS, listens
-from treadle.errors import CaptureError
+from treadle.errors import CaptureError, some_of
 from treadle.execution.cuda_graph.capture_checks import Attributes, no_host_randomness
-from treadle.tools.doctor.detectors.base import Detector, shortened
+from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.findings import Finding, running_line
 
 # Whether a step could be recorded once and replayed
@@ -33,7 +33,7 @@ class GraphCapture(Detector):
             type(one).__name__ for one in callbacks if any(listens(one, event) for event in MICRO_BATCH_EVENTS)
         ]
         if listening:
-            self._reasons[f"{shortened(listening)} acts on every micro-batch; use on_update_end"] = None
+            self._reasons[f"{some_of(listening)} acts on every micro-batch; use on_update_end"] = None
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -48,7 +48,7 @@ class GraphCapture(Detector):
             self._reasons[str(error)] = None
         changed = [name.replace("the program.", "") for name in watched.changed()]
         if changed:
-            self._reasons[f"the step changes {shortened(changed)}, which a replay would not"] = None
+            self._reasons[f"the step changes {some_of(changed)}, which a replay would not"] = None
 
     def findings(self) -> Iterable[Finding]:
         """Return why a step could not be recorded."""
