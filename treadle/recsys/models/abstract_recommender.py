@@ -2,21 +2,19 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
 from treadle.loop.verbs import refuse_misspelt
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import FeatureSource, InputType, KGDataLoaderState, ModelType
 from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.layers.fields import FieldEmbeddings, FMFirstOrderLinear
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 Value = TypeVar("Value")
 USERS_AT_ONCE = 1024
@@ -64,15 +62,15 @@ class AbstractRecommender(nn.Module):
         self.logger = logging.getLogger(type(self).__module__)
         self._remembered: tuple[Any, Any] | None = None
 
-    def calculate_loss(self, interaction: "Interaction") -> Any:
+    def calculate_loss(self, interaction: Interaction) -> Any:
         """Return the loss of a training batch: a scalar, or a tuple of scalars to be added up."""
         raise NotImplementedError(f"{type(self).__name__} does not define calculate_loss")
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row's user and item, `[rows]`."""
         raise NotImplementedError(f"{type(self).__name__} does not define predict")
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items for each row's user, `[rows * n_items]` or `[rows, n_items]`.
 
         A model without it is evaluated with `predict`, on every pair.
@@ -125,7 +123,7 @@ class _UserItemRecommender(AbstractRecommender):
 
     type: ModelType  # said again for those made from this: torch has a cast of that name
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__()
         _check_arguments(self, config, dataset)
         self.USER_ID = str(config["USER_ID_FIELD"])
@@ -145,7 +143,7 @@ class GeneralRecommender(_UserItemRecommender):
 
     type = ModelType.GENERAL
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.n_users = dataset.num(self.USER_ID)
         self.n_items = dataset.num(self.ITEM_ID)
@@ -158,7 +156,7 @@ class AutoEncoderMixin:
     n_users: int
     n_items: int
 
-    def build_history_items(self, dataset: "Dataset", value_field: str | None = None) -> None:
+    def build_history_items(self, dataset: Dataset, value_field: str | None = None) -> None:
         """Keep the history of each user.
 
         Args:
@@ -195,7 +193,7 @@ class SequentialRecommender(_UserItemRecommender):
 
     type = ModelType.SEQUENTIAL
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.ITEM_SEQ = f"{self.ITEM_ID}{config['LIST_SUFFIX']}"
         self.ITEM_SEQ_LEN = str(config["ITEM_LIST_LENGTH_FIELD"])
@@ -241,7 +239,7 @@ class KnowledgeRecommender(_UserItemRecommender):
     type = ModelType.KNOWLEDGE
     batch_state = KGDataLoaderState.RSKG
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.ENTITY_ID = str(config["ENTITY_ID_FIELD"])
         self.RELATION_ID = str(config["RELATION_ID_FIELD"])
@@ -274,7 +272,7 @@ class ContextRecommender(FieldEmbeddings, _UserItemRecommender):
     type = ModelType.CONTEXT
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = int(config["embedding_size"])

@@ -1,17 +1,15 @@
 """The graph of users and items, and products with it."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.histories import csr_matrix, unique_pairs
-
-if TYPE_CHECKING:
-    from treadle.recsys.data.dataset import Dataset
 
 
 class Graph(Constants):
@@ -58,7 +56,7 @@ class Graph(Constants):
         self.hold(weights=self.pair_weights(whole)[self.pair] if normalised else whole[self.pair])
 
     @classmethod
-    def of(cls, dataset: "Dataset", *, normalised: bool = True) -> "Graph":
+    def of(cls, dataset: Dataset, *, normalised: bool = True) -> "Graph":
         """Return the graph of the data for training."""
         users, items, _ = unique_pairs(dataset)
         return cls(users, items, dataset.user_num, dataset.item_num, normalised=normalised)

@@ -1,15 +1,12 @@
 """What each user has used, in a form that a device can read rows of without asking the host."""
 
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.constants import Constants
-
-if TYPE_CHECKING:
-    from treadle.recsys.data.dataset import Dataset
 
 # Sparse matrices of torch
 
@@ -26,7 +23,7 @@ def csr_matrix(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
-def unique_pairs(dataset: "Dataset", value_field: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def unique_pairs(dataset: Dataset, value_field: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the users, items and values of all interactions, by user and item; of repeated pairs, the last.
 
     Args:
@@ -71,7 +68,7 @@ class Histories(Constants):
         self._binary = values is None
 
     @classmethod
-    def of(cls, dataset: "Dataset", value_field: str | None = None) -> "Histories":
+    def of(cls, dataset: Dataset, value_field: str | None = None) -> "Histories":
         """Return the histories in the data for training; see `unique_pairs`."""
         users, items, values = unique_pairs(dataset, value_field)
         return cls(users, items, dataset.user_num, dataset.item_num, None if value_field is None else values)

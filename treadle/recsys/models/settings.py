@@ -1,15 +1,13 @@
 """Settings of models, checked when the model is built."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.errors import ConfigError, check_choice
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
+from treadle.recsys.config.configurator import Config
 
 
-def choice(config: "Config", name: str, choices: Sequence[str]) -> str:
+def choice(config: Config, name: str, choices: Sequence[str]) -> str:
     """Return a setting that has to be one of `choices`.
 
     Raises:
@@ -20,7 +18,7 @@ def choice(config: "Config", name: str, choices: Sequence[str]) -> str:
     return str(value)
 
 
-def share(config: "Config", name: str) -> float:
+def share(config: Config, name: str) -> float:
     """Return a setting that has to be at least 0 and below 1, such as a dropout.
 
     Raises:
@@ -32,7 +30,7 @@ def share(config: "Config", name: str) -> float:
     return float(value)
 
 
-def whole(config: "Config", name: str, least: int = 1) -> int:
+def whole(config: Config, name: str, least: int = 1) -> int:
     """Return a setting that has to be a whole number.
 
     Raises:
@@ -44,7 +42,7 @@ def whole(config: "Config", name: str, least: int = 1) -> int:
     return value
 
 
-def whole_or_none(config: "Config", name: str) -> int | None:
+def whole_or_none(config: Config, name: str) -> int | None:
     """Return a setting that has to be a whole number from 1, or nothing.
 
     Raises:
@@ -56,7 +54,7 @@ def whole_or_none(config: "Config", name: str) -> int | None:
     return value
 
 
-def number(config: "Config", name: str, least: float = 0.0) -> float:
+def number(config: Config, name: str, least: float = 0.0) -> float:
     """Return a setting that has to be a number.
 
     Raises:
@@ -68,7 +66,7 @@ def number(config: "Config", name: str, least: float = 0.0) -> float:
     return float(value)
 
 
-def sizes(config: "Config", name: str) -> list[int]:
+def sizes(config: Config, name: str) -> list[int]:
     """Return a setting that has to be a list of sizes of layers.
 
     Raises:

@@ -1,20 +1,18 @@
 """Models that are fitted in one go, without gradients."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.histories import Histories, csr_matrix
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 # What models of similar items share: how often items are used together, and scores from similarities
 
@@ -74,7 +72,7 @@ class FittedRecommender(GeneralRecommender):
     type = ModelType.TRADITIONAL
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.histories = Histories.of(dataset)
         self._results: list[str] = []
@@ -85,11 +83,11 @@ class FittedRecommender(GeneralRecommender):
             self.register_buffer(name, torch.empty(0))
         self._results += names
 
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Calculate the results from the data for training, where the model is."""
         raise NotImplementedError(f"{type(self).__name__} does not define fit")
 
-    def refresh_histories(self, dataset: "Dataset") -> Histories:
+    def refresh_histories(self, dataset: Dataset) -> Histories:
         """Take the histories of the data that the model is fitted to."""
         self.histories = Histories.of(dataset).to(self.histories.items.device)
         return self.histories
@@ -105,7 +103,7 @@ class FittedRecommender(GeneralRecommender):
         value: Tensor = getattr(self, name)
         return value
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return zero: there is nothing to train."""
         return torch.zeros((), device=self.histories.items.device)
 
@@ -114,14 +112,14 @@ class FittedRecommender(GeneralRecommender):
         raise NotImplementedError(f"{type(self).__name__} does not define scores")
 
     @torch.no_grad()
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         users, places = torch.unique(interaction[self.USER_ID], return_inverse=True)
         found: Tensor = self.scores(users)[places, interaction[self.ITEM_ID]]
         return found
 
     @torch.no_grad()
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         return self.scores(interaction[self.USER_ID]).reshape(-1)
 

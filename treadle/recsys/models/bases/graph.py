@@ -1,17 +1,14 @@
 """What models have in common whose score is the product of two nodes, over all layers of a graph."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AbstractRecommender, GeneralRecommender
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.layers.functional import all_dots, dot
-
-if TYPE_CHECKING:
-    from treadle.recsys.data.interaction import Interaction
 
 # Scores of models whose embeddings are passed along a graph, all of them at once
 
@@ -37,12 +34,12 @@ class PropagatedScores(AbstractRecommender):
         """Return the vectors of all users, and those of all items."""
         return self.forward()
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         users, items = self.remembered(self.scored_vectors)
         return dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         users, items = self.remembered(self.scored_vectors)
         return all_dots(users[interaction[self.USER_ID]], items)
@@ -74,7 +71,7 @@ class LayeredGraphRecommender(PropagatedScores, GeneralRecommender):
         """Return the embeddings of users, and those of items."""
         return self.graph.split(self.embeddings())
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss, and the penalty on the embeddings."""
         negative = interaction[self.NEG_ITEM_ID]
         nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)

@@ -1,23 +1,19 @@
 """What models share that sum a sequence up in one vector: the loss of the next item, and scores."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
 from treadle.ops.linear_cross_entropy import linear_cross_entropy
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.abstract_recommender import SequentialRecommender
 from treadle.recsys.models.layers.attention import TransformerEncoder
 from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import BPRLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 PADDING = -1
 """What stands for padding where items are numbered from 0."""
@@ -46,7 +42,7 @@ class NextItemRecommender(SequentialRecommender):
     predicts_logits = True
     item_embedding: nn.Embedding
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         losses = {"CE": nn.CrossEntropyLoss, "BPR": BPRLoss, "BCE": nn.BCEWithLogitsLoss}
         self.loss_type = choice(config, "loss_type", list(losses))
@@ -63,12 +59,12 @@ class NextItemRecommender(SequentialRecommender):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define position_outputs")
 
-    def sequence_output(self, interaction: "Interaction") -> Tensor:
+    def sequence_output(self, interaction: Interaction) -> Tensor:
         """Return the vector of each sequence, `[rows, size]`."""
         output: Tensor = self(interaction[self.ITEM_SEQ], interaction[self.ITEM_SEQ_LEN])
         return output
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the loss of the next item, at the last position or at all of them."""
         if self.train_all_positions:
             output = self.position_outputs(interaction[self.ITEM_SEQ])
@@ -112,11 +108,11 @@ class NextItemRecommender(SequentialRecommender):
         """Return the scores of items, as many for each vector as there are dimensions more."""
         return dot(output, self.item_embedding(items))
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row's item, `[rows]`."""
         return self.score(self.sequence_output(interaction), interaction[self.ITEM_ID])
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows, n_items]`."""
         return torch.matmul(self.sequence_output(interaction), self.item_embedding.weight[: self.n_items].T)
 
@@ -142,7 +138,7 @@ class TransformerRecommender(NextItemRecommender):
         further_items: How many embeddings there are beside those of items.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset", further_items: int = 0) -> None:
+    def __init__(self, config: Config, dataset: Dataset, further_items: int = 0) -> None:
         super().__init__(config, dataset)
         self.n_layers, self.n_heads = whole(config, "n_layers"), whole(config, "n_heads")
         self.hidden_size, self.inner_size = whole(config, "hidden_size"), whole(config, "inner_size")

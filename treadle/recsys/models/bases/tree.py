@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType, ModelType
 from treadle.recsys.models.abstract_recommender import AbstractRecommender
 from treadle.recsys.models.boosting.base import SavedBooster, as_bytes, as_tensor
 from treadle.recsys.models.boosting.features import TreeFeatures
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DecisionTreeRecommender(AbstractRecommender):
@@ -38,19 +36,19 @@ class DecisionTreeRecommender(AbstractRecommender):
     saved_class: Any
     """What reads a booster of the library."""
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__()
         self.LABEL = str(config["LABEL_FIELD"])
         self.features = TreeFeatures(dataset, self.LABEL, one_hot=bool(config["convert_token_to_onehot"]))
         self.booster: SavedBooster | None = None
         self.device = config["device"]
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Refuse: trees are not trained by batches."""
         raise NotImplementedError(f"{type(self).__name__} has no loss of a batch; its trainer boosts on all rows")
 
     @torch.no_grad()
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the prediction for each row, `[rows]`: with a binary objective, a probability.
 
         Raises:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,10 @@ from treadle.recsys.data.dataloader import (
     NegSampleEvalDataLoader,
     TrainDataLoader,
 )
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction, cat_interactions
 from treadle.recsys.enums import FeatureType
 from treadle.recsys.models.layers.fields import SOURCES
-
-if TYPE_CHECKING:
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 MOST_COLUMNS = 1000
 """How many columns of 0 and 1 one field may become; a matrix of more would be nearly all zeros."""
@@ -48,7 +45,7 @@ class TreeFeatures:
         DataError: There is no field but the label, or a field has too many tokens for a column each.
     """
 
-    def __init__(self, dataset: "Dataset", label: str, *, one_hot: bool = False) -> None:
+    def __init__(self, dataset: Dataset, label: str, *, one_hot: bool = False) -> None:
         self._fields = [name for name in dataset.fields(source=SOURCES) if name != label]
         if not self._fields:
             raise DataError(
@@ -64,7 +61,7 @@ class TreeFeatures:
                 self.categories.append(len(self.names))
             self.names += self._column_names(name, dataset)
 
-    def _width(self, dataset: "Dataset", name: str, one_hot: bool) -> int:
+    def _width(self, dataset: Dataset, name: str, one_hot: bool) -> int:
         """Return how many columns of 0 and 1 a field has, 0 if it has others."""
         kind = self._kinds[name]
         if not kind.is_token or (kind is FeatureType.TOKEN and not one_hot):
@@ -78,7 +75,7 @@ class TreeFeatures:
             )
         return number
 
-    def _column_names(self, name: str, dataset: "Dataset") -> list[str]:
+    def _column_names(self, name: str, dataset: Dataset) -> list[str]:
         plain = re.sub(r"\W", "_", name)
         if self._widths[name]:
             return [f"{plain}_{number}" for number in range(1, self._widths[name] + 1)]
@@ -86,7 +83,7 @@ class TreeFeatures:
             return [f"{plain}_{number}" for number in range(dataset.num(name))]
         return [plain]
 
-    def matrix(self, interaction: "Interaction") -> Matrix:
+    def matrix(self, interaction: Interaction) -> Matrix:
         """Return the columns of some rows, `[rows, columns]`, of 32 bit, or of 64 where a column needs them."""
         parts = [self._columns(name, interaction[name]) for name in self._fields]
         return np.concatenate([part if part.ndim == 2 else part[:, None] for part in parts], axis=1)

@@ -1,21 +1,18 @@
 """Deep & Cross network."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import RegLoss
 from treadle.recsys.models.settings import number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DCN(ClickRecommender):
@@ -24,7 +21,7 @@ class DCN(ClickRecommender):
     Wang, Fu, Fu and Wang, "Deep & cross network for ad click predictions", 2017.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.mlp_hidden_size, self.dropout_prob = sizes(config, "mlp_hidden_size"), share(config, "dropout_prob")
         self.cross_layer_num, self.reg_weight = whole(config, "cross_layer_num"), number(config, "reg_weight")
@@ -58,14 +55,14 @@ class DCN(ClickRecommender):
             "predict_layer.weight": (1,),
         }
 
-    def forward(self, interaction: "Interaction") -> Tensor:
+    def forward(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         features = self.features(interaction)
         both = torch.cat([self.cross_network(features), self.mlp_layers(features)], dim=-1)
         logits: Tensor = self.predict_layer(both).squeeze(-1)
         return logits
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, and the penalty on the weights that cross."""
         penalty: Tensor = self.reg_loss(self.cross_layer_w)
         return super().calculate_loss(interaction) + self.reg_weight * penalty

@@ -1,21 +1,18 @@
 """Deep & Cross network, the second version."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import RegLoss
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DCNv2(ClickRecommender):
@@ -26,7 +23,7 @@ class DCNv2(ClickRecommender):
     ("parallel") or behind them ("stacked"); with `mixed`, the matrices are mixtures of experts of low rank.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.mixed = bool(config["mixed"])
         self.structure = choice(config, "structure", ("parallel", "stacked"))
@@ -93,7 +90,7 @@ class DCNv2(ClickRecommender):
         }
         return {**found, "predict_layer.weight": (1,)} if self.structure == "parallel" else found
 
-    def forward(self, interaction: "Interaction") -> Tensor:
+    def forward(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         features = self.features(interaction)
         crossed = self.cross_network_mix(features) if self.mixed else self.cross_network(features)
@@ -104,7 +101,7 @@ class DCNv2(ClickRecommender):
         logits: Tensor = self.predict_layer(output).squeeze(-1)
         return logits
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, and the penalty on the matrices."""
         if self.mixed:
             matrices = [*self.cross_layer_c, *self.cross_layer_v, *self.cross_layer_u]

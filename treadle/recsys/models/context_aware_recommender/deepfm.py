@@ -1,19 +1,15 @@
 """DeepFM."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.interactions import BaseFactorizationMachine
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.settings import share, sizes
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DeepFM(ClickRecommender):
@@ -22,7 +18,7 @@ class DeepFM(ClickRecommender):
     Guo, Tang, Ye, Li and He, "DeepFM: a factorization-machine based neural network for CTR prediction", 2017.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.mlp_hidden_size, self.dropout_prob = sizes(config, "mlp_hidden_size"), share(config, "dropout_prob")
         self.fm = BaseFactorizationMachine(reduce_sum=True)
@@ -35,7 +31,7 @@ class DeepFM(ClickRecommender):
         """Return which weights go by the order of the fields."""
         return {"mlp_layers.mlp_layers.1.weight": (1,)}
 
-    def forward(self, interaction: "Interaction") -> Tensor:
+    def forward(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         embedded = self.concat_embed_input_fields(interaction)
         deep = self.deep_predict_layer(self.mlp_layers(embedded.flatten(1)))

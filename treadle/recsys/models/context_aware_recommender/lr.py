@@ -1,16 +1,12 @@
 """Logistic regression."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.context import ClickRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class LR(ClickRecommender):
@@ -21,7 +17,7 @@ class LR(ClickRecommender):
 
     no_vectors = "it has a single weight for each user and item"
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.apply(xavier_normal_initialization)
         for name, parameter in self.named_parameters():
@@ -36,7 +32,7 @@ class LR(ClickRecommender):
         """Return which weights go by the order of the fields."""
         return {}
 
-    def forward(self, interaction: "Interaction") -> Tensor:
+    def forward(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         logits: Tensor = self.first_order_linear(interaction).squeeze(-1)
         return logits

@@ -1,20 +1,16 @@
 """Matrix factorisation by Bayesian personalised ranking."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import all_dots, dot, embedding_rows, margins, row_margins
 from treadle.recsys.models.loss import BPRLoss
 from treadle.recsys.models.settings import whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class BPR(GeneralRecommender):
@@ -26,7 +22,7 @@ class BPR(GeneralRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.user_embedding = nn.Embedding(self.n_users, self.embedding_size)
@@ -38,7 +34,7 @@ class BPR(GeneralRecommender):
         """Return the embeddings of users and items."""
         return embedding_rows(self.user_embedding, user), embedding_rows(self.item_embedding, item)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss."""
         user, positive = interaction[self.USER_ID], interaction[self.ITEM_ID]
         negative = interaction[self.NEG_ITEM_ID]
@@ -50,10 +46,10 @@ class BPR(GeneralRecommender):
         negatives = embedding_rows(self.item_embedding, negative)
         return self.loss.from_differences(margins(users, positives, negatives))
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         return dot(*self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]))
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         return all_dots(self.user_embedding(interaction[self.USER_ID]), self.item_embedding.weight)

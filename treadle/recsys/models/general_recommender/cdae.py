@@ -1,22 +1,18 @@
 """Collaborative denoising autoencoder."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.mlp import activation_layer
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class CDAE(AutoEncoderMixin, GeneralRecommender):
@@ -29,7 +25,7 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
 
     input_type = InputType.USERWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.loss_type = choice(config, "loss_type", ("BCE", "MSE"))
         choice(config, "hid_activation", ("sigmoid", "relu", "tanh"))
@@ -64,7 +60,7 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
         """Return what the hidden layer is multiplied with for each item id."""
         return self.out_layer.weight
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the error of the restored histories, and the penalty on the weights."""
         user = interaction[self.USER_ID]
         history = self.histories.rows(user, distinct=True)
@@ -89,13 +85,13 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
             penalty = penalty + self.reg_weight_2 / 2 * torch.stack([one.square().sum() for one in weights]).sum()
         return penalty
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         user, item = interaction[self.USER_ID], interaction[self.ITEM_ID]
         scores = self._finished(self.forward(self.get_rating_matrix(user), user))
         return scores.gather(1, item.unsqueeze(1)).squeeze(1)
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         user = interaction[self.USER_ID]
         return self._finished(self.forward(self.get_rating_matrix(user), user)).view(-1)

@@ -1,12 +1,13 @@
 """Deep matrix factorisation."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
@@ -17,11 +18,6 @@ from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 LEAST = 1e-6
 """The least probability, by the paper."""
@@ -40,7 +36,7 @@ class DMF(GeneralRecommender):
 
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.RATING = str(config["RATING_FIELD"])
@@ -95,7 +91,7 @@ class DMF(GeneralRecommender):
         """Return the last layer of each item id."""
         return self.embeddings()[1]
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of scores and ratings, these divided by the highest."""
         score = at_least_float32(self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]))
         target: Tensor = interaction[self.LABEL].to(score.dtype)
@@ -106,12 +102,12 @@ class DMF(GeneralRecommender):
         score = score.clamp(LEAST, 1 - LEAST)
         return -(target * score.log() + (1 - target) * torch.log1p(-score)).mean()
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row between 0 and 1, `[rows]`."""
         users, items = self.remembered(self.embeddings)
         return self._bounded(dot(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]]))
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items between 0 and 1, `[rows * n_items]`."""
         users, items = self.remembered(self.embeddings)
         return self._bounded(all_dots(users[interaction[self.USER_ID]], items))

@@ -1,16 +1,12 @@
 """Embarrassingly shallow autoencoder."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.fitted import FittedRecommender, common_users, similarity_scores
 from treadle.recsys.models.settings import number
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 DOUBLE = 20_000
 """Up to so many items the inverse is calculated in float64, which takes three times 3 GB."""
@@ -28,12 +24,12 @@ class EASE(FittedRecommender):
 
     item_similarity: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.reg_weight = number(config, "reg_weight", 1e-6)
         self.keep("item_similarity")
 
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Solve for the weights."""
         common = common_users(self.refresh_histories(dataset)).to_dense()
         matrix = common.to(self.histories.items.device)

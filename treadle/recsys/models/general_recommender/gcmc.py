@@ -1,21 +1,17 @@
 """Graph convolutional matrix completion."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class GCMC(GeneralRecommender):
@@ -31,7 +27,7 @@ class GCMC(GeneralRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         choice(config, "accum", ("stack", "sum"))
         self.num_classes = whole(config, "class_num", 2)
@@ -76,7 +72,7 @@ class GCMC(GeneralRecommender):
         """Return the logits of all classes of each pair of embeddings, `[rows, classes]`."""
         return torch.einsum("ri,cij,rj->rc", users, self.class_matrices(), items)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the class of chosen and sampled items."""
         users, items = self.encode()
         user, negative = interaction[self.USER_ID], interaction[self.NEG_ITEM_ID].reshape(len(interaction), -1)
@@ -88,13 +84,13 @@ class GCMC(GeneralRecommender):
         loss: Tensor = self.loss_function(logits, chosen.long())
         return loss
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability that each row was chosen, `[rows]`."""
         users, items = self.remembered(self.encode)
         logits = self.forward(users[interaction[self.USER_ID]], items[interaction[self.ITEM_ID]])
         return at_least_float32(logits).softmax(dim=-1)[:, 1]
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the probabilities that all items are chosen, `[rows * n_items]`."""
         users, items = self.remembered(self.encode)
         compared = torch.einsum("ri,cij->crj", users[interaction[self.USER_ID]], self.class_matrices())

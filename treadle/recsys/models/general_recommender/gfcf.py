@@ -1,7 +1,6 @@
 """Graph filter based collaborative filtering."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,15 +8,13 @@ from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.fitted import FittedRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Edges, multiply
 from treadle.recsys.models.histories import unique_pairs
 from treadle.recsys.models.settings import number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 # The leading eigenvectors of a large matrix that is only known by what it does to vectors
 
@@ -128,7 +125,7 @@ class GFCF(FittedRecommender):
 
     vectors: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.alpha, self.rank = number(config, "alpha"), whole(config, "rank")
         self.seed = int(config["seed"])
@@ -136,7 +133,7 @@ class GFCF(FittedRecommender):
         self.keep("vectors")
 
     @torch.no_grad()
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Find the singular vectors."""
         device = self.refresh_histories(dataset).items.device
         self.ratings = _Ratings(dataset).to(device)
@@ -174,7 +171,7 @@ class _Ratings(Constants):
     weights_by_item: Tensor
     item_roots: Tensor
 
-    def __init__(self, dataset: "Dataset") -> None:
+    def __init__(self, dataset: Dataset) -> None:
         users, items, _ = unique_pairs(dataset)
         user_roots, item_roots = (
             torch.bincount(ids, minlength=count).clamp(min=1).sqrt()

@@ -1,20 +1,16 @@
 """Nearest neighbours of items, or of users."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.evaluation.scoring import top_items
 from treadle.recsys.models.bases.fitted import FittedRecommender, common_items, common_users, similarity_scores
 from treadle.recsys.models.histories import Histories, csr_matrix, rows_of_csr
 from treadle.recsys.models.settings import choice, number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 CELLS = 1 << 24
 """How many similarities are looked through together."""
@@ -36,14 +32,14 @@ class ItemKNN(FittedRecommender):
     others: Tensor
     similarities: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.k, self.shrink = whole(config, "k"), number(config, "shrink")
         self.by_user = choice(config, "knn_method", ("item", "user")) == "user"
         self.number = self.n_users if self.by_user else self.n_items
         self.keep("starts", "others", "similarities")
 
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Find the neighbours of each item, or user; of those that are equally similar, the ones with the lower ids."""
         histories = self.refresh_histories(dataset)
         common = common_items(histories) if self.by_user else common_users(histories)

@@ -1,10 +1,11 @@
 """LightGCN."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.bases.graph import PropagatedScores, gather_triples
@@ -13,11 +14,6 @@ from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.layers.functional import margins
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
 from treadle.recsys.models.settings import choice, number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class LightGCN(PropagatedScores, GeneralRecommender):
@@ -30,7 +26,7 @@ class LightGCN(PropagatedScores, GeneralRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.latent_dim = whole(config, "embedding_size")
         self.n_layers = whole(config, "n_layers", 0)
@@ -55,7 +51,7 @@ class LightGCN(PropagatedScores, GeneralRecommender):
     def _smoothed(self, embeddings: Tensor) -> Tensor:
         return self.graph.mean_of_powers(embeddings, self.n_layers, messages=self.messages)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss, and the penalty on the embeddings."""
         negative = interaction[self.NEG_ITEM_ID]
         nodes = self.graph.nodes(interaction[self.USER_ID], interaction[self.ITEM_ID], negative)

@@ -1,24 +1,21 @@
 """Variational autoencoder with a multinomial likelihood."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import draw_gaussian
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class MultiVAE(AutoEncoderMixin, GeneralRecommender):
@@ -34,7 +31,7 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
     input_type = InputType.USERWISE
     update: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         hidden = sizes(config, "mlp_hidden_size")
         self.lat_dim = whole(config, "latent_dimension")
@@ -81,7 +78,7 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
             return torch.full((), self.anneal_cap, device=self.update.device)
         return (self.update / self.total_anneal_steps).clamp(max=self.anneal_cap)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the negative evidence bound, its KL divergence weighted."""
         history = self.histories.rows(interaction[self.USER_ID], distinct=True)
         self.update += 1
@@ -90,12 +87,12 @@ class MultiVAE(AutoEncoderMixin, GeneralRecommender):
         likelihood = (functional.log_softmax(logits, dim=1) * history).sum(dim=1).mean()
         return self.anneal() * divergence - likelihood
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         logits = self.forward(self.get_rating_matrix(interaction[self.USER_ID]))[0]
         return logits.gather(1, interaction[self.ITEM_ID].unsqueeze(1)).squeeze(1)
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the logits of all items, `[rows * n_items]`."""
         return self.forward(self.get_rating_matrix(interaction[self.USER_ID]))[0].view(-1)
 

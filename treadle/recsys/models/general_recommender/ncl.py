@@ -1,24 +1,20 @@
 """Neighbourhood-enriched contrastive learning."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.graph import gather_triples
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.general_recommender.sgl import recognition_loss
 from treadle.recsys.models.layers.functional import margins
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 # Clusters of points, for models that compare an embedding with the centre of those like it
 
@@ -127,7 +123,7 @@ class NCL(LightGCN):
     user_2cluster: Tensor
     item_2cluster: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         if self.messages is not None:
             raise ConfigError("message_precision='bf16' is not for NCL, whose layers are each a part of the loss")
@@ -158,7 +154,7 @@ class NCL(LightGCN):
         getattr(self, f"{kind}_2cluster")[1:] = members
 
     def calculate_loss(  # type: ignore[override]  # in parts, of which the trainer leaves one out at first
-        self, interaction: "Interaction"
+        self, interaction: Interaction
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the pairwise loss with the penalty, the loss of the neighbourhood, and that of the clusters."""
         user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))

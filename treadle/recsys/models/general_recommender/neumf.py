@@ -1,6 +1,6 @@
 """Neural matrix factorisation."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,17 +8,15 @@ from torch import Tensor, nn
 from treadle.checkpoint.format.file import read_file
 from treadle.checkpoint.importers.weights import import_torch, weights_in
 from treadle.errors import CheckpointError, ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.init import small_normal_initialization
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 PAIRS = 1 << 16
 """How many pairs go through the network together where all items are scored."""
@@ -34,7 +32,7 @@ class NeuMF(GeneralRecommender):
 
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.mf_train, self.mlp_train = bool(config["mf_train"]), bool(config["mlp_train"])
@@ -110,18 +108,18 @@ class NeuMF(GeneralRecommender):
         used = ((factors, self.mf_train), (network, self.mlp_train))
         return torch.cat([table.weight for table, is_trained in used if is_trained], dim=1)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of chosen and sampled items."""
         logits = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
         logits = at_least_float32(logits)
         loss: Tensor = self.loss(logits, interaction[self.LABEL].to(logits.dtype))
         return loss
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]).sigmoid()
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the probabilities of all items, `[rows * n_items]`.
 
         The first layer of the network is linear in user and item, so that each has its share once, not once a pair.

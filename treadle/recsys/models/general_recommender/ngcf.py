@@ -1,12 +1,13 @@
 """Neural graph collaborative filtering."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.graph import LayeredGraphRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Graph
@@ -14,10 +15,6 @@ from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.interactions import BiGNNLayer
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
 from treadle.recsys.models.settings import number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class NGCF(LayeredGraphRecommender):
@@ -27,7 +24,7 @@ class NGCF(LayeredGraphRecommender):
     the penalty is half the squares of the final embeddings of a batch, as in the authors' program.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.hidden_size_list = [self.embedding_size, *sizes(config, "hidden_size_list")]

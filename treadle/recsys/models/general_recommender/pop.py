@@ -1,15 +1,11 @@
 """What is popular."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.fitted import FittedRecommender
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class Pop(FittedRecommender):
@@ -25,11 +21,11 @@ class Pop(FittedRecommender):
     no_vectors = "it only counts how often each item is used"
     item_count: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.keep("item_count")
 
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Count."""
         _, items = dataset.user_item_pairs()
         counts = torch.bincount(items, minlength=self.n_items)

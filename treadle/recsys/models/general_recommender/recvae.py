@@ -3,24 +3,22 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import draw_gaussian
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 EPSILON = 0.1
 """What the normalisations of the encoder add to a variance, as in the authors' program."""
@@ -38,7 +36,7 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
 
     input_type = InputType.USERWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         hidden, self.latent_dim = whole(config, "hidden_dimension"), whole(config, "latent_dimension")
         self.dropout_prob = share(config, "dropout_prob")
@@ -68,7 +66,7 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
         """Return what the latent vector is multiplied with for each item id."""
         return self.decoder.weight
 
-    def calculate_loss(self, interaction: "Interaction", encoder_flag: bool = True) -> Tensor:
+    def calculate_loss(self, interaction: Interaction, encoder_flag: bool = True) -> Tensor:
         """Return the negative evidence bound.
 
         Args:
@@ -91,12 +89,12 @@ class RecVAE(AutoEncoderMixin, GeneralRecommender):
         """Make the encoder as it is now a part of the prior."""
         self.prior.encoder_old.load_state_dict(self.encoder.state_dict())
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the logit of each row, `[rows]`."""
         logits = self.forward(self.get_rating_matrix(interaction[self.USER_ID]), 0.0)[0]
         return logits.gather(1, interaction[self.ITEM_ID].unsqueeze(1)).squeeze(1)
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the logits of all items, `[rows * n_items]`."""
         return self.forward(self.get_rating_matrix(interaction[self.USER_ID]), 0.0)[0].view(-1)
 

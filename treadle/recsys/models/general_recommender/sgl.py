@@ -1,12 +1,15 @@
 """Self-supervised graph learning."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from treadle.data.seeds import fold_seed
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.sampling.counter_random import random_bits
 from treadle.recsys.models.bases.graph import gather_triples
 from treadle.recsys.models.constants import Constants
@@ -14,11 +17,6 @@ from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.layers.functional import margins
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, share
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 VIEWS = 2
 
@@ -32,7 +30,7 @@ class SGL(LightGCN):
     sums differ from it by a factor.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.view_type = choice(config, "type", ("ND", "ED", "RW"))
         self.ssl_tau = number(config, "ssl_tau", 1e-6)
@@ -82,7 +80,7 @@ class SGL(LightGCN):
             total = total + layer
         return total / (self.n_layers + 1)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss, the penalty on the embeddings, and the loss of the second task."""
         user, positive, negative = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
         nodes = self.graph.nodes(user, positive, negative)

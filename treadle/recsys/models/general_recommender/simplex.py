@@ -1,11 +1,12 @@
 """SimpleX: a simple baseline with a cosine contrastive loss."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
@@ -14,11 +15,6 @@ from treadle.recsys.models.layers.fields import pooled
 from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.loss import EmbLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class SimpleX(GeneralRecommender):
@@ -31,7 +27,7 @@ class SimpleX(GeneralRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         size = whole(config, "embedding_size")
         self.margin = number(config, "margin", -1)
@@ -89,15 +85,15 @@ class SimpleX(GeneralRecommender):
         penalty: Tensor = self.reg_loss(users, positives, items, negatives, require_pow=self.require_pow)
         return pulled + self.negative_weight * pushed + self.reg_weight * penalty
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the contrastive loss, and the penalty on the embeddings."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID], interaction[self.NEG_ITEM_ID])
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the cosine of each row, `[rows]`."""
         return cosine(self.represented(interaction[self.USER_ID])[0], self.item_emb(interaction[self.ITEM_ID]))
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the cosines of all items, `[rows * n_items]`."""
         users = functional.normalize(self.represented(interaction[self.USER_ID])[0], dim=-1)
         return all_dots(users, functional.normalize(self.item_emb.weight, dim=-1))

@@ -1,17 +1,13 @@
 """Sparse linear method."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.fitted import FittedRecommender, common_users, similarity_scores
 from treadle.recsys.models.settings import number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 BLOCK = 64
 """How many items are solved for between two products of whole matrices."""
@@ -35,7 +31,7 @@ class SLIM(FittedRecommender):
 
     item_similarity: Tensor
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         alpha, self.l1_ratio = number(config, "alpha"), number(config, "l1_ratio")
         if self.l1_ratio > 1:
@@ -45,7 +41,7 @@ class SLIM(FittedRecommender):
         self.max_sweeps, self.tolerance = whole(config, "max_sweeps"), number(config, "tolerance")
         self.keep("item_similarity")
 
-    def fit(self, dataset: "Dataset") -> None:
+    def fit(self, dataset: Dataset) -> None:
         """Solve for the weights."""
         common = common_users(self.refresh_histories(dataset)).to_dense()
         users = int((self.histories.counts > 0).sum())

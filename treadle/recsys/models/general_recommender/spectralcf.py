@@ -1,19 +1,15 @@
 """Spectral collaborative filtering."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.graph import LayeredGraphRecommender
 from treadle.recsys.models.graph import Graph
 from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.loss import BPRLoss, EmbLoss
 from treadle.recsys.models.settings import number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class SpectralCF(LayeredGraphRecommender):
@@ -23,7 +19,7 @@ class SpectralCF(LayeredGraphRecommender):
     by side make the score.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.emb_dim, self.n_layers = whole(config, "embedding_size"), whole(config, "n_layers", 0)
         self.reg_weight = number(config, "reg_weight")

@@ -1,22 +1,18 @@
 """Collaborative filtering on a knowledge graph."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 EPSILON = 1e-6
 """Added to differences before their norm, as torch's margin loss does, lest the gradient of 0 be undefined."""
@@ -32,7 +28,7 @@ class CFKG(KnowledgeRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.loss_function = choice(config, "loss_function", ("inner_product", "transe"))
@@ -60,7 +56,7 @@ class CFKG(KnowledgeRecommender):
         distances: Tensor = (at_least_float32(start - end) + EPSILON).norm(dim=-1)
         return -distances
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the loss of all triples of a batch: those of users and items, and those of the graph."""
         users = self._chosen(interaction[self.USER_ID])
         heads = self.entity_embedding(interaction[self.HEAD_ENTITY_ID])
@@ -82,11 +78,11 @@ class CFKG(KnowledgeRecommender):
         """Return the vector of each item: that of its entity."""
         return self.entity_embedding.weight[: self.n_items]
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         users, items = self._chosen(interaction[self.USER_ID]), self.item_vectors()
         if self.loss_function == "inner_product":

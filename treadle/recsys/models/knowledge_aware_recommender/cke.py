@@ -1,23 +1,21 @@
 """Collaborative knowledge base embedding."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import all_dots, dot, projected
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
 from treadle.recsys.models.settings import whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class CKE(KnowledgeRecommender):
@@ -30,7 +28,7 @@ class CKE(KnowledgeRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.kg_embedding_size = whole(config, "kg_embedding_size")
@@ -52,19 +50,19 @@ class CKE(KnowledgeRecommender):
         vectors: Tensor = self.item_embedding(item) + self.entity_embedding(item)
         return vectors
 
-    def calculate_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor, Tensor]:
+    def calculate_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of pairs, that of triples, and the penalty."""
         rec, of_rec = self._rec_loss(interaction)
         graph, of_graph = self._kg_loss(interaction)
         return rec, graph, self.reg_weights[0] * of_rec + self.reg_weights[1] * of_graph
 
-    def _rec_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor]:
+    def _rec_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor]:
         users = self.user_embedding(interaction[self.USER_ID])
         positives, negatives = (self._items(interaction[name]) for name in (self.ITEM_ID, self.NEG_ITEM_ID))
         loss: Tensor = self.rec_loss(dot(users, positives), dot(users, negatives))
         return loss, self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
 
-    def _kg_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor]:
+    def _kg_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor]:
         relation = interaction[self.RELATION_ID]
         names = (self.HEAD_ENTITY_ID, self.TAIL_ENTITY_ID, self.NEG_TAIL_ENTITY_ID)
         entities = self.entity_embedding(torch.stack([interaction[name] for name in names], dim=1))
@@ -79,11 +77,11 @@ class CKE(KnowledgeRecommender):
         """Return the vector of each item: its own, and that of its entity."""
         return self.item_embedding.weight + self.entity_embedding.weight[: self.n_items]
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows * n_items]`."""
         return all_dots(self.user_embedding(interaction[self.USER_ID]), self.item_vectors())
 

@@ -1,11 +1,12 @@
 """Knowledge graph attention network."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.bases.graph import PropagatedScores
@@ -15,11 +16,6 @@ from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import dot, projected
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.interaction import Interaction
-    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 
 class KGAT(PropagatedScores, KnowledgeRecommender):
@@ -37,7 +33,7 @@ class KGAT(PropagatedScores, KnowledgeRecommender):
     input_type = InputType.PAIRWISE
     attention: Tensor
 
-    def __init__(self, config: "Config", dataset: "KnowledgeBasedDataset") -> None:
+    def __init__(self, config: Config, dataset: KnowledgeBasedDataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.kg_embedding_size = whole(config, "kg_embedding_size")
@@ -60,7 +56,7 @@ class KGAT(PropagatedScores, KnowledgeRecommender):
         self._lay_out(dataset)
         self.apply(xavier_normal_initialization)
 
-    def _lay_out(self, dataset: "KnowledgeBasedDataset") -> None:
+    def _lay_out(self, dataset: KnowledgeBasedDataset) -> None:
         """Keep the graph: all of it for inner layers, and for the last one what users and items hear of."""
         heads, relations, tails = dataset.collaborative_triples()
         order = heads.sort(stable=True).indices
@@ -96,7 +92,7 @@ class KGAT(PropagatedScores, KnowledgeRecommender):
         together = torch.cat([at_least_float32(one) for one in found], dim=1)
         return together[: self.n_users], together[self.n_users :]
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss, and the penalty on the embeddings."""
         all_users, all_items = self.forward()
         users = all_users.index_select(0, interaction[self.USER_ID])
@@ -107,7 +103,7 @@ class KGAT(PropagatedScores, KnowledgeRecommender):
         penalty: Tensor = self.reg_loss(users, positives, negatives, require_pow=self.require_pow)
         return loss + self.reg_weight * penalty
 
-    def calculate_kg_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_kg_loss(self, interaction: Interaction) -> Tensor:
         """Return the loss of triples against those with wrong tails, and the penalty."""
         relation = interaction[self.RELATION_ID]
         names = (self.HEAD_ENTITY_ID, self.TAIL_ENTITY_ID, self.NEG_TAIL_ENTITY_ID)

@@ -1,11 +1,12 @@
 """Knowledge graph convolutional network."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 from treadle.recsys.data.sampling.neighbours import Neighbours
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
@@ -14,11 +15,6 @@ from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import EmbLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.interaction import Interaction
-    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 
 class KGCN(KnowledgeRecommender):
@@ -35,7 +31,7 @@ class KGCN(KnowledgeRecommender):
     input_type = InputType.POINTWISE
     batch_state = KGDataLoaderState.RS
 
-    def __init__(self, config: "Config", dataset: "KnowledgeBasedDataset") -> None:
+    def __init__(self, config: Config, dataset: KnowledgeBasedDataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = whole(config, "embedding_size")
@@ -89,7 +85,7 @@ class KGCN(KnowledgeRecommender):
             return own + heard
         return torch.cat([own, heard], dim=2) if self.aggregator_class == "concat" else heard
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, and the penalty."""
         user, item = interaction[self.USER_ID], interaction[self.ITEM_ID]
         users, items = self.forward(user, item)
@@ -102,7 +98,7 @@ class KGCN(KnowledgeRecommender):
         """Return the vector of each item: that of its entity."""
         return self.entity_embedding.weight[: self.n_items]
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         users, items = self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
         return at_least_float32(dot(users, items)).sigmoid()

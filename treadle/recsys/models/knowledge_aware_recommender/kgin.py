@@ -1,12 +1,14 @@
 """Knowledge graph based intent network."""
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.bases.graph import PropagatedScores
@@ -16,11 +18,6 @@ from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, at_least_float32
 from treadle.recsys.models.settings import choice, number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.interaction import Interaction
-    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 SMALLEST = 1e-8
 """What is under a root at least, lest its gradient be infinite."""
@@ -37,7 +34,7 @@ class KGIN(PropagatedScores, KnowledgeRecommender):
     input_type = InputType.PAIRWISE
     batch_state = KGDataLoaderState.RS
 
-    def __init__(self, config: "Config", dataset: "KnowledgeBasedDataset") -> None:
+    def __init__(self, config: Config, dataset: KnowledgeBasedDataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = whole(config, "embedding_size")
         self.n_factors, self.context_hops = whole(config, "n_factors"), whole(config, "context_hops")
@@ -58,7 +55,7 @@ class KGIN(PropagatedScores, KnowledgeRecommender):
         self.apply(xavier_uniform_initialization)
         nn.init.xavier_uniform_(self.disen_weight_att)
 
-    def _lay_out(self, dataset: "KnowledgeBasedDataset") -> None:
+    def _lay_out(self, dataset: KnowledgeBasedDataset) -> None:
         heads, relations, tails = (part.cpu() for part in dataset.triples())
         order = heads.sort(stable=True).indices
         messages = torch.arange(len(heads))
@@ -111,7 +108,7 @@ class KGIN(PropagatedScores, KnowledgeRecommender):
         dropped: Tensor = self.mess_dropout(functional.normalize(at_least_float32(vectors), dim=1))
         return dropped
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the pairwise loss, the penalty, and how much the intents are alike."""
         all_users, all_entities = self.forward()
         users = all_users.index_select(0, interaction[self.USER_ID])

@@ -1,21 +1,17 @@
 """Knowledge-enhanced translation-based user preference model."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_uniform_initialization
 from treadle.recsys.models.loss import BPRLoss, EmbMarginLoss, at_least_float32
 from treadle.recsys.models.settings import number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class KTUP(KnowledgeRecommender):
@@ -30,7 +26,7 @@ class KTUP(KnowledgeRecommender):
 
     input_type = InputType.PAIRWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size = size = whole(config, "embedding_size")
         self.L1_flag, self.use_st_gumbel = bool(config["L1_flag"]), bool(config["use_st_gumbel"])
@@ -77,14 +73,14 @@ class KTUP(KnowledgeRecommender):
         difference = at_least_float32(difference)
         return difference.abs().sum(dim=-1) if self.L1_flag else difference.square().sum(dim=-1)
 
-    def calculate_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor]:
+    def calculate_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor]:
         """Return the pairwise loss with what keeps preferences on their planes, and the loss of alignment."""
         user, item, other = (interaction[name] for name in (self.USER_ID, self.ITEM_ID, self.NEG_ITEM_ID))
         loss: Tensor = self.rec_loss(self.forward(user, item), self.forward(user, other))
         loss = loss + off_plane(self.pref_embedding.weight, self.pref_norm_embedding.weight)
         return loss, self._alignment(torch.cat([item, other.reshape(-1)]))
 
-    def calculate_kg_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor]:
+    def calculate_kg_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor]:
         """Return the loss of triples against those with wrong tails, and the loss of alignment."""
         names = (self.HEAD_ENTITY_ID, self.TAIL_ENTITY_ID, self.NEG_TAIL_ENTITY_ID)
         ends, relation = [interaction[name] for name in names], interaction[self.RELATION_ID]
@@ -108,7 +104,7 @@ class KTUP(KnowledgeRecommender):
         """Return the vector of each item: its own, and that of its entity."""
         return self.item_embedding.weight + self.entity_embedding.weight[: self.n_items]
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the score of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID])
 

@@ -1,10 +1,11 @@
 """Multi-task learning for knowledge graph enhanced recommendation."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
@@ -12,11 +13,6 @@ from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.loss import EmbLoss, at_least_float32
 from treadle.recsys.models.settings import number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class MKR(KnowledgeRecommender):
@@ -31,7 +27,7 @@ class MKR(KnowledgeRecommender):
 
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = size = whole(config, "embedding_size")
@@ -74,7 +70,7 @@ class MKR(KnowledgeRecommender):
         logits: Tensor = self.rs_pred_mlp(self.rs_mlp(torch.cat([users, items], dim=-1)))
         return at_least_float32(logits).squeeze(-1)
 
-    def calculate_rs_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_rs_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, and the penalty."""
         user, item = interaction[self.USER_ID], interaction[self.ITEM_ID]
         logits = self.forward(user, item)
@@ -84,7 +80,7 @@ class MKR(KnowledgeRecommender):
         penalty: Tensor = self.l2_loss(*own, require_pow=self.require_pow)
         return loss + self.reg_weight * penalty
 
-    def calculate_kg_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_kg_loss(self, interaction: Interaction) -> Tensor:
         """Return minus how near the foretold tails are to the real ones, and the penalty."""
         head, tail = interaction[self.HEAD_ENTITY_ID], interaction[self.TAIL_ENTITY_ID]
         # An entity that is no item has none to cross with but the padding.
@@ -98,7 +94,7 @@ class MKR(KnowledgeRecommender):
         penalty: Tensor = self.l2_loss(*own, require_pow=self.require_pow)
         return -near + self.reg_weight * penalty
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the loss of the task of recommending, for trainers that know of one task only."""
         return self.calculate_rs_loss(interaction)
 
@@ -112,11 +108,11 @@ class MKR(KnowledgeRecommender):
         vectors: Tensor = self.user_mlp(self.user_embeddings_lookup.weight)
         return vectors
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]).sigmoid()
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the probabilities of all items, `[rows * n_items]`."""
         users = self.user_mlp(self.user_embeddings_lookup(interaction[self.USER_ID]))
         items = self.remembered(self.item_vectors)

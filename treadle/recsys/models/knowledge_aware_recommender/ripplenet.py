@@ -1,11 +1,12 @@
 """RippleNet."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 from treadle.recsys.data.sampling.neighbours import Neighbours
 from treadle.recsys.enums import InputType, KGDataLoaderState
 from treadle.recsys.models.abstract_recommender import KnowledgeRecommender
@@ -14,11 +15,6 @@ from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.functional import dot, projected
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.interaction import Interaction
-    from treadle.recsys.data.knowledge_dataset import KnowledgeBasedDataset
 
 NUMBERS = 1 << 22
 """How many numbers are held at a time where all items are scored."""
@@ -38,7 +34,7 @@ class RippleNet(KnowledgeRecommender):
     input_type = InputType.POINTWISE
     batch_state = KGDataLoaderState.RS
 
-    def __init__(self, config: "Config", dataset: "KnowledgeBasedDataset") -> None:
+    def __init__(self, config: Config, dataset: KnowledgeBasedDataset) -> None:
         super().__init__(config, dataset)
         self.LABEL = str(config["LABEL_FIELD"])
         self.embedding_size = whole(config, "embedding_size")
@@ -102,7 +98,7 @@ class RippleNet(KnowledgeRecommender):
         rings = [self._ring(hop, user) for hop in range(self.n_hop)]
         return self._met(self.entity_embedding(item).unsqueeze(1), rings).squeeze(1)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, less what the triples hold, and the penalty."""
         user, item = interaction[self.USER_ID], interaction[self.ITEM_ID]
         rings = [self._ring(hop, user) for hop in range(self.n_hop)]
@@ -137,11 +133,11 @@ class RippleNet(KnowledgeRecommender):
         """Return the vector of each item: that of its entity."""
         return self.entity_embedding.weight[: self.n_items]
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self.forward(interaction[self.USER_ID], interaction[self.ITEM_ID]).sigmoid()
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the probabilities of all items, `[rows * n_items]`."""
         at_once = max(1, NUMBERS // (self.n_items * max(self.n_memory, self.embedding_size)))
         return torch.cat([self._all_met(some) for some in interaction[self.USER_ID].split(at_once)]).sigmoid().view(-1)

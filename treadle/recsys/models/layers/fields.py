@@ -1,18 +1,16 @@
 """Embeddings of fields: tokens, numbers, and sequences of either."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import FeatureSource, FeatureType
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 SOURCES = (
     FeatureSource.INTERACTION,
@@ -83,7 +81,7 @@ class FieldEmbeddings(nn.Module):
     float_seq_field_names: list[str]
 
     def build_field_embeddings(
-        self, config: "Config", dataset: "Dataset", size: int, names: Sequence[str] | None = None
+        self, config: Config, dataset: Dataset, size: int, names: Sequence[str] | None = None
     ) -> None:
         """Make the tables; call it once, after `super().__init__()`.
 
@@ -118,7 +116,7 @@ class FieldEmbeddings(nn.Module):
         self.float_seq_field_names = found[FeatureType.FLOAT_SEQ]
         self.field_names = [name for names in found.values() for name in names]
 
-    def _make_tables(self, dataset: "Dataset", size: int) -> None:
+    def _make_tables(self, dataset: Dataset, size: int) -> None:
         self.token_field_dims = [dataset.num(name) for name in self.token_field_names]
         self.float_field_dims = [dataset.num(name) for name in self.float_field_names]
         self.token_seq_field_dims = [dataset.num(name) for name in self.token_seq_field_names]
@@ -198,7 +196,7 @@ class FieldEmbeddings(nn.Module):
         return _stacked(made)
 
     def embed_input_fields(
-        self, interaction: "Interaction | Mapping[str, Tensor]", mode: str = "mean"
+        self, interaction: Interaction | Mapping[str, Tensor], mode: str = "mean"
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the embeddings of tokens and those of numbers, each `[rows, fields, size]`; None where there are none.
 
@@ -221,14 +219,14 @@ class FieldEmbeddings(nn.Module):
         ]
         return _joined(sparse), _joined(dense)
 
-    def concat_embed_input_fields(self, interaction: "Interaction") -> Tensor:
+    def concat_embed_input_fields(self, interaction: Interaction) -> Tensor:
         """Return the embeddings of all fields, `[rows, num_feature_field, size]`: tokens, then numbers."""
         together = _joined(list(self.embed_input_fields(interaction)))
         assert together is not None, "there is a field"
         return together
 
     def double_tower_embed_input_fields(
-        self, interaction: "Interaction"
+        self, interaction: Interaction
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Return the embeddings of users' tokens, users' numbers, items' tokens and items' numbers.
 
@@ -258,7 +256,7 @@ class FMFirstOrderLinear(FieldEmbeddings):
         output_dim: How many outputs there are.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset", output_dim: int = 1) -> None:
+    def __init__(self, config: Config, dataset: Dataset, output_dim: int = 1) -> None:
         super().__init__()
         self.build_field_embeddings(config, dataset, output_dim)
         self.bias = nn.Parameter(torch.zeros(output_dim))
@@ -267,7 +265,7 @@ class FMFirstOrderLinear(FieldEmbeddings):
         """Return the sums of the weights of all tokens, whatever `mode` is: each token is a feature of its own."""
         return super().embed_token_seq_fields(token_seq_fields, "sum")
 
-    def forward(self, interaction: "Interaction") -> Tensor:
+    def forward(self, interaction: Interaction) -> Tensor:
         """Return the outputs `[rows, output_dim]`."""
         return self.concat_embed_input_fields(interaction).sum(dim=-2) + self.bias
 

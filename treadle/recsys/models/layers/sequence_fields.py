@@ -1,18 +1,16 @@
 """Embeddings of what is known of users and of the items in their sequences."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.layers.fields import FieldEmbeddings
-
-if TYPE_CHECKING:
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 Embedded = dict[str, Tensor | None]
 
@@ -20,7 +18,7 @@ Embedded = dict[str, Tensor | None]
 class _Features(FieldEmbeddings):
     """The embeddings of the features of all users, or of all items."""
 
-    def __init__(self, dataset: "Dataset", features: "Interaction", names: Sequence[str], size: int) -> None:
+    def __init__(self, dataset: Dataset, features: Interaction, names: Sequence[str], size: int) -> None:
         super().__init__()
         self.build_field_embeddings(dataset.config, dataset, size, names)
         self.known = Constants(**{name: features[name].cpu() for name in self.field_names})
@@ -94,7 +92,7 @@ class ContextSeqEmbLayer(ContextSeqEmbAbstractLayer):
         device: Not used; the layer goes where its model goes.
     """
 
-    def __init__(self, dataset: "Dataset", embedding_size: int, pooling_mode: str = "mean", device: Any = None) -> None:
+    def __init__(self, dataset: Dataset, embedding_size: int, pooling_mode: str = "mean", device: Any = None) -> None:
         super().__init__(pooling_mode)
         for kind, features in (("user", dataset.get_user_feature()), ("item", dataset.get_item_feature())):
             self.tables[kind] = _Features(dataset, features, features.columns, embedding_size)
@@ -116,7 +114,7 @@ class FeatureSeqEmbLayer(ContextSeqEmbAbstractLayer):
 
     def __init__(
         self,
-        dataset: "Dataset",
+        dataset: Dataset,
         embedding_size: int,
         selected_features: Sequence[str],
         pooling_mode: str = "mean",

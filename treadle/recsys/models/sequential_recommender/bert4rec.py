@@ -1,16 +1,12 @@
 """A bidirectional Transformer that finds hidden items."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.sequential import TransformerRecommender
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class BERT4Rec(TransformerRecommender):
@@ -30,7 +26,7 @@ class BERT4Rec(TransformerRecommender):
 
     trains_all_positions = True
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset, further_items=1)
         self.MASK_ITEM_SEQ = str(config["MASK_ITEM_SEQ"] or f"Mask_{self.ITEM_SEQ}")
         self.POS_ITEMS = str(config["POS_ITEMS"] or f"Pos_{self.ITEM_ID}")
@@ -64,19 +60,19 @@ class BERT4Rec(TransformerRecommender):
         items = item_seq.gather(1, (steps + moved).clamp(max=width - 1))
         return torch.where(steps == place, self.mask_token, items), place.squeeze(1)
 
-    def sequence_output(self, interaction: "Interaction") -> Tensor:
+    def sequence_output(self, interaction: Interaction) -> Tensor:
         """Return the vector of a hidden item behind each sequence, `[rows, hidden_size]`."""
         items, place = self._with_hidden_item(interaction[self.ITEM_SEQ], interaction[self.ITEM_SEQ_LEN])
         return self.gather_indexes(self(items), place)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the mean loss of the hidden items."""
         output = self(interaction[self.MASK_ITEM_SEQ])
         places = interaction[self.MASK_INDEX].unsqueeze(2).expand(-1, -1, output.shape[2])
         negatives = None if self.loss_type == "CE" else interaction[self.NEG_ITEMS]
         return self.next_item_loss(output.gather(1, places), interaction[self.POS_ITEMS], negatives)
 
-    def loss_weight(self, interaction: "Interaction") -> Tensor:
+    def loss_weight(self, interaction: Interaction) -> Tensor:
         """Return how many items the loss of a batch is a mean over."""
         count: Tensor = (interaction[self.POS_ITEMS] != 0).sum()
         return count
@@ -92,6 +88,6 @@ class BERT4Rec(TransformerRecommender):
         """Return the scores of items, as many for each vector as there are dimensions more."""
         return super().score(output, items) + self.output_bias[items]
 
-    def full_sort_predict(self, interaction: "Interaction") -> Tensor:
+    def full_sort_predict(self, interaction: Interaction) -> Tensor:
         """Return the scores of all items, `[rows, n_items]`."""
         return super().full_sort_predict(interaction) + self.output_bias

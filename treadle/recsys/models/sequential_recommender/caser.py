@@ -1,20 +1,16 @@
 """Convolutions over the embeddings of a sequence."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.loss import RegLoss
 from treadle.recsys.models.settings import number, share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 HEIGHTS_AT_ONCE = 8
 """How many heights of kernels are one convolution: with more there are fewer, and more zeros are multiplied."""
@@ -27,7 +23,7 @@ class Caser(NextItemRecommender):
     kernels find goes, with an embedding of the user, through two linear layers.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         size = self.embedding_size = whole(config, "embedding_size")
         self.n_h, self.n_v = whole(config, "nh", 0), whole(config, "nv", 0)
@@ -88,12 +84,12 @@ class Caser(NextItemRecommender):
         # No output is below zero, so that a zero where a kernel does not fit never is the largest.
         return (outputs * fits.unsqueeze(1)).amax(dim=3).flatten(1)
 
-    def sequence_output(self, interaction: "Interaction") -> Tensor:
+    def sequence_output(self, interaction: Interaction) -> Tensor:
         """Return the vector of each sequence and its user, `[rows, embedding_size]`."""
         output: Tensor = self(interaction[self.USER_ID], interaction[self.ITEM_SEQ])
         return output
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the loss of the next item, and the penalty on all weights."""
         weights = [
             module.weight for module in self.modules() if isinstance(module, (nn.Embedding, nn.Linear, nn.Conv2d))

@@ -1,10 +1,11 @@
 """Interests that evolve, towards the item in question."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.sequential_dataset import DIENDataset
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import SequentialRecommender
@@ -14,11 +15,6 @@ from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.layers.sequence_fields import ContextSeqEmbLayer
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import choice, number, share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DIEN(SequentialRecommender):
@@ -31,7 +27,7 @@ class DIEN(SequentialRecommender):
     input_type = InputType.POINTWISE
     dataset_class = DIENDataset
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL_FIELD = str(config["LABEL_FIELD"])
         self.alpha = number(config, "alpha")
@@ -75,14 +71,14 @@ class DIEN(SequentialRecommender):
         every = torch.arange(self.n_items, device=self.dnn_predict_layer.weight.device)
         return self.embedding_layer.joined("item", every)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels, and the auxiliary loss."""
         columns = (self.USER_ID, self.ITEM_SEQ, self.NEG_ITEM_SEQ, self.ITEM_SEQ_LEN, self.POS_ITEM_ID)
         logits, auxiliary = self(*(interaction[name] for name in columns))
         loss: Tensor = self.loss(logits, interaction[self.LABEL_FIELD].to(logits.dtype)) + self.alpha * auxiliary
         return loss
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         logits, _ = self(
             interaction[self.USER_ID],

@@ -1,10 +1,11 @@
 """Attention to what a user did before, by the item in question."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import SequentialRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
@@ -13,11 +14,6 @@ from treadle.recsys.models.layers.mlp import MLPLayers
 from treadle.recsys.models.layers.sequence_fields import ContextSeqEmbLayer
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.settings import share, sizes, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class DIN(SequentialRecommender):
@@ -29,7 +25,7 @@ class DIN(SequentialRecommender):
 
     input_type = InputType.POINTWISE
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.LABEL_FIELD = str(config["LABEL_FIELD"])
         self.embedding_size = whole(config, "embedding_size")
@@ -57,7 +53,7 @@ class DIN(SequentialRecommender):
         logits: Tensor = self.dnn_predict_layers(hidden).squeeze(1)
         return at_least_float32(logits)
 
-    def _logits(self, interaction: "Interaction") -> Tensor:
+    def _logits(self, interaction: Interaction) -> Tensor:
         columns = (self.USER_ID, self.ITEM_SEQ, self.ITEM_SEQ_LEN, self.POS_ITEM_ID)
         logits: Tensor = self(*(interaction[name] for name in columns))
         return logits
@@ -67,12 +63,12 @@ class DIN(SequentialRecommender):
         every = torch.arange(self.n_items, device=self.dnn_predict_layers.weight.device)
         return self.embedding_layer.joined("item", every)
 
-    def calculate_loss(self, interaction: "Interaction") -> Tensor:
+    def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of the labels."""
         logits = self._logits(interaction)
         loss: Tensor = self.loss(logits, interaction[self.LABEL_FIELD].to(logits.dtype))
         return loss
 
-    def predict(self, interaction: "Interaction") -> Tensor:
+    def predict(self, interaction: Interaction) -> Tensor:
         """Return the probability of each row, `[rows]`."""
         return self._logits(interaction).sigmoid()

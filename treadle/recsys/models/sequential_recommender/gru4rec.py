@@ -1,15 +1,11 @@
 """A recurrent network over the items of a session."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor, nn
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.settings import share, whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class GRU4Rec(NextItemRecommender):
@@ -22,7 +18,7 @@ class GRU4Rec(NextItemRecommender):
 
     trains_all_positions = True
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size, self.hidden_size = whole(config, "embedding_size"), whole(config, "hidden_size")
         self.num_layers, self.dropout_prob = whole(config, "num_layers"), share(config, "dropout_prob")

@@ -1,18 +1,14 @@
 """A recurrent network over a session, and attention to its main purpose."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.sequential import NextItemRecommender
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.settings import whole
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class NARM(NextItemRecommender):
@@ -22,7 +18,7 @@ class NARM(NextItemRecommender):
     `v' sigmoid(A1 h_j + A2 h_t)` in the sum; the two vectors together are mapped to the embedding of an item.
     """
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset)
         self.embedding_size, self.hidden_size = whole(config, "embedding_size"), whole(config, "hidden_size")
         self.n_layers, self.dropout_probs = whole(config, "n_layers"), _two_shares(config)
@@ -49,7 +45,7 @@ class NARM(NextItemRecommender):
         return output
 
 
-def _two_shares(config: "Config") -> list[float]:
+def _two_shares(config: Config) -> list[float]:
     value = config["dropout_probs"]
     good = isinstance(value, (list, tuple)) and all(isinstance(one, (int, float)) and 0 <= one < 1 for one in value)
     if not good or len(value) != 2:

@@ -1,12 +1,13 @@
 """Self-supervised learning for sequences of items with attributes."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
+from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.transforms import pretrain_columns
 from treadle.recsys.enums import FeatureSource
 from treadle.recsys.models.constants import Constants
@@ -14,11 +15,6 @@ from treadle.recsys.models.layers.functional import dot
 from treadle.recsys.models.loss import at_least_float32
 from treadle.recsys.models.sequential_recommender.sasrec import SASRec
 from treadle.recsys.models.settings import number
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
-    from treadle.recsys.data.interaction import Interaction
 
 
 class S3Rec(SASRec):
@@ -42,7 +38,7 @@ class S3Rec(SASRec):
 
     trains_all_positions = True
 
-    def __init__(self, config: "Config", dataset: "Dataset") -> None:
+    def __init__(self, config: Config, dataset: Dataset) -> None:
         super().__init__(config, dataset, further_items=1)
         self.mask_token = self.n_items
         self.aap_weight, self.mip_weight = number(config, "aap_weight"), number(config, "mip_weight")
@@ -58,7 +54,7 @@ class S3Rec(SASRec):
         self.apply(self._init_weights)
         self.clear_padding()
 
-    def calculate_pretrain_loss(self, interaction: "Interaction") -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def calculate_pretrain_loss(self, interaction: Interaction) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the weighted losses of the first stage: of attributes, hidden items, their attributes, and segments.
 
         Args:
@@ -100,7 +96,7 @@ class S3Rec(SASRec):
         asked = self.sp_norm(context)
         return _ranking_losses(dot(asked, own), dot(asked, others))
 
-    def loss_weight(self, interaction: "Interaction") -> Tensor | None:
+    def loss_weight(self, interaction: Interaction) -> Tensor | None:
         """Return how many targets the loss of a batch is a mean over; None where that is its rows."""
         if self.POS_ITEM_SEQ not in interaction or pretrain_columns(self.ITEM_SEQ)[0] in interaction:
             return None
@@ -114,7 +110,7 @@ def _ranking_losses(chosen: Tensor, others: Tensor) -> Tensor:
     return -functional.logsigmoid(margin)
 
 
-def _attribute_field(config: "Config", dataset: "Dataset") -> str:
+def _attribute_field(config: Config, dataset: Dataset) -> str:
     name = config["item_attribute"]
     known = [one for one in dataset.fields(source=[FeatureSource.ITEM]) if dataset.field2type[one].is_token]
     if name not in known:
@@ -126,7 +122,7 @@ def _attribute_field(config: "Config", dataset: "Dataset") -> str:
     return str(name)
 
 
-def _attributes(dataset: "Dataset", field: str) -> Tensor:
+def _attributes(dataset: Dataset, field: str) -> Tensor:
     """Return which of all attributes each item has, as a matrix."""
     values = dataset.get_item_feature()[field]
     listed = values.reshape(len(values), -1)

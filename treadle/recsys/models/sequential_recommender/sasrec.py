@@ -1,15 +1,11 @@
 """Self-attention over a sequence."""
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
+from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.models.bases.sequential import TransformerRecommender
 from treadle.recsys.models.layers.attention import TransformerEncoder
-
-if TYPE_CHECKING:
-    from treadle.recsys.config.configurator import Config
-    from treadle.recsys.data.dataset import Dataset
 
 
 class SASRec(TransformerRecommender):
@@ -28,7 +24,7 @@ class SASRec(TransformerRecommender):
 
     trains_all_positions = True
 
-    def __init__(self, config: "Config", dataset: "Dataset", further_items: int = 0) -> None:
+    def __init__(self, config: Config, dataset: Dataset, further_items: int = 0) -> None:
         super().__init__(config, dataset, further_items)
         self.apply(self._init_weights)
         self.clear_padding()
