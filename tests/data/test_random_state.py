@@ -112,3 +112,19 @@ def test_the_generator_of_the_accelerator_goes_on_too() -> None:
     RandomState().load_state_dict(state)
     assert torch.equal(torch.rand(4, device="cuda"), drawn)
     assert "cuda" not in RandomState(cuda=False).state_dict()
+
+
+def test_generators_are_kept_over_a_block_that_fails() -> None:
+    @RandomState().kept()
+    def fail() -> None:
+        torch.rand(3), np.random.random(), random.random()
+        raise ZeroDivisionError
+
+    expected = RandomState().state_dict()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    found = RandomState().state_dict()
+    assert torch.equal(found["torch"], expected["torch"])
+    assert found["python"] == expected["python"]
+    assert torch.equal(found["numpy"]["keys"], expected["numpy"]["keys"])
+    assert found["numpy"]["position"] == expected["numpy"]["position"]

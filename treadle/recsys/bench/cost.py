@@ -5,15 +5,13 @@ import re
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from treadle.callback import TrainerCallback
 from treadle.memory.device import forget_peak, peak_device_memory
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.trainer import Trainer
 
 PROCESS = Path("/proc/self")
 FORGET_PEAK = "5"
@@ -31,11 +29,11 @@ class EpochSeconds(TrainerCallback):
         self.seconds: list[float] = []
         self._began: float | None = None
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, **kwargs: Any) -> None:
         """Start the clock."""
         self._began = None if trainer.progress.mid_epoch else time.perf_counter()
 
-    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, **kwargs: Any) -> None:
         """Take the time."""
         if self._began is not None:
             if trainer.device.type == "cuda":

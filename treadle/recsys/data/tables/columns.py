@@ -7,6 +7,7 @@ import numpy as np
 
 from treadle.errors import DataError, did_you_mean
 from treadle.recsys.enums import FeatureType
+from treadle.recsys.optional import pyarrow
 
 Array = np.ndarray[Any, Any]
 MISSING = -1
@@ -156,8 +157,6 @@ def share_codes(columns: list[Column]) -> tuple[list[Array], Any]:
 
     A token keeps the code of the first column that has it; new ones follow.
     """
-    from treadle.recsys.optional import pyarrow
-
     arrow = pyarrow()
     if len(columns) == 1:
         return [columns[0].values], columns[0].tokens
