@@ -39,7 +39,7 @@ def raised(text: str) -> RuntimeError:
 def test_a_cause_is_told_with_its_remedy_its_line_and_its_words(text: str) -> None:
     told = str(explain(raised(text)))
     assert CAUSES[text] in told
-    assert "at test_explaining.py:" in told
+    assert "at test_capture_errors.py:" in told
     assert told.endswith(f"(RuntimeError: {text})")
 
 
