@@ -143,7 +143,10 @@ def measured(case: str, checkout: Path, steps: int) -> float:
         places = os.pathsep.join((str(checkout), folder))
         (Path(folder) / "benchmarks").symlink_to(ROOT / "benchmarks")
         environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        subprocess.run(command, check=True, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
+        # A checkout of before may abort when two processes end, now and then; the time is written by then.
+        status = subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL).returncode
+        if not out.exists():
+            raise SystemExit(f"{case} with {checkout} ended with status {status}, without a time")
         return float(json.loads(out.read_text(encoding="utf-8")))
 
 
