@@ -44,7 +44,9 @@ def test_a_cause_is_told_with_its_remedy_its_line_and_its_words(text: str) -> No
 
 
 def test_a_cause_that_nobody_knows_is_told_in_its_own_words() -> None:
-    assert str(explain(raised("\n\nsomething else\nand more"))).startswith("RuntimeError: something else; at test_expl")
+    assert str(explain(raised("\n\nsomething else\nand more"))).startswith(
+        "RuntimeError: something else; at test_capture_errors"
+    )
 
 
 def followed(first: Exception) -> RuntimeError:
