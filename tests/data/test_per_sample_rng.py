@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 import treadle
 from tests.interrupting import plain_network
-from treadle.data import InMemoryDataset, RandomState, Stream, make_loader, sample_seed
+from treadle.data import InMemoryDataset, RandomState, Stream, global_rngs, make_loader, sample_seed
 from treadle.data import per_sample_rng as per_sample
 from treadle.data.per_sample_rng import Place, SeededSamples, draws_nothing
 from treadle.errors import DataError
@@ -251,11 +251,19 @@ def test_tensors_and_plain_lists_draw_nothing_and_all_else_may(data: Any, nothin
     assert draws_nothing(data) is nothing
 
 
-def test_data_of_tensors_is_fetched_without_seeding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: Any) -> None:
-        raise AssertionError("a sample of tensors was seeded")
+def refuse_seeding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every attempt to seed a generator for a sample fail."""
 
-    monkeypatch.setattr(per_sample, "_seed", refuse)
+    def refuse(seed: int) -> None:
+        raise AssertionError("a sample was seeded")
+
+    monkeypatch.setattr(per_sample, "SEEDERS", dict.fromkeys(global_rngs.SEEDERS, refuse))
+
+
+def test_data_of_tensors_is_fetched_without_seeding(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_seeding(monkeypatch)
+    with pytest.raises(AssertionError, match="a sample was seeded"):
+        fetched(Draws())
     model = plain_network()
     data = TensorDataset(torch.zeros(8, 2), torch.zeros(8, 1))
     trainer = Trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), callbacks=())
@@ -274,10 +282,7 @@ class Fixed(Draws):
 
 
 def test_a_data_set_that_says_it_draws_nothing_is_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(seed: int) -> None:
-        raise AssertionError("a sample was seeded")
-
-    monkeypatch.setattr(per_sample, "_seed", refuse)
+    refuse_seeding(monkeypatch)
     assert draws_nothing(Fixed())
     assert draws_nothing(Subset(Fixed(), [0]))
     assert sorted(fetched(Fixed())) == list(range(12))
@@ -292,20 +297,6 @@ def test_a_collate_function_is_seeded_though_the_samples_draw_nothing() -> None:
     alone = fetched(Fixed(), collate_fn=mixed)
     assert fetched(Fixed(), workers=1, collate_fn=mixed) == alone
     assert len({row[-1] for row in alone.values()}) == 3
-
-
-def test_in_a_worker_the_generators_are_seeded_and_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(per_sample, "get_worker_info", object)
-    random.seed(3)
-    before = random.getstate()
-    try:
-        worker = SeededSamples(Draws(), default_collate, 7).__getitems__(Place(2, [3, 5]))
-    finally:
-        after = random.getstate()
-    monkeypatch.setattr(per_sample, "get_worker_info", lambda: None)
-    here = SeededSamples(Draws(), default_collate, 7).__getitems__(Place(2, [3, 5]))
-    assert [part.tolist() for part in worker] == [part.tolist() for part in here]
-    assert after != before
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2])

@@ -1,26 +1,20 @@
 """Random augmentation that depends on the sample alone, not on who fetches it or when."""
 
-import random
+import logging
 from collections.abc import Callable, Iterator
-from functools import cache
+from operator import length_hint
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import (
-    ConcatDataset,
-    Dataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-    default_convert,
-    get_worker_info,
-)
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate, default_convert
 
 from treadle.data.collate import HasRows
+from treadle.data.global_rngs import SEEDERS, Aside, moved, states
 from treadle.data.seeds import seeds_below
 from treadle.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 PLAIN = (default_collate, default_convert)
 """What torch collates with, which draws nothing."""
@@ -34,13 +28,26 @@ class Place(NamedTuple):
     indices: Any
 
 
-_current: list[int | None] = []
+class Seeds:
+    """The seeds of calls that are going on: of those that a data set gets for one batch.
+
+    Args:
+        parts: What it is called with, one after the other.
+        fold: Gives the seed of each.
+    """
+
+    def __init__(self, parts: list[Any], fold: Callable[[Any], int]) -> None:
+        self.parts, self.fold = parts, fold
+        self.left = iter(parts)
+
+    def current(self) -> int:
+        """Return the seed of the call that is going on."""
+        # Counting the calls would cost each of them something; hardly any data set asks.
+        return self.fold(self.parts[len(self.parts) - length_hint(self.left) - 1])
 
 
-@cache
-def _aside() -> np.random.MT19937:
-    """Return the generator that stands in for NumPy's while samples are fetched; one for each process."""
-    return np.random.MT19937()
+_current: list[Seeds] = []
+"""Of the calls that are going on; a data set may fetch from another one."""
 
 
 def sample_seed() -> int:
@@ -52,10 +59,9 @@ def sample_seed() -> int:
     Raises:
         DataError: No sample is being fetched by a trainer.
     """
-    seed = _current[-1] if _current else None
-    if seed is None:
+    if not _current:
         raise DataError("sample_seed() has a value only while a trainer fetches a sample, inside __getitem__")
-    return seed
+    return _current[-1].current()
 
 
 def draws_nothing(dataset: Any, collate: Any = default_collate) -> bool:
@@ -83,12 +89,89 @@ def fetches_whole_batches(dataset: Any) -> bool:
     return callable(getattr(dataset, "__getitems__", None))
 
 
+def must_be_seeded(dataset: Any) -> bool:
+    """Whether a data set says, with `draws_nothing = False`, that every generator is to be seeded for each sample."""
+    if type(dataset) is Subset:
+        return must_be_seeded(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return any(map(must_be_seeded, dataset.datasets))
+    return getattr(dataset, "draws_nothing", None) is False
+
+
+class UnseededDrawError(Exception):
+    """A function drew from generators that were not seeded for it, since it had not been seen to draw from them."""
+
+
+class SeededCalls:
+    """Calls of a function, before each of which those generators are seeded that it was ever seen to draw from.
+
+    At first all of them are seeded, and each call is watched. From then on only those are seeded that were drawn from,
+    and whether another one moves is seen once for several calls.
+
+    Args:
+        watched: Whether to watch; otherwise all generators are seeded for every call.
+
+    Attributes:
+        learning: Whether all generators are seeded, and each call is watched.
+    """
+
+    def __init__(self, *, watched: bool = True) -> None:
+        self.learning = watched
+        self._used: set[str] = set() if watched else set(SEEDERS)
+
+    def __call__(
+        self, calls: Callable[[Iterator[Any]], list[Any]], parts: list[Any], fold: Callable[[Any], int]
+    ) -> list[Any]:
+        """Return what the calls give, and leave the generators of the process as they were.
+
+        Args:
+            calls: Calls the function with each part, one after the other as it gets them.
+            parts: What to call it with.
+            fold: Gives the seed of each part.
+
+        Raises:
+            UnseededDrawError: The function drew from a generator that was not seeded.
+        """
+        seeds, aside = Seeds(parts, fold), Aside()
+        _current.append(seeds)
+        try:
+            with aside:
+                if self.learning:
+                    results = calls(self._learning(seeds))
+                else:
+                    results = calls(self._seeding(seeds) if self._used else seeds.left)
+        finally:
+            _current.pop()
+        if self.learning:
+            self.learning = False
+        elif aside.moved and not self._used.issuperset(aside.moved):
+            raise UnseededDrawError(", ".join(name for name in aside.moved if name not in self._used))
+        return results
+
+    def _seeding(self, seeds: Seeds) -> Iterator[Any]:
+        seeders = [SEEDERS[name] for name in self._used]
+        for part in seeds.left:
+            seed = seeds.fold(part)
+            for seeder in seeders:
+                seeder(seed)
+            yield part
+
+    def _learning(self, seeds: Seeds) -> Iterator[Any]:
+        for part in seeds.left:
+            seed = seeds.fold(part)
+            for seeder in SEEDERS.values():
+                seeder(seed)
+            before = states()
+            yield part
+            self._used.update(moved(before))
+
+
 class SeededSamples(Dataset[Any]):
     """A data set whose samples are each fetched, and whose batches are collated, with generators seeded for them.
 
-    The seed is a hash of the run's seed, the epoch and the index. The generators' own states are saved before
-    a batch and restored after it, so that fetching never disturbs what the model draws. Of a sample's seven
-    microseconds, Python's own generator takes four.
+    The seed is a hash of the run's seed, the epoch and the index. The generators' own states are put back after a
+    batch, so that fetching never disturbs what the model draws. Only those generators are seeded that the data set
+    draws from: it is watched. The batch in which it is first seen to draw from another one is fetched again.
 
     Args:
         dataset: The data set.
@@ -102,63 +185,47 @@ class SeededSamples(Dataset[Any]):
         self._collate = collate
         self._whole = fetches_whole_batches(dataset)
         self._samples_draw = not draws_nothing(dataset)
+        watched = not must_be_seeded(dataset)
+        self._samples, self._batches = SeededCalls(watched=watched), SeededCalls(watched=watched)
 
     def __getitem__(self, place: Place) -> Any:
-        with _Aside():
-            _seed(seeds_below(self.seed, place.epoch)(place.indices))
-            return self._collate(self.dataset[place.indices])
+        return self._once_or_twice(self._fetch_one, place)
 
     def __getitems__(self, place: Place) -> Any:
-        with _Aside():
-            return self._fetch(seeds_below(self.seed, place.epoch), list(place.indices))
+        return self._once_or_twice(self._fetch, place)
 
-    def _fetch(self, fold: Callable[[Any], int], indices: list[Any]) -> Any:
-        if self._whole:
-            _seed(fold(indices))
-            return self._collate(self.dataset.__getitems__(indices))
-        samples = self._samples(fold, indices) if self._samples_draw else [self.dataset[index] for index in indices]
-        if self._collate not in PLAIN:
-            _seed(fold(indices))
-        return self._collate(samples)
+    def _once_or_twice(self, fetch: Callable[[Callable[[Any], int], Any], Any], place: Place) -> Any:
+        fold = seeds_below(self.seed, place.epoch)
+        try:
+            return fetch(fold, place.indices)
+        except UnseededDrawError as draw:
+            logger.info(
+                "%s draws from %s for the first time: this batch is fetched again, with seeds of its own; "
+                "draws_nothing = False in the class has every batch fetched once, with all seeds",
+                type(self.dataset).__name__,
+                draw,
+            )
+        self._samples.learning = self._batches.learning = True
+        return fetch(fold, place.indices)
 
-    def _samples(self, fold: Callable[[Any], int], indices: list[Any]) -> list[Any]:
-        dataset, samples = self.dataset, []
-        for index in indices:
-            _seed(fold(index))
-            samples.append(dataset[index])
-        return samples
+    def _fetch_one(self, fold: Callable[[Any], int], index: Any) -> Any:
+        return self._samples(lambda ones: [self._collate(self.dataset[one]) for one in ones], [index], fold)[0]
 
+    def _fetch(self, fold: Callable[[Any], int], indices: Any) -> Any:
+        indices = list(indices)
+        if not self._samples_draw:
+            samples = [self.dataset[index] for index in indices]
+        elif self._whole:
+            samples = self._samples(lambda ones: [self.dataset.__getitems__(one) for one in ones], [indices], fold)[0]
+        else:
+            samples = self._samples(self._each, indices, fold)
+        if self._collate in PLAIN:
+            return self._collate(samples)
+        return self._batches(lambda ones: [self._collate(samples) for _ in ones], [indices], fold)[0]
 
-def _seed(seed: int) -> None:
-    """Seed every generator for the sample or batch that comes next."""
-    random.seed(seed)
-    np.random.seed(seed)
-    # torch.manual_seed takes a hundred times as long: it looks at the stack to seed accelerators lazily.
-    torch.default_generator.manual_seed(seed)
-    _current[-1] = seed
-
-
-class _Aside:
-    """Keeps the generators of the process as they are, while others are drawn from."""
-
-    def __enter__(self) -> None:
-        _current.append(None)
-        # In a worker nobody else draws, and the copies would take as long as two samples.
-        self._kept = get_worker_info() is None
-        if self._kept:
-            # NumPy's generator is put aside as a whole: copying its state out and in takes longer than all the rest.
-            generators: Any = np.random
-            self._python, self._torch = random.getstate(), torch.get_rng_state()
-            self._numpy = generators.get_bit_generator()
-            generators.set_bit_generator(_aside())
-
-    def __exit__(self, *exception: object) -> None:
-        _current.pop()
-        if self._kept:
-            generators: Any = np.random
-            generators.set_bit_generator(self._numpy)
-            torch.set_rng_state(self._torch)
-            random.setstate(self._python)
+    def _each(self, indices: Iterator[Any]) -> list[Any]:
+        dataset = self.dataset
+        return [dataset[index] for index in indices]
 
 
 class PlacedSampler:
