@@ -82,10 +82,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from treadle.errors import load_module
+
     if name in _HOMES:
-        return getattr(import_module(f"treadle.{_HOMES[name]}"), name)
+        return getattr(load_module(f"treadle.{_HOMES[name]}"), name)
     if name in __all__:
-        return import_module(f"treadle.{name}")
+        return load_module(f"treadle.{name}")
     raise AttributeError(f"module 'treadle' has no attribute {name!r}")
 
 

@@ -21,7 +21,9 @@ StopTrainingError                             not an error: a callback's wish to
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 
@@ -186,6 +188,18 @@ def importing(package: str, *, extra: str | None, user: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingDependencyError(_missing(package, extra, user)) from error
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module of Treadle that is loaded when a name of it is first used.
+
+    Raises:
+        ImportError: It cannot be loaded; an error that Python would take for a name that is not there is its cause.
+    """
+    try:
+        return import_module(name)
+    except AttributeError as error:
+        raise ImportError(f"{name} cannot be loaded here: AttributeError: {error}", name=name) from error
 
 
 def _missing(package: str, extra: str | None, user: str) -> str:

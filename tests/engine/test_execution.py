@@ -132,7 +132,7 @@ def test_b16_blocks_are_found_by_patterns_and_none_found_is_an_error() -> None:
         ({"dist": {"pipeline_parallel_size": 4}, "execution": "eager"}, r"pipeline_parallel_size=4, but 1 processes"),
         ({"dist": {"data_parallel_size": 3}}, r"data_parallel_size=3, but 1 processes were started"),
         ({"dist": {"num_nodes": 2, "num_gpus_per_node": 4}}, r"num_nodes=2 times num_gpus_per_node=4 is 8, but 1 pro"),
-        ({"dist": {"device_type": "tpu"}}, r"device_type='tpu' is unknown; use 'cuda', 'cpu' or 'auto'"),
+        ({"dist": {"device_type": "tpu"}}, r"device_type='tpu' is unknown; use 'cuda', 'cpu', 'mps' or 'auto'"),
     ],
 )
 def test_b16_what_cannot_be_done_is_refused_in_both_modes(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from treadle.parallel import liveness as peers
-from treadle.parallel.liveness import PeerLiveness, Place, began
+from treadle.files import process_identity
+from treadle.files.process_identity import process_start
+from treadle.parallel.liveness import PeerLiveness, Place
 
 
 class Gathered:
@@ -25,7 +26,7 @@ class Gathered:
 def place(pid: int, **changes: Any) -> Place:
     """Return where a process of this machine is, but for some changes."""
     own = PeerLiveness(Gathered())._own  # type: ignore[arg-type]
-    return Place(own.machine, pid, began(pid))._replace(**changes)
+    return Place(own.machine, pid, process_start(pid))._replace(**changes)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_process_of_another_machine_may_always_live() -> None:
 def test_it_works_where_there_is_no_table_of_processes(
     child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "TABLE", tmp_path)
+    monkeypatch.setattr(process_identity, "TABLE", tmp_path)
     known = PeerLiveness(Gathered(place(child.pid)))  # type: ignore[arg-type]
     assert known.may_live(1)
     child.kill()

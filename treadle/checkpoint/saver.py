@@ -26,7 +26,9 @@ class Staging:
         targets, sources = list(buffers.values()), list(tensors.values())
         if targets:
             # Into pinned memory all copies are under way at once; one that waits for each would stop hundreds of times.
-            torch._foreach_copy_(targets, sources, non_blocking=True)
+            # Elsewhere, on MPS for one, a copy that is not waited for would be read before it is there.
+            at_once = all(tensor.is_cuda or tensor.is_cpu for tensor in sources)
+            torch._foreach_copy_(targets, sources, non_blocking=at_once)
         for device in {tensor.device for tensor in sources if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         return buffers

@@ -44,6 +44,11 @@ def parse_launch(options: LaunchOptions) -> Launch:
             return by_slurm
     _check_rendezvous(options, most, endpoint)
     launch = Launch(_processes(options.nproc), least, most, rank, endpoint, restarts, options.rdzv_id)
+    if launch.is_needed and sys.platform == "win32":
+        raise typer.BadParameter(
+            "processes are started on Linux and macOS only: on Windows none could save when it is asked to leave; use "
+            "one process here, or torchrun with -m treadle"
+        )
     if launch.processes > 1 and worker.in_process_group() and not worker.is_worker():
         raise typer.BadParameter(
             f"--nproc {options.nproc}, but this process is already one of {os.environ['WORLD_SIZE']}; leave it out "

@@ -5,6 +5,8 @@ Importing this costs nothing: OmegaConf and Hydra are loaded when a name below i
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.errors import load_module
+
 if TYPE_CHECKING:
     from treadle.config.from_config import configurable
     from treadle.config.instantiation import InstantiationError, instantiate
@@ -32,9 +34,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'treadle.config' has no attribute {name!r}")
-    from treadle.config import everything
-
-    return getattr(everything, name)
+    return getattr(load_module("treadle.config.everything"), name)
 
 
 def __dir__() -> list[str]:

@@ -26,10 +26,12 @@ def mover(device: torch.device) -> Callable[[Batch], Batch]:
     """Return the function that brings a batch to `device`; on the CPU it does nothing."""
     if device.type == "cpu":
         return stay
+    # MPS reads the host's memory later, without keeping it from being given back meanwhile.
+    ahead = device.type != "mps"
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            return leaf.to(device, non_blocking=True)
+            return leaf.to(device, non_blocking=ahead)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
     return lambda batch: map_leaves(move, batch)

@@ -64,7 +64,7 @@ class ColumnRows:
 
 
 def _beside(tensor: Tensor, index: Tensor) -> Tensor:
-    return index if tensor.is_cpu else index.to(tensor.device, non_blocking=True)
+    return index if tensor.is_cpu else index.to(tensor.device, non_blocking=tensor.is_cuda)
 
 
 class ArrayRows:

@@ -145,7 +145,9 @@ class InMemoryBatches:
         if len(order) != len(self.permutation):
             self.permutation = torch.empty_like(order, device=device)
         # Pinned by torch's own allocator, which keeps the memory until the copy is done: nothing waits.
-        self.permutation.copy_(order.pin_memory() if device.type == "cuda" else order, non_blocking=True)
+        self.permutation.copy_(
+            order.pin_memory() if device.type == "cuda" else order, non_blocking=device.type == "cuda"
+        )
 
     def span(self, number: int) -> tuple[int, int]:
         """Return the place in the permutation at which a batch begins, and how many samples it has."""

@@ -113,6 +113,8 @@ class RandomState:
             dropout = held_dropout()
             if dropout is not None:
                 state["cudnn_dropout"] = dropout.clone()
+        if self._cuda and torch.backends.mps.is_available():
+            state["mps"] = torch.mps.get_rng_state()
         return state
 
     @contextmanager
@@ -136,6 +138,8 @@ class RandomState:
             generator.set_state(own.cpu())
         if "cuda" in state and torch.cuda.is_available():
             set_cuda_state(state["cuda"], state.get("cudnn_dropout"))
+        if "mps" in state and torch.backends.mps.is_available():
+            torch.mps.set_rng_state(state["mps"].cpu())
 
 
 class OwnGenerators:

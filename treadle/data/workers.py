@@ -18,6 +18,8 @@ from treadle.runs.preemption import SIGNALS
 
 WATCH_MILLISECONDS = 500
 """How often a worker looks whether the process it fetches for is still there."""
+WATCHES = hasattr(select, "poll") and hasattr(signal, "pthread_sigmask")
+"""Whether workers are sent signals; on Windows they are ended, and torch itself watches who they fetch for."""
 
 
 class Watch:
@@ -55,6 +57,15 @@ class Watch:
         process = multiprocessing.parent_process()
         # A server that forks for another process is the parent of what it forks, and ends with that process.
         parent = os.getppid() if process is None or self.start_method == "forkserver" else process.pid
+        if not WATCHES:
+            for number in SIGNALS:
+                signal.signal(number, _take_no_notice)
+        else:
+            self._begin_watch(parent)
+        if self.initialise is not None:
+            self.initialise(worker)
+
+    def _begin_watch(self, parent: int | None) -> None:
         # Signals are read from a pipe, by a thread: the one that fetches may be in the middle of something long.
         received, sent = os.pipe()
         os.set_blocking(sent, False)
@@ -65,8 +76,6 @@ class Watch:
             signal.siginterrupt(number, False)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         threading.Thread(target=self._watch, args=(parent, received), name="treadle-watch", daemon=True).start()
-        if self.initialise is not None:
-            self.initialise(worker)
 
     def _watch(self, parent: int | None, received: int) -> None:
         pipe = select.poll()
@@ -126,7 +135,7 @@ def _has_workers(loader: Any) -> bool:
 @contextmanager
 def _signals_held_back(start_method: str) -> Iterator[None]:
     """Have signals wait; a worker inherits that, and meets them when it is ready for them."""
-    if start_method == "forkserver":
+    if start_method == "forkserver" or not WATCHES:
         # The server would have every process that it ever forks inherit it.
         yield
         return

@@ -63,7 +63,13 @@ def telling_absence(path: Path, advice: str = "") -> Iterator[None]:
 
 def sync_file(path: Path) -> None:
     """Force what was written to `path`, a file or a folder, out to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if not hasattr(os, "O_DIRECTORY"):
+        # Windows opens no folders, and writes their entries through itself; a file must be open for writing.
+        if path.is_dir():
+            return
+        descriptor = os.open(path, os.O_RDWR)
+    else:
+        descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

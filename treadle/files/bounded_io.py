@@ -27,6 +27,11 @@ def without_passwords(text: str) -> str:
     return _PARAMETER.sub(r"\g<before>***", _PASSWORD.sub(r"\g<before>***", text))
 
 
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+"""Has a pipe in the place of a file not be waited for; Windows has no such pipes."""
+_AS_IT_IS: int = getattr(os, "O_BINARY", 0)
+"""Has Windows leave line ends alone."""
+
 LARGEST = 8 * 2**20
 """Bytes of a file that is read as a whole; all that runs write is far below it."""
 
@@ -42,7 +47,7 @@ def open_regular(path: Path) -> BinaryIO:
         UnreadableError: It is no file: a pipe would be waited for, a device has no end.
         OSError: It cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT | _AS_IT_IS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UnreadableError(f"{path.name} is no regular file")

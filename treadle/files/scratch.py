@@ -21,7 +21,9 @@ def room_of_user() -> Path:
     Raises:
         ConfigError: Its name is taken by something of somebody else's, or it cannot be made.
     """
-    place = Path(tempfile.gettempdir()) / f"treadle-{os.getuid()}"
+    # Windows has a folder for temporary files for each user, and no numbers of users.
+    user = os.getuid() if hasattr(os, "getuid") else None
+    place = Path(tempfile.gettempdir()) / ("treadle" if user is None else f"treadle-{user}")
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = place.lstat()
@@ -29,7 +31,7 @@ def room_of_user() -> Path:
         raise ConfigError(
             f"{place} cannot be made: {error}; set TMPDIR to a folder that this process can write"
         ) from error
-    if place.is_symlink() or found.st_uid != os.getuid():
+    if place.is_symlink() or (user is not None and found.st_uid != user):
         raise ConfigError(f"{place} belongs to somebody else; set TMPDIR to a folder of your own")
     return place
 

@@ -14,6 +14,7 @@ from treadle.data import Batch
 from treadle.errors import LossError
 from treadle.ops.linear_cross_entropy import linear_cross_entropy
 from treadle.ops.losses import read_targets
+from treadle.precision.loss_scaling import widest_float
 
 COUNTED = "counted_targets"
 """Where the output of a loss verb says what its loss is a mean over, for the gradient alone."""
@@ -49,7 +50,7 @@ class Criterion(NamedTuple):
         counts = targets != self.ignore_index
         # In double precision, and rounded once at the end: where all targets count alike the bits are those of counting
         # samples. MPS has no doubles.
-        exact = torch.float32 if targets.device.type == "mps" else torch.float64
+        exact = widest_float(targets.device)
         if self.weight is None:
             return counts.sum().to(exact)
         weights = self.weight.detach().to(targets.device, exact)

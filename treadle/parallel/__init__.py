@@ -1,7 +1,8 @@
 """Many processes: who this one is, how they agree, and how they are started. Names are loaded when they are used."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from treadle.errors import load_module
 
 if TYPE_CHECKING:
     from treadle.parallel.ddp import LossModule
@@ -52,7 +53,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"treadle.parallel.{_HOMES[name]}"), name)
+        return getattr(load_module(f"treadle.parallel.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'treadle.parallel' has no attribute {name!r}")
 
 

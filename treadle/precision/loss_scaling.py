@@ -19,6 +19,11 @@ EXPONENT_BITS = 0x7F800000
 """Where a number of fp32 has its exponent."""
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type of a device: MPS has none of 64 bits."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossScaling:
     """How the loss is scaled in fp16, and what happens when no scale helps.
@@ -107,7 +112,7 @@ class LossScaler:
         """Divide the gradients of `parameters` by the scale, and note in `overflow` whether all are finite."""
         self.overflow.zero_()
         # In double precision the reciprocal is exact for any scale, and not only for powers of two.
-        inverse = self._scale.double().reciprocal().float()
+        inverse = self._scale.to(widest_float(self._scale.device)).reciprocal().float()
         for (device, _), gradients in _gradients_by_place(parameters).items():
             here = device == self.overflow.device
             flag = self.overflow if here else torch.zeros((), device=device)

@@ -15,6 +15,7 @@ import torch
 from treadle.checkpoint.model_state import load_plain_state_dict
 from treadle.errors import ConfigError
 from treadle.parallel import notebook_launcher
+from treadle.parallel.launch.notebook import check_that_others_can_start
 from treadle.recsys.config.configurator import Config
 from treadle.recsys.config.values import command_line_settings, log_level, resumed_run
 from treadle.recsys.data.dataloader import AbstractDataLoader
@@ -154,6 +155,7 @@ def run(
     given = (model, dataset, config_file_list, config_dict, saved)
     if nproc == 1:
         return run_recbole(*given)
+    check_that_others_can_start(f"run: nproc={nproc}")
     results = get_context("fork").SimpleQueue()
     notebook_launcher(run_recbole, (*given, results), nproc)
     found: dict[str, Any] = results.get()

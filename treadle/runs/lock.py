@@ -3,7 +3,6 @@
 Nothing here needs torch, so that a folder in use is refused at once.
 """
 
-import fcntl
 import logging
 import os
 import platform
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.errors import CheckpointError, ConfigError
-from treadle.files.bounded_io import without_passwords
+from treadle.files.bounded_io import NO_WAIT, without_passwords
+from treadle.files.file_lock import lock_file
 from treadle.files.process_identity import machine, process_start
 from treadle.runs.place import find_mirror
 from treadle.runs.preemption import PreemptedExit
@@ -128,7 +128,7 @@ class RunLock:
         if self._run.resolve() in _held:
             return in_use(self._run)
         with made(self._run):
-            descriptor = os.open(self._run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
+            descriptor = os.open(self._run / LOCK, os.O_RDWR | os.O_CREAT | NO_WAIT, 0o666)
         try:
             problem = self._lock(descriptor)
         except BaseException:
@@ -144,7 +144,7 @@ class RunLock:
         before = recorded_status(self._run)
         unfinished = before is not None and before.state == RUNNING
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(descriptor)
         except BlockingIOError:
             return in_use(self._run)
         except OSError as error:
@@ -245,7 +245,7 @@ def _is_still(descriptor: int, path: Path) -> bool:
 
 def _tell_children() -> None:
     """From now on have forked processes close the locks of this one, which they would hold for as long as they live."""
-    if not _told_children:
+    if not _told_children and hasattr(os, "register_at_fork"):  # Windows has no forks
         _told_children.append(True)
         os.register_at_fork(after_in_child=_forget_all)
 

@@ -5,7 +5,6 @@ callbacks write - are made in the folder, as those of any run are, and copied wi
 """
 
 import atexit
-import fcntl
 import hashlib
 import logging
 import os
@@ -16,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.errors import CheckpointError, ConfigError, some_of
+from treadle.files.file_lock import lock_file
 from treadle.files.fsspec_storage import FsspecStorage
 from treadle.files.scratch import room_of_user
 from treadle.files.storage import LocalStorage, Storage
@@ -167,7 +167,7 @@ class RunMirror:
             descriptor = os.open(self.folder / LOCK, os.O_RDWR)
             try:
                 # Another process may have begun to train here; who waits for the lock makes everything anew.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_file(descriptor)
                 shutil.rmtree(self.folder, ignore_errors=True)
             finally:
                 os.close(descriptor)

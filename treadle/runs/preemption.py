@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 EXIT_CODE = 75
 """The exit status of a process that was asked to go and saved its run: start the same command again."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+def known_signals(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals of these names that this system has.
+
+    >>> known_signals("SIGINT", "SIGNOTHING")
+    (<Signals.SIGINT: 2>,)
+    """
+    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
+
+
+SIGNALS = known_signals("SIGTERM", "SIGINT", "SIGUSR1", "SIGBREAK")
+"""What asks a run to leave; SIGUSR1 is not there on Windows, and SIGBREAK, of Ctrl-Break, is there alone."""
 
 
 class PreemptedExit(SystemExit):

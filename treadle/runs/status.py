@@ -3,7 +3,6 @@
 Nothing here needs torch, so that a list of runs is there at once.
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import CheckpointError
-from treadle.files.bounded_io import UnreadableError, read_object
+from treadle.files.bounded_io import NO_WAIT, UnreadableError, read_object
+from treadle.files.file_lock import lock_file
 from treadle.files.process_identity import machine, process_start
 from treadle.runs.place import run_address
 
@@ -100,11 +100,11 @@ def trains_without_lock(status: RunStatus | None) -> bool:
 def is_locked(run: Path) -> bool:
     """Whether a process trains in the folder now."""
     try:
-        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(run / LOCK, os.O_RDONLY | NO_WAIT)
     except OSError:
         return trains_without_lock(recorded_status(run))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock_file(descriptor, shared=True)
     except BlockingIOError:
         return True
     except OSError:

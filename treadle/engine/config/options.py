@@ -330,10 +330,10 @@ def read_lr_scaling(cfg: Any) -> LRScaling:
 def device_of(cfg: Any) -> str | None:
     """Return the device that `train.dist.device_type` asks for; None takes that of the process."""
     kind = try_get_key(cfg, "train.dist.device_type", default="cuda")
-    if kind not in ("cuda", "cpu", "auto"):
-        raise ConfigError(f"train.dist.device_type={kind!r} is unknown; use 'cuda', 'cpu' or 'auto'")
-    if kind == "cpu":
-        return "cpu"
+    if kind not in ("cuda", "cpu", "mps", "auto"):
+        raise ConfigError(f"train.dist.device_type={kind!r} is unknown; use 'cuda', 'cpu', 'mps' or 'auto'")
+    if kind in ("cpu", "mps"):
+        return str(kind)
     if kind == "cuda" and not torch.cuda.is_available():
         logger.warning("train.dist.device_type='cuda', but there is no CUDA device: training on the CPU")
     return None

@@ -13,6 +13,7 @@ from treadle.errors import ConfigError, DataError
 from treadle.loop.verbs import refuse_misspelt
 from treadle.ops.losses import read_targets
 from treadle.parallel import Processes
+from treadle.precision.loss_scaling import widest_float
 
 
 class DatasetEvaluator:
@@ -180,7 +181,8 @@ class PPLEvaluator(DatasetEvaluator):
             raise DataError("PPLEvaluator needs losses; have the model return a dict with names that contain 'loss'")
         weight = outputs.get("num_items_in_batch", size_of(inputs))
         for name, loss in losses.items():
-            self._totals[name] = self._totals.get(name, 0.0) + loss.detach().mean().double() * weight
+            mean = loss.detach().mean().to(widest_float(loss.device))
+            self._totals[name] = self._totals.get(name, 0.0) + mean * weight
         self._weight = self._weight + weight
 
     def evaluate(self) -> dict[str, float]:
@@ -198,4 +200,4 @@ class PPLEvaluator(DatasetEvaluator):
 
 
 def _as_tensor(value: Any) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float64).cpu()
+    return torch.as_tensor(value).cpu().to(torch.float64)

@@ -1,8 +1,10 @@
 """Starting several processes from where one already runs, such as a notebook."""
 
 import os
+import platform
 import socket
 from collections.abc import Callable
+from multiprocessing import get_all_start_methods
 from typing import Any
 
 import torch
@@ -75,8 +77,13 @@ def check_that_others_can_start(asked: str) -> None:
         asked: What was asked for, which a message begins with.
 
     Raises:
-        ConfigError: It is one of several already, or has used CUDA.
+        ConfigError: It is one of several already, or has used CUDA, or the system has no forks.
     """
+    if "fork" not in get_all_start_methods():
+        raise ConfigError(
+            f"{asked}, but these processes are forked, which {platform.system()} cannot; put the program into a file "
+            "and start it with torchrun"
+        )
     if dist.is_initialized() and dist.get_world_size() == 1:
         # A group of this process alone, which a plan needed, would be in the way of theirs.
         leave_group()

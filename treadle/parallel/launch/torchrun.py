@@ -17,9 +17,9 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import DEFAULT_RESTARTS, MEETING_SECONDS, Launch
-from treadle.runs.preemption import handled_signals
+from treadle.runs.preemption import handled_signals, known_signals
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+SIGNALS = known_signals("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 HERE = "127.0.0.1"
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from treadle.runs.preemption import PreemptedExit, handled_signals
+from treadle.runs.preemption import PreemptedExit, handled_signals, known_signals
 
 LAUNCHER = "TREADLE_LAUNCHER"
 """The environment variable by which a process knows its launcher: its number, a colon, and the folder for reports.
@@ -25,7 +25,7 @@ REFUSED, FAILED, LEFT = "refused", "failed", "left"
 """How a process may end other than well: by a mistake of the user's, by an error, or asked to leave."""
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
-_EARLY = (signal.SIGTERM, signal.SIGUSR1)
+_EARLY = known_signals("SIGTERM", "SIGUSR1", "SIGBREAK")
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,10 @@ def run_subprocess(given: Mapping[str, Any], folder: Path) -> str:
 
         def hand_on(number: int) -> None:
             requests.append(number)
-            process.send_signal(number)
+            if sys.platform == "win32" and process.stdin is not None:
+                process.stdin.close()  # a signal would end it there, and not ask it; see `_watch_parent`
+            else:
+                process.send_signal(number)
 
         try:
             with SignalHandler(hand_on):
@@ -140,6 +143,6 @@ def _watch_parent() -> None:
     def wait() -> None:
         while os.read(0, 1):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, name="treadle-bench-parent", daemon=True).start()

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from treadle.callbacks.throughput_monitor import peak_memory
+from treadle.errors import ConfigError
 from treadle.recsys.models.item_scores import looking
 from treadle.recsys.optional import pandas
 
@@ -117,10 +120,10 @@ class Environment:
 
 def get_environment(config: Any) -> Environment:
     """Return what the process uses of CPU, GPU and memory; `manifest.json` of a run says what machine it was."""
-    import resource  # not there on Windows
-
     on_gpu = torch.cuda.is_available() and config["use_gpu"]
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if sys.platform == "win32":
+        raise ConfigError("get_environment asks Linux and macOS what is in use, and nothing on Windows; leave it out")
+    used = peak_memory(torch.device("cpu")) or 0
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     rows = {
         "CPU": f"{100 * os.getloadavg()[0] / (os.cpu_count() or 1):.2f} %",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from treadle.search.launchers.base import Ended, Ending, Launcher, answer_report
 from treadle.search.launchers.wire import ADDRESS, GONE, Connection, WorkerMessage, WorkerServer
@@ -42,8 +42,11 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        # In a session of its own: Ctrl-C is for the search, which then ends its workers.
-        self._process = subprocess.Popen(command, env={**os.environ, **environment}, start_new_session=True)
+        # In a session of its own: Ctrl-C is for the search, which then ends its workers. Windows has groups instead.
+        apart: dict[str, Any] = {"start_new_session": True}
+        if sys.platform == "win32":
+            apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        self._process = subprocess.Popen(command, env={**os.environ, **environment}, **apart)
 
     def ended(self) -> str | None:
         """Return in words how it ended; None while it runs."""
@@ -52,8 +55,11 @@ class Process:
 
     def kill(self) -> None:
         """End it, and all that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if sys.platform == "win32":
+            self._process.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
