@@ -12,16 +12,17 @@ docs: .venv/docs.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
-# Two workers on two cores: a second thread in each would only take turns with the other worker, and burn what it waits.
+# Three workers on two cores: while one waits for processes that it started, two work. A second thread in each would only
+# take turns with the others, and burn what it waits.
 # Compiled modules are kept, whatever the shell says, for the processes that tests start.
 test quick long: export OMP_NUM_THREADS = 1
 test quick long: export PYTHONDONTWRITEBYTECODE =
 
 test: lint types
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 quick: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
 # What takes an hour: whether a test notices each wrong line of the core, and kills until something differs.
 long: .venv/dev.stamp

@@ -75,6 +75,21 @@ def test_an_error_that_all_raise_together_says_nothing_of_others(boards: list[Bo
     assert not hasattr(error, "__notes__")
 
 
+def test_a_process_that_fails_too_keeps_the_first_one_no_longer(
+    boards: list[Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where all raise the same error, nobody is left who would look for it.
+    monkeypatch.setattr(failing, "HEARD_SECONDS", 600.0)
+    first = threading.Thread(target=explain, args=(ValueError("bad row"), boards[1], None))
+    first.start()
+    while boards[0].look() is None:
+        first.join(0.01)
+    assert first.is_alive()
+    explain(NonFiniteError("loss is nan at step 2"), boards[0], None)
+    first.join(60)
+    assert not first.is_alive()
+
+
 def test_a_store_that_is_gone_hides_no_error() -> None:
     class Gone:
         def __getattr__(self, name: str) -> Any:

@@ -83,8 +83,10 @@ def explain(error: BaseException, board: "Board", folder: Path | None) -> None:
     if own.timed_out:
         kept = "" if folder is None else keep_record(folder, board.rank)
         error.add_note(f"another process is stuck, or has not come here{kept}")
-    if first is not None and first.rank != own.rank and not isinstance(error, TreadleError):
-        if first.message != own.message:
+    if first is not None and first.rank != own.rank:
+        # What this process has been told with the answer it need not look for: the first one may be gone.
+        board.heard()
+        if first.message != own.message and not isinstance(error, TreadleError):
             error.add_note(f"process {first.rank} failed first: {first.message}")
     elif first == own and not is_lost_connection(error):
         # One that lost another process has nothing to tell, and that one could not hear it.
@@ -139,8 +141,9 @@ class Board:
         return Failure(*json.loads(self._store.get(self._key))) if self._store.check([self._key]) else None
 
     def heard(self) -> None:
-        """Say that this process has heard of the failure."""
-        self._store.set(f"{self._key}/{self.rank}", "heard")
+        """Say that this process has heard of the failure, if there is still somebody to tell."""
+        with suppress(Exception):
+            self._store.set(f"{self._key}/{self.rank}", "heard")
 
     def wait_until_heard(self) -> None:
         """Wait a little, until all other processes have heard of this one's failure."""
@@ -194,8 +197,7 @@ class Watch:
         logger.error("process %d failed: %s", failure.rank, failure.message)
         if failure.timed_out and self._folder is not None:
             keep_record(self._folder, self._board.rank)
-        with suppress(Exception):
-            self._board.heard()
+        self._board.heard()
         if not self._over.wait(PATIENCE_SECONDS):
             logger.error("process %d ends: it still waits for process %d, which failed", self._board.rank, failure.rank)
             sys.stdout.flush()

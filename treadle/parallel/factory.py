@@ -44,7 +44,7 @@ def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strateg
 
         return PipelineStrategy(processes, plan, degrees)
     # Torch's modules for this take a while to import.
-    from treadle.parallel.dtensor import DTensorStrategy
+    from treadle.parallel.fsdp import DTensorStrategy
 
     return DTensorStrategy(processes, plan, degrees)
 

@@ -1,4 +1,4 @@
-"""Strategies whose weights become torch's distributed tensors: sharded ones, layers spread over ranks, and both."""
+"""FSDP and tensor parallelism, alone and together: strategies whose weights become torch's distributed tensors."""
 
 from collections.abc import Iterator
 from copy import deepcopy
