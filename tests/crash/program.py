@@ -201,10 +201,11 @@ def _checkpoints(options: Options) -> Path:
 def die_at_operation(folder: Path, number: int, mark: Path | None = None) -> None:
     """Have this process killed when it opens, renames or removes something in `folder` for the `number`th time."""
     count = 0
+    counted = "tests.storage", "open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal count
-        if event not in ("tests.storage", "open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"):
+        if event not in counted:
             return
         if str(arguments[0]).startswith(str(folder)):
             count += 1

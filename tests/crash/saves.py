@@ -9,6 +9,9 @@ from tests.storages import storage_in
 from treadle.checkpoint import CheckpointStore, LocalStorage, Policy
 from treadle.checkpoint.format.tree import split
 
+STILL = torch.arange(140_000)
+"""What is the same in every checkpoint, and large enough to be shared."""
+
 
 def store_in(folder: Path, storage: str, policy: Policy) -> CheckpointStore:
     """Return the checkpoints of a place of some kind within a folder."""
@@ -18,9 +21,9 @@ def store_in(folder: Path, storage: str, policy: Policy) -> CheckpointStore:
 
 def save(folder: Path, storage: str, step: int, number: float, facts: dict[str, Any], attempt: str) -> None:
     """Write a checkpoint that can be told from others by its number."""
-    structure, tensors = split({"number": number, "tensor": torch.full((500,), number)})
+    structure, tensors = split({"number": number, "tensor": torch.full((500,), number), "still": STILL})
     store = store_in(folder, storage, Policy(keep_last=1, best="loss"))
-    store.write(step, structure, tensors, facts, attempt)
+    store.write(step, structure, tensors, facts, attempt, frozen=["still"])
 
 
 def first_saves(folder: Path, storage: str = "folder") -> None:

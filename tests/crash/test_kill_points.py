@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.crash.attempts import Attempt, run_killed
 from tests.crash.program import Options
-from tests.crash.saves import first_saves, go_back, save_again, save_better, save_next, store_in
+from tests.crash.saves import STILL, first_saves, go_back, save_again, save_better, save_next, store_in
 from tests.storages import KINDS, checkpoints_in
 from treadle.checkpoint import CheckpointStore, Policy
 
@@ -55,7 +56,9 @@ def test_a_store_killed_at_any_operation_holds_a_whole_checkpoint_and_pointers_t
         assert newest in numbers, f"operation {killed}"
         if act is not go_back:
             assert newest >= 7, f"operation {killed}"
-        assert store.read(newest)["number"] in numbers[newest]
+        found = store.read(newest)
+        assert found["number"] in numbers[newest]
+        assert torch.equal(found["still"], STILL)
         # What the next start does.
         store.clear_leftovers()
         assert store.pointer("last") == store.newest_good() == newest, f"operation {killed}"

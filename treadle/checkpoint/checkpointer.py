@@ -144,7 +144,7 @@ class RunCheckpointer(NoCheckpointer):
         )
         # Tells the parts of this run's checkpoints from those that a killed run left behind for the same step.
         attempt = str(processes.share(f"{os.getpid()}_{time.time_ns()}"))
-        self._saver = Saver(self.store, attempt, trainer.this_run.wake)
+        self._saver = Saver(self.store, attempt, trainer.this_run.wake, state.frozen)
 
     # Opening ------------------------------------------------------------------------------------------------
 
@@ -223,6 +223,7 @@ class RunCheckpointer(NoCheckpointer):
         if trainer.processes.is_main:
             store.discard_after(step)
         trainer.processes.barrier()
+        store.share_from(step)
         state.restored = (shared, own)
         self.saved_at, self._saved_finished = (step, int(manifest["epoch"])), bool(manifest["finished"])
         # A run that was stopped for good stays stopped; only whoever asks for more of it starts it again.

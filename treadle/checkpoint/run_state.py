@@ -106,6 +106,15 @@ class RunState:
         tracked = self.trainer.tracked.state_dict(None if everything else self._is_written)
         return {**self.facts(), "tracked": tracked}
 
+    def frozen(self) -> set[int]:
+        """Return where in the memory of this process the weights lie that nothing trains."""
+        weights = [weight.detach() for weight in self.trainer.model.parameters() if not weight.requires_grad]
+        if self.trainer.parallel.is_sharded:
+            from treadle.parallel.local_shards import local_of
+
+            weights = [local_of(weight) for weight in weights]
+        return {weight.data_ptr() for weight in weights if weight.numel()}
+
     def of_optimizer(self, optimizer: Optimizer) -> OptimizerState:
         """Return what saves and restores an optimizer, or what is here of one whose weights are sharded."""
         trainer = self.trainer

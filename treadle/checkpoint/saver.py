@@ -1,7 +1,7 @@
 """Saving while training goes on: a copy into warm host memory, then a thread that writes."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -48,13 +48,20 @@ class Saver:
         store: Where they go.
         attempt: A word that all ranks share and no earlier run used.
         on_failure: Called from the writing thread when a checkpoint could not be written.
+        frozen: Says where in memory the tensors lie that nothing trains.
     """
 
-    def __init__(self, store: CheckpointStore, attempt: str, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        attempt: str,
+        on_failure: Callable[[], None],
+        frozen: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
         wait_for_writer(store)
         self.store = store
         self._attempt = attempt
-        self._on_failure = on_failure
+        self._on_failure, self._frozen = on_failure, frozen
         self._saves = 0
         self._staging = Staging()
         self._thread: threading.Thread | None = None
@@ -80,8 +87,10 @@ class Saver:
         except CheckpointError:
             self.store.pass_over(step, self._attempt, self._saves)
             raise
+        places = self._frozen()
+        frozen = {name for name, tensor in tensors.items() if tensor.data_ptr() in places}
         staged = self._staging.copy(tensors)
-        arguments = (step, structure, staged, facts, self._attempt, self._saves)
+        arguments = (step, structure, staged, facts, self._attempt, self._saves, frozen)
         if not self.store.policy.asynchronous:
             self._write_after(after, *arguments)
             return

@@ -4,8 +4,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from treadle.checkpoint.format.layouts import PREFIX, FolderLayout, Layout, ObjectLayout
-from treadle.checkpoint.format.manifest import damage, describe_files, file_names, read_manifest
+from treadle.checkpoint.format.manifest import damage, describe_file, describe_files, file_names, read_manifest
 from treadle.checkpoint.format.readers import Reader
 from treadle.checkpoint.format.shards import PartFile, materialised, merged
 from treadle.checkpoint.format.tree import LazyTensors, join
 from treadle.checkpoint.policy import Policy
+from treadle.checkpoint.unchanged import Division, SharedFile, Unchanged, header, shared_header
 from treadle.errors import CheckpointError, ConfigError, StorageError
 from treadle.files.atomic_io import give_plain_mode, sync_file
 from treadle.files.storage import LocalStorage, Storage, Within
@@ -70,6 +72,7 @@ class CheckpointStore:
         self._may_live = may_live
         self._deadline = math.inf
         self._damaged: set[int] = set()
+        self._unchanged = Unchanged()
 
     def __str__(self) -> str:
         return self.storage.url
@@ -100,6 +103,7 @@ class CheckpointStore:
         facts: dict[str, Any],
         attempt: str,
         number: int = 0,
+        frozen: Collection[str] = (),
     ) -> None:
         """Write this rank's part of the checkpoint at `step`; the first rank commits it when all parts are there.
 
@@ -110,6 +114,7 @@ class CheckpointStore:
             facts: What the manifest says besides: epoch, metrics, number of ranks.
             attempt: A word that all ranks share and no earlier run used, to tell leftovers from parts.
             number: Which save of the attempt it is: one rank may be a save ahead of another, of the same step even.
+            frozen: The names of tensors that nothing trains.
 
         Raises:
             CheckpointError: A file could not be written; nothing half-done is left where a reader looks.
@@ -117,9 +122,11 @@ class CheckpointStore:
         part = self._layout.part(step, attempt, number)
         try:
             with self._layout.filling(part) as folder:
-                self._write_part(folder, structure, tensors)
-                entry = describe_files(folder, self._rank)
+                division = self._unchanged.divide(self._rank, part, tensors, frozen)
+                shared = self._write_part(folder, structure, division)
+                entry = describe_files(folder, self._rank) | {file.name: file.entry for file in shared}
             self._layout.announce(part, self._rank, entry)
+            self._unchanged.written(shared)
             if self._rank == 0:
                 self._commit(part, step, facts)
                 self._prune()
@@ -136,13 +143,22 @@ class CheckpointStore:
             pass
         self._layout.give_up(part, self._rank)
 
-    def _write_part(self, folder: Path, structure: Any, tensors: dict[str, Tensor]) -> None:
+    def _write_part(self, folder: Path, structure: Any, division: Division) -> list[SharedFile]:
+        """Write the files of a save, and return those of them that other checkpoints may share."""
         tensor_file, structure_file = (folder / name for name in file_names(self._rank))
-        save_file(tensors, tensor_file)
-        give_plain_mode(tensor_file)
+        _write_tensors(tensor_file, division.main, header([file for file, _ in division.shared]))
         structure_file.write_text(json.dumps(structure), encoding="utf-8")
         sync_file(tensor_file)
         sync_file(structure_file)
+        shared = []
+        for file, tensors in division.shared:
+            path = folder / file.name
+            if not (file.entry and self._layout.share(file.name, file.entry["size"], folder)):
+                _write_tensors(path, tensors, shared_header(file))
+                sync_file(path)
+                file = replace(file, entry=describe_file(path))
+            shared.append(file)
+        return shared
 
     def _commit(self, part: str, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}
@@ -354,6 +370,18 @@ class CheckpointStore:
                 return materialised(self._read_common(files))
             return join(structure, LazyTensors(file) if _is_sharded(structure) else file.read_all())
 
+    def share_from(self, step: int) -> None:
+        """Let later checkpoints share what this rank wrote into the one at `step`, as long as it does not change.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        with self._reading(step) as files:
+            entries = self.manifest(step)["files"]
+            if file_names(self._rank)[0] in entries:
+                digests = files.opened(self._rank)[1].shared_digests()
+                self._unchanged.resume([SharedFile(name, found, entries[name]) for name, found in digests.items()])
+
     def read_weights(self, step: int) -> dict[str, Any]:
         """Return the weights and buffers of the model in the checkpoint at `step`.
 
@@ -392,6 +420,11 @@ class CheckpointStore:
             yield reader.files()
         except (OSError, ValueError, SafetensorError, RecursionError) as error:
             raise CheckpointError(f"{reader} cannot be read: {error}") from error
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None) -> None:
+    save_file(tensors, path, metadata=metadata)
+    give_plain_mode(path)
 
 
 def _is_sharded(structure: Any) -> bool:

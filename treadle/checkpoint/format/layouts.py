@@ -14,6 +14,7 @@ from typing import Any
 
 from treadle.checkpoint.format.manifest import MANIFEST, sealed, write_manifest
 from treadle.checkpoint.format.readers import FolderReader, ObjectReader, Reader
+from treadle.checkpoint.format.shards import SHARED, SHARED_NAME
 from treadle.errors import CheckpointError, StorageError
 from treadle.files.atomic_io import clear_parts, read_patiently, replace_text, sync_file, telling_absence
 from treadle.files.scratch import scratch
@@ -45,6 +46,19 @@ class Layout(ABC):
     @abstractmethod
     def filling(self, part: str) -> AbstractContextManager[Path]:
         """Give the block a folder for this rank's files, which are in the part after it."""
+
+    def share(self, name: str, size: int, folder: Path) -> bool:
+        """Put a file that an earlier checkpoint has into a folder that is being filled, at no cost, where that can be.
+
+        Args:
+            name: Its name, which no other file has.
+            size: Its size.
+            folder: The folder.
+
+        Returns:
+            Whether it is there now; if not, it has to be written.
+        """
+        return False
 
     @abstractmethod
     def announce(self, part: str, rank: int, entry: dict[str, Any]) -> None:
@@ -162,6 +176,17 @@ class FolderLayout(Layout):
         folder = self.folder / part
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
+
+    def share(self, name: str, size: int, folder: Path) -> bool:
+        """Let two folders name the same file; the disk keeps it until no checkpoint names it any more."""
+        for pattern in (f"{PREFIX}*", f"{PART}*"):
+            for path in sorted(self.folder.glob(f"{pattern}/{name}"), reverse=True):
+                # Another rank may remove it, or give its folder a name, at any moment; not every disk has hard links.
+                with suppress(OSError):
+                    if path.stat().st_size == size:
+                        os.link(path, folder / name)
+                        return True
+        return False
 
     def announce(self, part: str, rank: int, entry: dict[str, Any]) -> None:
         """Say that the files of a rank are complete."""
@@ -312,6 +337,7 @@ class ObjectLayout(Layout):
     The files of each save have a room of their own, `step_00001200/<save>/`, and `step_00001200/manifest.json`, written
     last, names the room. So the same step can be saved again, and whoever reads has the old files or the new ones.
     A damaged one is set aside by putting its manifest into the room: from then on it is no checkpoint of the run.
+    Files that several checkpoints share are in `shared/`, and go when no manifest names them any more.
 
     Args:
         storage: Where they are kept.
@@ -333,7 +359,11 @@ class ObjectLayout(Layout):
         with scratch() as folder:
             yield folder
             for file in sorted(folder.iterdir()):
-                self.storage.upload(f"{part}/{file.name}", file)
+                self.storage.upload(f"{SHARED if SHARED_NAME.fullmatch(file.name) else part}/{file.name}", file)
+
+    def share(self, name: str, size: int, folder: Path) -> bool:
+        """Have the checkpoint name the file that is there."""
+        return self.storage.files(SHARED).get(f"{SHARED}/{name}") == size
 
     def announce(self, part: str, rank: int, entry: dict[str, Any]) -> None:
         """Say that the files of a rank are complete; the first one tells nobody but itself."""
@@ -439,8 +469,40 @@ class ObjectLayout(Layout):
     def remove(self, step: int) -> None:
         """Remove a checkpoint, its manifest first; what was set aside beside it stays."""
         folder = step_name(step)
+        shared = self._shared_by(f"{folder}/{MANIFEST}") if self.storage.files(SHARED) else set()
         self.storage.remove(f"{folder}/{MANIFEST}")
         self._clear_folder(folder, None)
+        # Only what it named: another rank may be a save ahead, and its files are in no manifest yet.
+        self._clear_shared(shared)
+
+    def _shared_by(self, manifest: str) -> set[str]:
+        """Return the shared files that a manifest names.
+
+        Raises:
+            CheckpointError: It cannot be understood: any of them may be meant.
+        """
+        try:
+            files = json.loads(self.storage.read(manifest))["files"]
+            return {name for name in files if SHARED_NAME.fullmatch(name)}
+        except FileNotFoundError:
+            return set()
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.storage.address(manifest)} is no readable manifest: {error}") from error
+
+    def _clear_shared(self, unneeded: set[str]) -> None:
+        """Remove those of some shared files that no manifest names."""
+        if not unneeded:
+            return
+        manifests = [name for name in self.storage.files() if name.endswith(f"/{MANIFEST}")]
+        try:
+            needed = set().union(*map(self._shared_by, manifests))
+        except StorageError:
+            raise
+        except CheckpointError as error:
+            logger.warning("files that checkpoints share are not removed this time: %s", error)
+            return
+        for name in sorted(unneeded - needed):
+            self.storage.remove(f"{SHARED}/{name}")
 
     def set_aside(self, step: int) -> None:
         """Keep a damaged checkpoint: its manifest moves into the room, where no reader looks for one."""
@@ -490,6 +552,7 @@ class ObjectLayout(Layout):
             except CheckpointError:
                 continue
             self._clear_folder(folder, named)
+        self._clear_shared({name.removeprefix(f"{SHARED}/") for name in self.storage.files(SHARED)})
 
 
 def _is_save_after(number: int, attempt: str, room: str) -> bool:

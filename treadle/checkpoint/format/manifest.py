@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from treadle.checkpoint.format.readers import Reader
 
 FORMAT = "treadle-checkpoint-1"
+SHARING_FORMAT = "treadle-checkpoint-2"
+"""That of checkpoints with files that others share: a version that does not know these must not read one."""
 MANIFEST = "manifest.json"
 ADVICE = ": start again when it can be, or move the folder of this checkpoint away to go on from the one before"
 
@@ -23,14 +25,20 @@ def file_names(rank: int) -> tuple[str, str]:
 
 
 def describe_files(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
-    """Return the sizes and checksums of a rank's files, as a manifest lists them."""
-    paths = [folder / name for name in file_names(rank)]
-    return {path.name: {"size": path.stat().st_size, "crc32": checksum(path)} for path in paths}
+    """Return the sizes and checksums of a rank's own files, as a manifest lists them."""
+    return {name: describe_file(folder / name) for name in file_names(rank)}
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return the size and checksum of a file."""
+    return {"size": path.stat().st_size, "crc32": checksum(path)}
 
 
 def sealed(facts: dict[str, Any]) -> str:
     """Return the text of a manifest that says `facts`."""
-    content = {"format": FORMAT, **facts}
+    own = {name for rank in range(facts.get("ranks", 0)) for name in file_names(rank)}
+    shares = not own.issuperset(facts.get("files", ()))
+    content = {"format": SHARING_FORMAT if shares else FORMAT, **facts}
     return json.dumps({**content, "crc32": _seal(content)}, indent=1)
 
 
@@ -51,8 +59,8 @@ def read_manifest(reader: "Reader") -> dict[str, Any]:
         kind, seal = manifest["format"], manifest.pop("crc32", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{reader} has no readable manifest: {error}") from error
-    if kind != FORMAT:
-        raise CheckpointError(f"{reader} has the format {kind!r}; this version reads {FORMAT!r}")
+    if kind not in (FORMAT, SHARING_FORMAT):
+        raise CheckpointError(f"{reader} has the format {kind!r}; this version reads {FORMAT!r} and {SHARING_FORMAT!r}")
     if seal != _seal(manifest):
         raise CheckpointError(f"{reader} has a damaged manifest: its checksum differs")
     return manifest
@@ -95,9 +103,9 @@ def damage(reader: "Reader", manifest: dict[str, Any]) -> Iterator[str]:
         StorageError: A file cannot be read now.
     """
     try:
-        for rank in range(manifest["ranks"]):
-            for name in file_names(rank):
-                yield from _damage_of(reader, name, manifest["files"].get(name))
+        own = (name for rank in range(manifest["ranks"]) for name in file_names(rank))
+        for name in dict.fromkeys((*own, *manifest["files"])):
+            yield from _damage_of(reader, name, manifest["files"].get(name))
     except (OSError, KeyError, TypeError, AttributeError) as error:
         yield f"it cannot be checked: {error}"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from treadle.checkpoint.format.manifest import ADVICE, MANIFEST, file_names, read_manifest
-from treadle.checkpoint.format.shards import PartFile
+from treadle.checkpoint.format.shards import SHARED, SHARED_NAME, PartFile
 from treadle.errors import CheckpointError
 from treadle.files.atomic_io import checksum, read_patiently, telling_absence
 from treadle.files.scratch import scratch
@@ -43,10 +43,11 @@ class FolderReader(Reader):
 
     Args:
         folder: The folder.
+        shared: The folder of files that several checkpoints share, for those that do not lie in it themselves.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, shared: Path | None = None) -> None:
+        self._folder, self._shared = folder, shared
 
     def __str__(self) -> str:
         return str(self._folder)
@@ -61,24 +62,30 @@ class FolderReader(Reader):
         """Return itself, or what reads the room of a checkpoint that was copied from a bucket."""
         is_plain = (self._folder / file_names(0)[1]).exists() or not (self._folder / MANIFEST).exists()
         room = None if is_plain else _room_of(self)
-        return self if room is None or not (self._folder / room).is_dir() else FolderReader(self._folder / room)
+        if room is None or not (self._folder / room).is_dir():
+            return self
+        return FolderReader(self._folder / room, self._folder.parent / SHARED)
+
+    def _path(self, name: str) -> Path:
+        folder = self._folder if self._shared is None or not SHARED_NAME.fullmatch(name) else self._shared
+        return folder / name
 
     def size(self, name: str) -> int:
         """Return the size of a file."""
-        path = self._folder / name
+        path = self._path(name)
         with telling_absence(path, ADVICE):
             return read_patiently(lambda: path.stat().st_size)
 
     def checksum(self, name: str) -> str:
         """Return the checksum of a file."""
-        path = self._folder / name
+        path = self._path(name)
         with telling_absence(path, ADVICE):
             return read_patiently(lambda: checksum(path))
 
     def opened(self, rank: int) -> tuple[Any, PartFile]:
         """Return what a rank wrote."""
         tensor_file, structure_file = (self._folder / name for name in file_names(rank))
-        return json.loads(structure_file.read_text(encoding="utf-8")), PartFile(tensor_file)
+        return json.loads(structure_file.read_text(encoding="utf-8")), PartFile(tensor_file, self._path)
 
 
 class ObjectReader(Reader):
@@ -96,7 +103,7 @@ class ObjectReader(Reader):
         return self._storage.address(self._folder)
 
     def _name(self, name: str) -> str:
-        return f"{self._folder}/{name}"
+        return f"{SHARED if SHARED_NAME.fullmatch(name) else self._folder}/{name}"
 
     def manifest(self) -> str:
         """Return the text of the manifest."""
@@ -108,7 +115,7 @@ class ObjectReader(Reader):
 
     def size(self, name: str) -> int:
         """Return the size of a file."""
-        files = self._storage.files(self._folder)
+        files = self._storage.files(self._name(name).rpartition("/")[0])
         if self._name(name) not in files:
             raise FileNotFoundError(f"there is no {self._storage.address(self._name(name))}")
         return files[self._name(name)]
@@ -126,6 +133,8 @@ class ObjectReader(Reader):
         with scratch() as room:
             self._storage.download(self._name(tensor_file), room / tensor_file)
             tensors = PartFile(room / tensor_file)
+            for name in tensors.shared_names():
+                self._storage.download(self._name(name), room / name)
             # What is mapped into memory stays there when its name is gone.
             tensors.open()
         return structure, tensors

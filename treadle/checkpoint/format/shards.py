@@ -1,6 +1,8 @@
 """Tensors that are spread over the ranks of a run: written in pieces, read in other pieces."""
 
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,16 +120,30 @@ def _cut(source: Any, held: Box, wanted: Box) -> Tensor:
     return piece
 
 
-class PartFile:
-    """The tensors that one rank wrote, opened when the first is asked for."""
+SHARED = "shared"
+"""The folder of such files where a file cannot lie in two folders."""
+SHARED_NAME = re.compile(r"rank_\d{1,9}\.[0-9a-f]{16}\.safetensors")
+"""What a file of tensors is called that several checkpoints share: its rank, and a word of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened: Any = None
+
+class PartFile:
+    """The tensors that one rank wrote, opened when the first is asked for.
+
+    Those that had not changed since an earlier checkpoint are in files of their own, which its header names.
+
+    Args:
+        path: The file.
+        place: Says where a file lies that several checkpoints share; by default beside this one.
+    """
+
+    def __init__(self, path: Path, place: Callable[[str], Path] | None = None) -> None:
+        self._path, self._place = path, place or path.with_name
+        self._files: dict[Path, Any] = {}
+        self._with: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Open the file now: it may go away, and can be read all the same."""
-        self._file()
+        """Open the files now: they may go away, and can be read all the same."""
+        self._open()
 
     def slicer(self, name: str) -> Callable[[], Any]:
         """Return what opens the tensor called `name` for slicing."""
@@ -135,28 +151,61 @@ class PartFile:
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor, without reading it."""
-        return tuple(self._file().get_slice(name).get_shape())
+        return tuple(self._file_with(name).get_slice(name).get_shape())
 
     def read(self, name: str) -> Tensor:
         """Return a whole tensor."""
-        return self._file().get_tensor(name)  # type: ignore[no-any-return]
+        return self._file_with(name).get_tensor(name)  # type: ignore[no-any-return]
 
     def names(self) -> list[str]:
         """Return the names of all tensors."""
-        return list(self._file().keys())
+        return list(self._open())
 
     def read_all(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
         return {name: self.read(name) for name in self.names()}
 
+    def shared_names(self) -> list[str]:
+        """Return the names of the files beside this one that hold the rest of its tensors.
+
+        Raises:
+            CheckpointError: Its header names something else.
+        """
+        text = (self._own().metadata() or {}).get("shared", "[]")
+        names = json.loads(text)
+        if not isinstance(names, list) or not all(isinstance(one, str) and SHARED_NAME.fullmatch(one) for one in names):
+            raise CheckpointError(f"{self._path} is damaged: its header names {text[:200]} as files with its tensors")
+        return names
+
+    def shared_digests(self) -> dict[str, dict[str, str]]:
+        """Return, for each of these files, what identifies the content of its tensors."""
+        headers = {name: self._shared(name).metadata() or {} for name in self.shared_names()}
+        return {name: json.loads(header.get("digests", "{}")) for name, header in headers.items()}
+
     def _slice(self, name: str) -> Any:
-        found = self._file().get_slice(name)
+        found = self._file_with(name).get_slice(name)
         return found if found.get_shape() else self.read(name)
 
-    def _file(self) -> Any:
-        if self._opened is None:
-            self._opened = safe_open(self._path, framework="pt", device="cpu")
-        return self._opened
+    def _file_with(self, name: str) -> Any:
+        return self._open().get(name) or self._own()
+
+    def _open(self) -> dict[str, Any]:
+        """Return the opened file of each tensor."""
+        if not self._with:
+            for file in (self._own(), *map(self._shared, self.shared_names())):
+                self._with.update(dict.fromkeys(file.keys(), file))
+        return self._with
+
+    def _own(self) -> Any:
+        return self._file(self._path)
+
+    def _shared(self, name: str) -> Any:
+        return self._file(self._place(name))
+
+    def _file(self, path: Path) -> Any:
+        if path not in self._files:
+            self._files[path] = safe_open(path, framework="pt", device="cpu")
+        return self._files[path]
 
 
 def materialised(tree: Any) -> Any:
