@@ -32,7 +32,7 @@ from treadle.loop.run_config import TrainerRunConfig, resolved_config
 from treadle.loop.verbs import check_trainer_class
 from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.memory.offload import check_offload
-from treadle.ops.loss_items import count_targets
+from treadle.ops.loss_items import count_targets, own_loss
 from treadle.ops.losses import default_loss, model_inputs, read_targets
 from treadle.optim.fused import check_closures
 from treadle.optim.lr_scaling import LRScaling
@@ -462,6 +462,8 @@ class Trainer:
             A dict with "loss", "model_outputs" and "batch_size"; other entries reach the callbacks. If the loss
             is a mean over something else than samples, such as tokens, "num_items_in_batch" says over how many.
         """
+        if self.loss_func is None and self.this_run.updater.scale.pending:
+            return own_loss(self.model, batch)
         plain = self.precision.plain
         output = default_loss(self.model, self.loss_func if plain else self.precision.for_loss(self.loss_func), batch)
         return count_targets(output, self.loss_func, batch) if self.this_run.updater.scale.pending else output

@@ -19,6 +19,17 @@ def test_two_processes_make_the_gradient_of_one_batch(launched: Launch, scenario
     assert first["steps"] == reference["steps"] == 10
 
 
+@pytest.mark.parametrize("scenario", ["labels", "labels_accumulated"])
+def test_a_model_that_computes_its_loss_from_labels_has_the_gradient_of_one_batch(
+    launched: Launch, scenario: str
+) -> None:
+    reference = launched("weighted", processes=1).rank_zero("labels")
+    first, second = launched("weighted", processes=2)(scenario)
+    assert torch.equal(first["weights"], second["weights"])
+    torch.testing.assert_close(first["weights"], reference["weights"], rtol=0, atol=EXACT)
+    assert first["steps"] == reference["steps"] == 10
+
+
 def test_class_weights_in_a_verb_of_ones_own_are_refused_on_two_processes_and_fine_on_one(launched: Launch) -> None:
     assert launched("weighted", processes=1).rank_zero("own_verb") == {"message": ""}
     for report in launched("weighted", processes=2)("own_verb"):

@@ -315,7 +315,10 @@ class Updater:
                     output, weight_param = shared.compute(phase, verb, batch, last=last)
         if first:
             check_loss(output, verb=name_of(phase.loss))
-            if seen is not None and not says_items(output):
+            counted = counted_in(output)
+            if seen is not None and counted is not None and counted.assumed:
+                self.means.compare(seen, counted, name_of(phase.loss))
+            elif seen is not None and not says_items(output):
                 self.means.take(seen, name_of(phase.loss))
         return output, weight_param
 

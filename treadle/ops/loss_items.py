@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from treadle.data import Batch
 from treadle.errors import LossError
 from treadle.ops.linear_cross_entropy import linear_cross_entropy
-from treadle.ops.losses import read_targets
+from treadle.ops.losses import default_loss, read_targets
+from treadle.ops.model_loss import ITEMS, label_rule
 from treadle.precision.loss_scaling import widest_float
 
 COUNTED = "counted_targets"
@@ -29,10 +30,12 @@ class Counted(NamedTuple):
     Attributes:
         items: The sum of the weights of the targets that are not ignored, on the device.
         whole: How many targets there are; the same, where none is ignored and all weigh one.
+        assumed: Whether the model computes its loss itself, and over which targets follows from its kind.
     """
 
     items: Tensor
     whole: int
+    assumed: bool = False
 
     def recorded(self, size: Any) -> Any:
         """Return what the loss counts in the mean of an epoch: its samples, or nothing where no target counts."""
@@ -95,6 +98,24 @@ def items_in(loss_func: Any, targets: Tensor) -> Tensor | int:
     return criterion.items_of(targets)
 
 
+def own_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
+    """Return the loss that a model computes itself, with over how many labels it is a mean where its kind is known."""
+    rule = label_rule(model)
+    targets = None if rule is None else rule.targets(batch)
+    if rule is None or targets is None:
+        return default_loss(model, None, batch)
+    counted = Counted(Criterion(None, IGNORED).items_of(targets), targets.numel(), assumed=True)
+    # Its own labels and not those of the window: what it returns stays a mean, whatever it adds to its cross-entropy.
+    told = {**batch, ITEMS: counted.items.clamp_min(1)} if rule.takes_items else batch
+    return _with_counted(default_loss(model, None, told), counted)
+
+
+def _with_counted(output: dict[str, Any], counted: Counted) -> dict[str, Any]:
+    # The mean over nothing is nan, and a weight of zero would not take it out of the gradient: nan times zero is nan.
+    loss = torch.where(counted.items > 0, output["loss"], 0.0)
+    return {**output, "loss": loss, COUNTED: counted}
+
+
 def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[str, Any]:
     """Return the output of the trainer's own loss verb, with what its loss is a mean over if that is not samples.
 
@@ -106,10 +127,7 @@ def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[
     targets = read_targets(batch)
     if not isinstance(targets, Tensor) or targets.is_floating_point():
         return output
-    counted = Counted(criterion.items_of(targets), targets.numel())
-    # The mean over nothing is nan, and a weight of zero would not take it out of the gradient: nan times zero is nan.
-    loss = torch.where(counted.items > 0, output["loss"], 0.0)
-    return {**output, "loss": loss, COUNTED: counted}
+    return _with_counted(output, Counted(criterion.items_of(targets), targets.numel()))
 
 
 def items_in_window(loss_func: Any, window: Sequence[Batch]) -> Tensor | None:
@@ -143,12 +161,14 @@ class MeansSeen(TorchFunctionMode):
     Attributes:
         weighted: The name of one with class weights, if there was one.
         ignored: For each ignored target that is possible, whether it was there.
+        counts: Over how many targets each was a mean, or a sum.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.weighted: str | None = None
         self.ignored: list[tuple[int, Tensor]] = []
+        self.counts: list[Tensor] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -163,6 +183,9 @@ class MeansSeen(TorchFunctionMode):
                 del bound["weight"]
             criterion = _criterion_in(bound)
             targets = bound.get("target", bound.get("targets"))
+            if isinstance(targets, Tensor) and not targets.is_floating_point():
+                index = int(bound.get("ignore_index", IGNORED))
+                self.counts.append(Criterion(bound.get("weight"), index).items_of(targets))
             if criterion is not None and isinstance(targets, Tensor) and not targets.is_floating_point():
                 if criterion.weight is not None:
                     self.weighted = func.__name__
@@ -185,6 +208,7 @@ class MeansOverItems:
     def __init__(self, remedy: str) -> None:
         self._remedy = remedy
         self._pending: list[tuple[str, int, Tensor]] = []
+        self._assumed: list[tuple[str, Tensor, Tensor]] = []
 
     def take(self, seen: MeansSeen, verb: str) -> None:
         """Take note of what the loss verb called `verb` has computed.
@@ -200,12 +224,35 @@ class MeansOverItems:
             )
         self._pending += [(verb, *one) for one in seen.ignored]
 
+    def compare(self, seen: MeansSeen, assumed: Counted, verb: str) -> None:
+        """Take note of what a model has computed beside what its kind lets expect.
+
+        Raises:
+            LossError: It computes several losses.
+        """
+        if len(seen.counts) > 1:
+            raise LossError(
+                f"the model's own loss has {len(seen.counts)} cross-entropies, each a mean over targets of its own, so "
+                "several micro-batches or processes would not make the gradient of one batch; override "
+                f"calculate_train_batch_loss, compute the loss there, and {self._remedy}"
+            )
+        # None is seen of a kernel that computes it at once with the last layer.
+        self._assumed += [(verb, assumed.items, count) for count in seen.counts]
+
     def check(self) -> None:
         """Look at what was noted; this reads the device.
 
         Raises:
-            LossError: Targets were ignored.
+            LossError: Targets were ignored, or a model's loss is over others than its kind lets expect.
         """
+        compared, self._assumed = self._assumed, []
+        for verb, assumed, count in compared:
+            if bool(assumed != count):
+                raise LossError(
+                    f"the model's own loss, in {verb}, is a mean over {int(count)} targets where its labels have "
+                    f"{int(assumed)} that count, so several micro-batches or processes would not make the gradient of "
+                    f"one batch; override calculate_train_batch_loss, compute the loss there, and {self._remedy}"
+                )
         pending, self._pending = self._pending, []
         for verb, index, there in pending:
             if bool(there):

@@ -1,11 +1,12 @@
 """Cross-entropies whose mean is not over samples, on one process and on several."""
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from tests.parallel.programs.models import classifier, outcome, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
@@ -41,6 +42,49 @@ for name, arguments in {
     "both": {"loss": nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1)},
 }.items():
     program.add(name, partial(train, **arguments))
+
+
+class Labelled(nn.Module):
+    """Computes its loss from its labels, as a language model of transformers does: each row predicts the next label."""
+
+    loss_type, config = "ForCausalLM", SimpleNamespace(is_encoder_decoder=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = classifier()
+
+    def forward(self, inputs: Tensor, labels: Tensor, **kwargs: Any) -> dict[str, Tensor]:
+        items = kwargs.get("num_items_in_batch")
+        flat = self.body(inputs)[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        if items is None:
+            return {"loss": nn.functional.cross_entropy(*flat)}
+        return {"loss": nn.functional.cross_entropy(*flat, reduction="sum") / items}
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """53 rows of 7 labels, of which fewer and fewer count; one row has none."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = (one.clone().unflatten(0, (53, 7)) for one in samples(53 * 7).tensors)
+        for row, labels in enumerate(self.labels):
+            labels[1 + (row * 5) % 7 :] = -100
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"inputs": self.inputs[index], "labels": self.labels[index]}
+
+
+@program.scenario
+def labels(parts: int = 1) -> Report:
+    trainer = trainer_of(Labelled(), loss_func=None, metrics=None)
+    settings = {"gradient_accumulation_steps": parts, "train_dataloader_kwargs": {"shuffle": False}}
+    result = trainer.train(Rows(), num_epochs=2, per_device_batch_size=per_device(trainer) // parts, **settings)
+    return {"weights": outcome(trainer, result)["weights"], "steps": result.steps}
+
+
+program.add("labels_accumulated", partial(labels, parts=3))
 
 
 class Own(Trainer):
