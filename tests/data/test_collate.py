@@ -1,5 +1,6 @@
 """Batches made by one indexing call are what collating samples one by one gives."""
 
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from torch.utils.data import (
 )
 
 from treadle.data import Stream, make_loader
-from treadle.data.collate import as_index, rows_of
+from treadle.data.collate import as_index, collated, rows_of
 
 CPU = torch.device("cpu")
 ROWS = 11
@@ -82,6 +83,12 @@ def assert_same(left: Any, right: Any) -> None:
     if isinstance(left, Tensor):
         assert (left.dtype, left.shape, left.stride()) == (right.dtype, right.shape, right.stride())
         assert torch.equal(left.nan_to_num(), right.nan_to_num())
+        return
+    if isinstance(left, dict):
+        assert list(left) == list(right)
+        left, right = list(left.values()), list(right.values())
+    if not isinstance(left, (list, tuple)):
+        assert left == right
         return
     assert len(left) == len(right)
     for one, other in zip(left, right, strict=True):
@@ -265,3 +272,74 @@ def test_whole_numbers_in_any_form_are_an_index(indices: Any, expected: list[int
 @pytest.mark.parametrize("indices", [[], 3, [1.0], [True], [-1, 2], ["a"], [[1, 2]], [None], [slice(2)], object()])
 def test_anything_else_is_no_index(indices: Any) -> None:
     assert as_index(indices) is None
+
+
+# Samples that were fetched one by one -----------------------------------------------------------------------
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+class Grown(Tensor):
+    """A tensor of a type of its own."""
+
+
+def made(make: Callable[[int], Any], count: int = 5) -> list[Any]:
+    return [make(index) for index in range(count)]
+
+
+SAMPLES: dict[str, Callable[[int], Any]] = {
+    "tensor": lambda index: torch.full((3,), index, dtype=torch.bfloat16),
+    "pair": lambda index: (torch.full((2, 2), float(index)), torch.tensor(index)),
+    "list": lambda index: [torch.arange(index, index + 3).double(), index],
+    "tensor and int": lambda index: (torch.ones(2) * index, index),
+    "bool, float, text, nothing of it": lambda index: (index % 2 == 0, index / 3, str(index), b"x"),
+    "an int, then floats": lambda index: (index if index == 0 else index / 2, index == 1),
+    "an int, then a bool": lambda index: (1 if index == 0 else True,),
+    "large ints": lambda index: (2**40 + index, -index),
+    "arrays": lambda index: (np.full(3, index, dtype=np.float32), np.int16(index), np.float64(index)),
+    "dict": lambda index: {"ids": torch.arange(4) + index, "label": index, "text": "ab"},
+    "dict with more keys later": lambda index: {"b": index, "a": index, **({"c": 1} if index else {})},
+    "nested": lambda index: {"x": (torch.ones(1) * index, [index, index + 1]), "y": {"z": torch.zeros(2, 0)}},
+    "named tuple": lambda index: Pair(torch.ones(2) * index, index),
+    "pair of pairs": lambda index: ((index, torch.ones(1)), Pair(index, 0.5)),
+    "parameter": lambda index: (torch.nn.Parameter(torch.ones(2) * index),),
+    "type of its own": lambda index: ((torch.ones(2) * index).as_subclass(Grown), index),
+    "type of its own later": lambda index: (torch.ones(2).as_subclass(Grown) if index == 3 else torch.ones(2),),
+    "strided": lambda index: (torch.arange(6).reshape(2, 3).t() + index, torch.zeros(1, 2).expand(3, 2)),
+    "empty": lambda index: (),
+    "int alone": lambda index: index,
+    "text alone": lambda index: str(index),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize("count", [1, 5])
+def test_samples_are_collated_as_torch_does(kind: str, count: int) -> None:
+    samples = made(SAMPLES[kind], count)
+    assert_same(collated(samples), default_collate(samples))
+
+
+UNFIT: dict[str, Callable[[int], Any]] = {
+    "shapes differ": lambda index: (torch.ones(index + 1), index),
+    "lengths differ": lambda index: (torch.ones(2),) * (index + 1),
+    "a key is missing": lambda index: {"a": 1} if index else {"a": 1, "b": 2},
+    "one is no tensor": lambda index: (torch.ones(2) if index == 0 else 1.0,),
+    "one is a text": lambda index: (index if index == 0 else "two",),
+    "one is a dict": lambda index: (torch.ones(1),) if index == 0 else {"a": 1},
+    "one is a number": lambda index: (torch.ones(1),) if index == 0 else 3,
+    "an object": lambda index: (object(),),
+    "nothing": lambda index: (None, index),
+    "sparse": lambda index: (torch.eye(2).to_sparse(),),
+    "nested": lambda index: (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", UNFIT)
+def test_what_torch_refuses_to_collate_is_refused_in_its_words(kind: str) -> None:
+    samples = made(UNFIT[kind])
+    with pytest.raises(Exception) as wanted:
+        default_collate(samples)
+    with pytest.raises(wanted.type) as caught:
+        collated(samples)
+    assert str(caught.value) == str(wanted.value)

@@ -6,11 +6,46 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from treadle.data.batch import Batch
 
 INDEX_TYPES = (torch.int64, torch.int32)
+
+
+# Samples that were fetched one by one
+
+
+def collated(samples: Sequence[Any]) -> Batch:
+    """Return what `default_collate` makes of samples, without its search where they are pairs or dicts of tensors.
+
+    >>> collated([(torch.zeros(2), 1), (torch.ones(2), 0)])
+    [tensor([[0., 0.],
+            [1., 1.]]), tensor([1, 0])]
+    """
+    first = samples[0]
+    kind = type(first)
+    # In a worker torch collates into memory that is shared.
+    if get_worker_info() is None:
+        try:
+            if kind is tuple or kind is list:
+                return [_column(values) for values in zip(*samples, strict=True)]
+            if kind is dict:
+                return {key: _column([sample[key] for sample in samples]) for key in first}
+        except (TypeError, ValueError, RuntimeError, KeyError, IndexError):
+            # Samples that do not fit together: torch says in its own words why.
+            pass
+    return default_collate(samples)  # type: ignore[arg-type]
+
+
+def _column(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if type(first) is Tensor and first.layout is torch.strided and not first.is_nested:
+        return torch.stack(values)  # type: ignore[arg-type]
+    return torch.tensor(values) if type(first) is int else default_collate(values)  # type: ignore[arg-type]
+
+
+# Rows of tensors and arrays
 
 
 class Rows(Protocol):

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler, default_collate
 from torch.utils.data._utils.collate import default_convert
 from torch.utils.data.distributed import DistributedSampler
 
 from treadle.data.batch import Batch
-from treadle.data.collate import Rows, WholeBatches, rows_of
+from treadle.data.collate import Rows, WholeBatches, collated, rows_of
 from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
 from treadle.data.per_sample_rng import PLAIN, PlacedSampler, SeededSamples, as_it_is
 from treadle.data.sampler import PositionedBatchSampler
@@ -89,7 +89,7 @@ def fetched_here(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> 
 def _one_by_one(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:
     seeded = isinstance(dataset, SeededSamples)
     places = PlacedSampler(sampler) if seeded else sampler
-    collate = as_it_is if seeded else source.collate_fn
+    collate = as_it_is if seeded else collated if source.collate_fn is default_collate else source.collate_fn
     if source.batch_sampler is None:
         for index in places:
             sample = dataset[index]

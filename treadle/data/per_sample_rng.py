@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate, default_convert
 
-from treadle.data.collate import HasRows
+from treadle.data.collate import HasRows, collated
 from treadle.data.global_rngs import SEEDERS, Aside, moved, states
 from treadle.data.seeds import seeds_below
 from treadle.errors import DataError
@@ -219,6 +219,8 @@ class SeededSamples(Dataset[Any]):
             samples = self._samples(lambda ones: [self.dataset.__getitems__(one) for one in ones], [indices], fold)[0]
         else:
             samples = self._samples(self._each, indices, fold)
+        if self._collate is default_collate:
+            return collated(samples)
         if self._collate in PLAIN:
             return self._collate(samples)
         return self._batches(lambda ones: [self._collate(samples) for _ in ones], [indices], fold)[0]
