@@ -69,6 +69,7 @@ def test_while_trials_run_they_are_drawn_when_the_last_drawings_are_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panels, "PAUSE", -1.0)
+    monkeypatch.setattr(panels, "SHARE", 0)
     seen: list[tuple[str, int]] = []
 
     def looking(setting: dict[str, Any]) -> float:

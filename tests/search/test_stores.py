@@ -1,6 +1,8 @@
 """Stores of other kinds, and several searches that share one."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -14,11 +16,14 @@ import pytest
 
 from tests.search.support import Killed, letters, noisy, numbers, search_in, without_clocks
 from treadle import nas
+from treadle.errors import MissingDependencyError
 from treadle.search.store import heartbeat as presence
 from treadle.search.store import store as stores_module
-from treadle.search.store.heartbeat import Heartbeat, OwnerWatch, machine, process_start
+from treadle.search.store.database import TurnLostError, bounded_text
+from treadle.search.store.heartbeat import Heartbeat, OwnerWatch
 from treadle.search.store.history import OWNER
-from treadle.search.store.store import Store, lock_study
+from treadle.search.store.store import Store
+from treadle.search.store.turns import lock_study
 
 
 def database(tmp_path: Path) -> str:
@@ -66,6 +71,29 @@ def test_a_search_in_memory_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
 def test_a_database_that_is_not_there_is_told_in_words(tmp_path: Path) -> None:
     with pytest.raises(nas.SearchError, match=r"^the store 'sqlite:////no/such/place/x.db' cannot be opened: "):
         search_in(tmp_path, store="sqlite:////no/such/place/x.db").run()
+
+
+@pytest.mark.slow
+def test_a_search_in_a_database_draws_into_a_new_folder_that_was_asked_for(tmp_path: Path) -> None:
+    search_in(tmp_path / "new" / "search", store=database(tmp_path), trials=2).run()
+    assert (tmp_path / "new" / "search" / "panels" / "trials.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://u@h/db", "a search in postgresql needs psycopg; pip install 'treadle[search,postgresql]'"),
+        ("postgres://u@h/db", "a search in postgresql needs psycopg; pip install 'treadle[search,postgresql]'"),
+        ("mysql://u@h/db", "a search in mysql needs pymysql; pip install 'treadle[search,mysql]'"),
+        ("mariadb://u@h/db", "a search in mysql needs pymysql; pip install 'treadle[search,mysql]'"),
+    ],
+)
+def test_a_database_without_its_driver_says_which_extra_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
+) -> None:
+    monkeypatch.setattr("treadle.search.store.database.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=f"^{re.escape(message)}$"):
+        search_in(tmp_path, store=url).run()
 
 
 def test_a_journal_that_cannot_be_made_is_told_in_words(tmp_path: Path) -> None:
@@ -154,17 +182,61 @@ def test_a_search_says_that_it_is_alive_until_it_ends(monkeypatch: pytest.Monkey
     assert len(said) == count
 
 
-def test_a_process_is_known_by_its_number_and_its_beginning() -> None:
+HOLDER = """
+import sys, time
+from treadle.search.store.heartbeat import Heartbeat
+with Heartbeat(lambda name, value: None) as present:
+    print(present.identity, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_search_of_the_same_machine_is_dead_as_soon_as_its_process_is() -> None:
     watch = OwnerWatch(dict)
-    own = {"id": "x", "machine": machine(), "pid": os.getpid(), "started": process_start(os.getpid())}
-    assert watch.is_alive(own) is False  # this process, but no search of it
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    theirs = {"id": "y", "machine": machine(), "pid": child.pid, "started": process_start(child.pid)}
-    assert watch.is_alive(theirs) is True
-    assert watch.is_alive({**theirs, "started": "another time"}) is False
+    child = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    owner = {"id": child.stdout.readline().strip(), "pid": child.pid}
+    assert watch.is_alive(owner) is True
     child.kill()
     child.wait()
-    assert watch.is_alive(theirs) is False
+    child.stdout.close()
+    assert watch.is_alive(owner) is False
+
+
+def test_a_search_of_this_process_is_dead_once_it_has_ended() -> None:
+    with Heartbeat(lambda name, value: None) as present:
+        assert OwnerWatch(dict).is_alive(present.owner()) is True
+    assert OwnerWatch(dict).is_alive(present.owner()) is False
+
+
+def test_neither_the_name_of_a_machine_nor_the_number_of_a_process_tells_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A container with the same host name and the same process numbers has folders of its own.
+    with Heartbeat(lambda name, value: None) as present:
+        monkeypatch.setattr(presence, "lease_folder", lambda: tmp_path)
+        monkeypatch.setattr(presence, "_here", set())
+        clock, beats = [0.0], {f"alive:{present.identity}": 1.0}
+        watch = OwnerWatch(lambda: beats, clock=lambda: clock[0])
+        assert watch.is_alive(present.owner()) is None
+        clock[0], beats[f"alive:{present.identity}"] = 10.0, 2.0
+        assert watch.is_alive(present.owner()) is True
+
+
+def test_the_file_of_a_search_that_was_killed_is_removed_after_a_week(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "lease_folder", lambda: tmp_path)
+    old, recent = tmp_path / ("a" * 32), tmp_path / ("b" * 32)
+    for path in (old, recent):
+        path.touch()
+    os.utime(old, (1.0, 1.0))
+    with Heartbeat(lambda name, value: None) as present:
+        os.utime(tmp_path / present.identity, (1.0, 1.0))
+        with Heartbeat(lambda name, value: None) as second:
+            assert sorted(tmp_path.iterdir()) == sorted(
+                [recent, tmp_path / present.identity, tmp_path / second.identity]
+            )
 
 
 def test_trials_of_another_machine_are_taken_over_after_the_grace(
@@ -220,6 +292,105 @@ def test_a_mutex_whose_holder_died_is_taken_after_a_while(tmp_path: Path) -> Non
     with lock_study(storage, "x", stale=0.1):
         assert len(storage.get_all_studies()) == 1
     assert storage.get_all_studies() == []
+
+
+@pytest.mark.slow
+def test_a_mutex_is_not_taken_from_a_holder_that_is_slow_but_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.search.store.turns.HOLD_SECONDS", 0.05)
+    url, events = database(tmp_path), []
+    slow, other = optuna.storages.RDBStorage(url), optuna.storages.RDBStorage(url)
+    inside = threading.Event()
+
+    def wait() -> None:
+        inside.wait()
+        with lock_study(other, "x", stale=0.5):
+            events.append("other")
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with lock_study(slow, "x", stale=0.5) as require:
+        inside.set()
+        time.sleep(1.5)
+        require()
+        events.append("slow")
+    waiting.join()
+    assert events == ["slow", "other"]
+
+
+@pytest.mark.slow
+def test_a_mutex_that_was_taken_away_says_so(tmp_path: Path) -> None:
+    storage = optuna.storages.RDBStorage(database(tmp_path))
+    with lock_study(storage, "x") as require:
+        require()
+        storage.delete_study(storage.get_study_id_from_name("x"))
+        with pytest.raises(TurnLostError):
+            require()
+
+
+def test_a_long_text_is_shortened_in_its_middle_to_what_every_database_holds() -> None:
+    short = bounded_text("begin " + "\u2028" * 100_000 + " end")
+    assert short.startswith("begin ")
+    assert short.endswith(" end")
+    assert "characters left out" in short
+    assert 5_000 < len(json.dumps(short)) <= 15_000
+
+
+@pytest.mark.parametrize("place", ["memory", "journal"])
+def test_the_text_of_an_error_is_kept_up_to_a_length(tmp_path: Path, place: str) -> None:
+    def fail(taken: Any) -> float:
+        raise ValueError("x" * 100_000)
+
+    store = {} if place == "journal" else {"store": place}
+    results = search_in(tmp_path, trainer=fail, trials=1, max_failures=None, **store).run()
+    assert len(results["trials"][0]["error"]["message"]) < 16_000
+
+
+def test_a_result_with_too_many_metrics_for_a_store_is_refused_by_its_size(tmp_path: Path) -> None:
+    metrics = {"default": 1.0} | {f"layer_{number}": 0.5 for number in range(5_000)}
+    results = search_in(tmp_path, trainer=lambda taken: metrics, trials=1, max_failures=None).run()
+    size = len(json.dumps(metrics))
+    assert results["trials"][0]["error"]["message"] == (
+        f"the final result of trial 0 has 5001 metrics, {size} bytes; a search keeps 60000: report those that compare "
+        "trials, and write the others to a file"
+    )
+
+
+def test_a_description_that_is_too_long_for_some_stores_is_told_apart_all_the_same(tmp_path: Path) -> None:
+    def space(last: str) -> Any:
+        return {f"key_{number}": nas.one_of("a" * 60, last) for number in range(1_000)}
+
+    search_in(tmp_path, space("b"), lambda taken: 1.0, trials=1).run()
+    assert len(search_in(tmp_path, space("b"), lambda taken: 1.0, trials=2).run()["trials"]) == 2
+    with pytest.raises(nas.SearchError, match="with another space"):
+        search_in(tmp_path, space("c"), lambda taken: 1.0, trials=2).run()
+
+
+def test_a_search_waits_for_the_trials_of_another_one_and_takes_them_over_when_that_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from treadle.search import run as running
+
+    monkeypatch.setattr(running, "TICK", 0.01)
+    search = search_in(tmp_path / "search", trials=2)
+    store = search._opened()
+    alive = Heartbeat(lambda name, value: None)
+    dimensions = search.searched.dimensions
+    with alive:
+        store.presence = alive
+        taken = dict.fromkeys(dimensions, "a")
+        distributions = {label: one.distribution() for label, one in dimensions.items()}
+        store.create(search.searched.stored(taken), distributions, {})
+        found: list[Any] = []
+        other = threading.Thread(target=lambda: found.append(search_in(tmp_path / "search", trials=2).run()))
+        with caplog.at_level("INFO"):
+            other.start()
+            while "waiting for 1 trials that other searches are running" not in caplog.messages:
+                time.sleep(0.01)
+        assert not found
+    other.join()
+    assert numbers(found[0]) == [0, 1]
 
 
 def test_optunas_own_logs_are_quiet_and_its_level_is_put_back(

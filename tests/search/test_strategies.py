@@ -20,7 +20,7 @@ from treadle.search.strategies.grid import permuted
 def proposal(searched: Searched, outcomes: list[Outcome], seed: int = 0) -> Proposal:
     """Return what a strategy that asks Optuna nothing is given."""
     nothing: Any = None
-    return Proposal(searched, nothing, nothing, random.Random(seed), outcomes, {})
+    return Proposal(searched, nothing, nothing, random.Random(seed), outcomes, {}, 0, (), {})
 
 
 def aged(values: list[float]) -> list[Outcome]:

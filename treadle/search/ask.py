@@ -4,18 +4,16 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.data.seeds import fold_seed
 from treadle.search.assignment import Assignment
 from treadle.search.space.base import Searched, assignment_key
-from treadle.search.store.history import SCORE, Outcome, Proposal
+from treadle.search.store.history import SCORE, Proposal
+from treadle.search.store.index import TrialIndex
 from treadle.search.store.store import Store
 from treadle.search.strategies.base import Strategy
 from treadle.search.trial.task import seeded
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 REDRAWS = 20
 """How often something is proposed again that another worker is just trying."""
@@ -62,44 +60,55 @@ class Proposer:
     ) -> None:
         self._store, self._searched, self._strategy = store, searched, strategy
         self._seed, self._proxy, self._pool = seed, proxy, pool
+        self._memory: dict[Any, Any] = {}
 
-    def next(self, number: int, outcomes: list[Outcome], known: "dict[str, FrozenTrial]") -> Candidate:
+    def next(self, index: TrialIndex) -> Candidate:
         """Return what to try next.
 
         Args:
-            number: The number that the trial will have.
-            outcomes: The results so far.
-            known: The trials that need not be tried again, or are being tried, by the identity of what they try.
+            index: What has become of the trials so far.
 
         Raises:
             ExhaustedError: There is nothing left to propose.
         """
         if self._proxy is None:
-            return self._untried(number, outcomes, known)
-        drawn = [self._drawn(number, attempt, outcomes) for attempt in range(self._pool)]
-        fresh = [one for one in drawn if assignment_key(one.taken) not in known]
+            return self._untried(index)
+        drawn = [self._drawn(attempt, index) for attempt in range(self._pool)]
+        fresh = [one for one in drawn if assignment_key(one.taken) not in index.known]
         ranked = fresh or drawn[:1]  # nothing new: one of the known ones, which is replayed or run again
         for candidate in ranked:
-            candidate.score = self._score(candidate.taken, number)
+            candidate.score = self._score(candidate.taken, len(index.trials))
             candidate.notes[SCORE] = candidate.score
         return max(ranked, key=lambda one: one.score)
 
-    def _untried(self, number: int, outcomes: list[Outcome], known: "dict[str, FrozenTrial]") -> Candidate:
+    def _untried(self, index: TrialIndex) -> Candidate:
         for attempt in range(REDRAWS):
-            candidate = self._drawn(number, attempt, outcomes)
-            twin = known.get(assignment_key(candidate.taken))
+            candidate = self._drawn(attempt, index)
+            twin = index.known.get(assignment_key(candidate.taken))
             if twin is None or twin.state.is_finished():
                 break
         return candidate
 
-    def _drawn(self, number: int, attempt: int, outcomes: list[Outcome]) -> Candidate:
+    def _drawn(self, attempt: int, index: TrialIndex) -> Candidate:
         from treadle.search.trial.view import TrialView, pending_trial, study_view
 
-        view = TrialView(self._store.storage, pending_trial(number))
+        number = len(index.trials)
+        view = TrialView(self._store.storage, lambda: index.trials, pending_trial(number))
         notes: dict[str, Any] = {}
         chance = random.Random(fold_seed("trial", self._seed, number, attempt))
         study = study_view(self._store.study, view)
-        taken = self._strategy.propose(Proposal(self._searched, study, view.own, chance, outcomes, notes))
+        proposal = Proposal(
+            self._searched,
+            study,
+            view.own,
+            chance,
+            index.outcomes,
+            notes,
+            index.born,
+            index.complete,
+            self._memory,
+        )
+        taken = self._strategy.propose(proposal)
         return Candidate(taken, notes, dict(view.own.system_attrs))
 
     def _score(self, taken: Assignment, number: int) -> float:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
 from treadle.search.space.base import assignment_key
 from treadle.search.space.extension import TrialWeights
+from treadle.search.store.database import bounded_text
 from treadle.search.store.history import (
     ERROR,
     FINAL,
@@ -25,6 +26,7 @@ from treadle.search.store.history import (
     SECONDS,
     Outcome,
 )
+from treadle.search.store.index import TrialIndex, first_attempt
 from treadle.search.store.store import Store
 from treadle.search.strategies.base import ExhaustedError, Strategy
 from treadle.search.trial.reports import objective_values
@@ -55,24 +57,20 @@ class RetryPolicy:
         self.times = times
         self.kinds = None if kinds is None else {_name(kind) for kind in kinds}
 
-    def due(self, trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
-        """Return the first trial that is to be run again: it failed, and so did every attempt after it."""
+    def due(self, attempts: "Mapping[int, Sequence[FrozenTrial]]") -> "FrozenTrial | None":
+        """Return the first trial that is to be run again: it failed, and so did every attempt after it.
+
+        Args:
+            attempts: Of each trial that failed, by its number, all attempts at it.
+        """
         if not self.times:
             return None
-        attempts: dict[int, list[FrozenTrial]] = {}
-        for trial in trials:
-            attempts.setdefault(first_attempt(trial), []).append(trial)
-        for made in attempts.values():
+        for _, made in sorted(attempts.items()):
             last = made[-1]
             is_worth_it = self.kinds is None or last.user_attrs.get(ERROR, {}).get("kind") in self.kinds
             if last.state.name == "FAIL" and len(made) <= self.times and is_worth_it:
                 return last
         return None
-
-
-def first_attempt(trial: "FrozenTrial") -> int:
-    """Return the number that a trial had when it was first tried."""
-    return int(trial.user_attrs.get(RETRIED, trial.number))
 
 
 def _name(kind: Any) -> str:
@@ -127,24 +125,39 @@ class SearchRun:
             pool=search.rules.proxy_pool,
         )
         self._again: deque[FrozenTrial] = deque()
-        self._memory: dict[int, tuple[dict[str, Any], str]] = {}  # what a trial tries does not change
+        self._index = TrialIndex(
+            lambda trial: search.searched.restored(trial.params), [one.sign for one in search.objectives]
+        )
+        self._looked = 0.0
         self._size = search.searched.size()
         self._failures = 0
         self._exhausted = False
 
     def run(self, launcher: Launcher, trials: int, deadline: float) -> None:
-        """Run trials until there are enough."""
+        """Run trials until there are enough, and those of other searches have ended as well."""
         self._await_others()
+        told = False
         while True:
-            while launcher.has_room and not self.search.is_stopping and time.monotonic() < deadline:
+            while launcher.has_room and self._may_begin(deadline):
                 trial = self._next(trials)
                 if trial is None:
                     break
                 self._begin(launcher, trial)
-            if not launcher.running:
-                return
-            launcher.wait(TICK)
-            self._take_over()
+                self._take_over_now_and_then()
+            if launcher.running:
+                launcher.wait(TICK)
+            elif not self._again:
+                others = self.store.others()
+                if not others or not self._may_begin(deadline):
+                    return
+                if not told:
+                    logger.info("waiting for %d trials that other searches are running", len(others))
+                    told = True
+                time.sleep(TICK)
+            self._take_over_now_and_then()
+
+    def _may_begin(self, deadline: float) -> bool:
+        return not self.search.is_stopping and time.monotonic() < deadline
 
     # Trials of searches that ended ------------------------------------------------------------------------
 
@@ -157,8 +170,14 @@ class SearchRun:
                 told = True
             time.sleep(TICK)
 
+    def _take_over_now_and_then(self) -> None:
+        """Look for trials of searches that have ended, but not after each of a thousand short trials."""
+        if time.monotonic() - self._looked >= TICK:
+            self._take_over()
+
     def _take_over(self) -> bool:
         """Take over running trials of others that have ended; return whether there may be more."""
+        self._looked = time.monotonic()
         found, unknown = self.store.orphans()
         for trial in found:
             if FINAL in trial.user_attrs and self.rules.weights.is_left(trial.number):
@@ -179,20 +198,25 @@ class SearchRun:
         if self._again:
             return self._again.popleft()
         # Searches that share a store take turns: no two choose the same, and together they run no trial too many.
-        with self.store.exclusive():
-            return self._chosen(budget)
+        return self.store.in_turn(lambda require: self._chosen(budget, require))
 
-    def _chosen(self, budget: int) -> "FrozenTrial | None":
+    def _chosen(self, budget: int, require: Callable[[], None]) -> "FrozenTrial | None":
+        created = self.store.unsure()
         while True:
-            trials = self.store.trials()
-            failed = self.rules.retrying.due(trials)
+            if created is not None:
+                if not created.state.is_finished():
+                    return created
+                self.search.tell(created)  # a replay
+            self._index.update(self.store.trials())
+            failed = self.rules.retrying.due(self._index.attempts)
             if failed is not None:
+                require()
                 return self._retried(failed)
-            if self._exhausted or sum(map(_counts, trials)) >= budget:
+            if self._exhausted or self._index.asked >= budget:
                 return None
-            trial = self._proposed(trials)
-            if trial is None or not trial.state.is_finished():
-                return trial
+            created = self._proposed(require)
+            if created is None:
+                return None
 
     def _retried(self, failed: "FrozenTrial") -> "FrozenTrial":
         notes = {RETRIED: first_attempt(failed)}
@@ -200,52 +224,36 @@ class SearchRun:
             notes[INHERITED] = failed.user_attrs[INHERITED]
         return self.store.create(failed.params, failed.distributions, notes)
 
-    def _proposed(self, trials: "list[FrozenTrial]") -> "FrozenTrial | None":
+    def _proposed(self, require: Callable[[], None]) -> "FrozenTrial | None":
         """Return a new trial, or one that is complete because its result was known; None if there is nothing new."""
-        outcomes, known = self._read(trials)
+        index = self._index
         try:
-            self._require_untried(known)
-            candidate = self._proposing.next(len(trials), outcomes, known)
+            self._require_untried(index.known)
+            candidate = self._proposing.next(index)
         except ExhaustedError:
             logger.info("every combination has been tried")
             self._exhausted = True
             return None
-        twin = known.get(assignment_key(candidate.taken))
+        require()
+        twin = index.known.get(assignment_key(candidate.taken))
         if twin is not None and twin.state.is_finished() and self.rules.replays:
-            return self._replayed(candidate, twin, trials)
-        return self._stored(candidate, outcomes)
+            return self._replayed(candidate, twin, index.trials)
+        return self._stored(candidate, index.outcomes)
 
     def _require_untried(self, known: "dict[str, FrozenTrial]") -> None:
         """Give up where replays are all that could come."""
         if self.rules.replays and len(known) == self._size and all(one.state.is_finished() for one in known.values()):
             raise ExhaustedError
 
-    def _read(self, trials: "list[FrozenTrial]") -> "tuple[list[Outcome], dict[str, FrozenTrial]]":
-        """Return the results so far, and the trials of what need not be tried again by its identity."""
-        for trial in trials:
-            if trial.number not in self._memory and _is_known(trial):
-                taken = self.search.searched.restored(trial.params)
-                self._memory[trial.number] = (taken, assignment_key(taken))
-        outcomes = [
-            Outcome(
-                trial.number,
-                self._memory[trial.number][0],
-                tuple(one.sign * value for one, value in zip(self.search.objectives, trial.values, strict=True)),
-            )
-            for trial in trials
-            if trial.state.name == "COMPLETE"
-        ]
-        return outcomes, {self._memory[trial.number][1]: trial for trial in trials if _is_known(trial)}
-
-    def _replayed(self, candidate: Candidate, twin: "FrozenTrial", trials: "list[FrozenTrial]") -> "FrozenTrial | None":
+    def _replayed(
+        self, candidate: Candidate, twin: "FrozenTrial", trials: "Sequence[FrozenTrial]"
+    ) -> "FrozenTrial | None":
         if len(trials) >= PATIENCE and all(REPLAYED in trial.user_attrs for trial in trials[-PATIENCE:]):
             logger.info("the last %d proposals had been tried before; the search ends here", PATIENCE)
             self._exhausted = True
             return None
         notes = {**candidate.notes, REPLAYED: twin.user_attrs.get(REPLAYED, twin.number)}
-        trial = self._stored_as(candidate, notes, values=twin.values)
-        self.search.tell(trial)
-        return trial
+        return self._stored_as(candidate, notes, values=twin.values)
 
     def _stored(self, candidate: Candidate, outcomes: list[Outcome]) -> "FrozenTrial":
         notes = dict(candidate.notes)
@@ -277,29 +285,37 @@ class SearchRun:
         trial = session.trial
         if ending.state == STOPPED:
             raise StopSearchError(dict(ending.error or {}).get("message", ""))
-        self.store.note(trial, SECONDS, round(time.monotonic() - session.began, 3))
-        if any(step > session.last_step for step in trial.intermediate_values):
-            self.store.note(trial, LAST, session.last_step)  # an attempt before a kill came further than this one
+        seconds = round(time.monotonic() - session.began, 3)
         if ending.state == FAILED:
-            self.store.note(trial, ERROR, dict(ending.error or {}))
-            self._finish(trial, FAILED, None)
+            error = _bounded(ending.error or {})
+            self._finish(trial, FAILED, None, {**self._facts(session), SECONDS: seconds, ERROR: error})
             self._require_objectives(session)
-            self._count_failure(trial.number, dict(ending.error or {}))
+            self._count_failure(trial.number, error)
             return
         self._failures = 0
+        facts = {**self._facts(session), SECONDS: seconds}
         if ending.state == PRUNED or session.stopped:
             last = session.last_value if len(self.search.objectives) == 1 else None
-            self._finish(trial, PRUNED, None if last is None else [last])
+            self._finish(trial, PRUNED, None if last is None else [last], facts)
         else:
-            self._finish(trial, COMPLETE, session.values)
+            self._finish(trial, COMPLETE, session.values, facts)
 
-    def _finish(self, trial: "FrozenTrial", state: str, values: list[float] | None) -> None:
+    def _facts(self, session: RunningTrial) -> dict[str, Any]:
+        # An attempt before a kill may have come further than this one; or to its end, and this one had nothing to add.
+        is_behind = 0 <= session.last_step < max(session.trial.intermediate_values, default=-1)
+        return {LAST: session.last_step} if is_behind else {}
+
+    def _finish(
+        self, trial: "FrozenTrial", state: str, values: list[float] | None, facts: Mapping[str, Any] | None = None
+    ) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         states = {COMPLETE: TrialState.COMPLETE, PRUNED: TrialState.PRUNED, FAILED: TrialState.FAIL}
         # Another search may have taken this one for dead, and been quicker: what is stored first counts.
         with suppress(UpdateFinishedTrialError):
+            for name, value in (facts or {}).items():
+                self.store.note(trial, name, value)
             self.store.finish(trial, states[state], values)
         self.search.tell(self.store.storage.get_trial(trial._trial_id))
 
@@ -324,11 +340,6 @@ class SearchRun:
             )
 
 
-def _counts(trial: "FrozenTrial") -> bool:
-    """Whether a trial is one of those that were asked for: no replay, and no retry."""
-    return REPLAYED not in trial.user_attrs and RETRIED not in trial.user_attrs
-
-
-def _is_known(trial: "FrozenTrial") -> bool:
-    """Whether what a trial tries need not be tried again: it is complete, or somebody is just trying it."""
-    return trial.state.name in ("COMPLETE", "RUNNING")
+def _bounded(error: Mapping[str, str]) -> dict[str, str]:
+    """Return an error that every store can hold: some databases have no room for a text of 64 KB."""
+    return {name: bounded_text(text) for name, text in error.items()}

@@ -36,7 +36,10 @@ logger = logging.getLogger(__name__)
 
 TRAINER = "trainer."
 """What the names of decisions begin with that stand in the trainer."""
+DEFAULT_FOLDER = "runs/search"
 JOURNAL = "search.journal"
+UNSTORED = "unstored"
+"""The folder for final results while the store does not answer."""
 WEIGHTS = "weights"
 DUPLICATES = ("replay", "run")
 
@@ -65,7 +68,7 @@ class Search:
         seed: What all chance comes from.
         objectives: "maximize", "minimize", or names with directions: `{"accuracy": "maximize", "flops": "minimize"}`.
         pruner: "median", "hyperband", "halving", a pruner of Optuna's, or None.
-        run_dir: The folder of the search.
+        run_dir: The folder of the search, by default `runs/search`.
         store: Where the trials are: the path of a journal, by default in `run_dir`; the URL of a database, for several
             machines; or "memory".
         name: The name of the search in the store; by default that of the folder.
@@ -102,7 +105,7 @@ class Search:
         seed: int = 0,
         objectives: str | Sequence[str] | Mapping[str, str] = "maximize",
         pruner: Any = None,
-        run_dir: "str | os.PathLike[str]" = "runs/search",
+        run_dir: "str | os.PathLike[str] | None" = None,
         store: "str | os.PathLike[str] | BaseStorage | None" = None,
         name: str | None = None,
         workers: int = 1,
@@ -126,8 +129,9 @@ class Search:
         self._evaluator = make_evaluator(trainer)
         self.searched = self._searched_with(space, self._evaluator)
         self.objectives = parse_objectives(objectives)
-        require_folder(run_dir, "the trials of a search are in a journal that all of its workers append to")
-        self.run_dir = Path(run_dir)
+        folder = DEFAULT_FOLDER if run_dir is None else run_dir
+        require_folder(folder, "the trials of a search are in a journal that all of its workers append to")
+        self.run_dir = Path(folder)
         self.name = name or self.run_dir.name
         self.seed = seed
         self.trials = _positive("trials", trials)
@@ -151,8 +155,9 @@ class Search:
         self._store: Store | None = None
         self.is_stopping = False
         # Where the trials are kept elsewhere, nothing is left in a folder that nobody asked for.
-        is_here = store is None or (store != MEMORY and self.run_dir.is_dir())
-        self._panels = Panels(self.run_dir, self.searched.picture) if is_here else None
+        is_asked_for = store is None or run_dir is not None
+        draws = is_asked_for and store != MEMORY
+        self._panels = Panels(self.run_dir, self.searched.picture) if draws else None
         self._check()
 
     # What a user asks -------------------------------------------------------------------------------------
@@ -180,6 +185,7 @@ class Search:
         finally:
             launcher.close()
             store.sync()
+            store.release()
         results = self.results()
         if self._panels is not None:
             self._panels.write(results, ended=not self.is_stopping)
@@ -192,7 +198,10 @@ class Search:
         (all that was reported finally), `curve` (steps and values), `reports`, `error` and more. `best` is the best of
         them, `pareto` the numbers of those that no other is better than.
         """
-        trials = [self.data(trial) for trial in self._opened().trials()]
+        store = self._opened()
+        trials = [self.data(trial) for trial in store.trials()]
+        if not store.presence.is_running:
+            store.release()
         front = pareto_front(trials, self.objectives)
         return SearchResults(
             {
@@ -269,7 +278,9 @@ class Search:
 
     def _opened(self) -> Store:
         if self._store is None:
-            self._store = Store(self._place, self.name, [one.direction for one in self.objectives], self._about())
+            directions = [one.direction for one in self.objectives]
+            unstored = self.run_dir / UNSTORED
+            self._store = Store(self._place, self.name, directions, self._about(), unstored=unstored)
         return self._store
 
     def _about(self) -> dict[str, Any]:

@@ -16,6 +16,8 @@ BEST = 20
 """Rows of the table of the best trials."""
 PAUSE = 10.0
 """Seconds between two drawings while trials run: whoever follows them sees enough, and trials wait for none."""
+SHARE = 50
+"""How many times as long as the last drawing took the pause is at least: thousands of trials take seconds to draw."""
 
 
 def write_panels(results: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -76,15 +78,16 @@ class Panels:
 
     def __init__(self, folder: Path, picture: Callable[[dict[str, Any], str], str | None]) -> None:
         self._folder, self._picture = folder, picture
-        self._last = time.monotonic()
+        self._last, self._took = time.monotonic(), 0.0
 
     @property
     def is_due(self) -> bool:
         """Whether the last drawings are old enough to be made again while trials run."""
-        return time.monotonic() - self._last > PAUSE
+        return time.monotonic() - self._last > max(PAUSE, SHARE * self._took)
 
     def write(self, results: Mapping[str, Any], *, ended: bool = False) -> None:
         """Draw what is known, and note whether the search has come to its end."""
+        begin = time.monotonic()
         write_panels(results, self._folder)
         best = results["best"]
         title = "" if best is None else f"The best architecture, of trial {best['number']}"
@@ -97,3 +100,4 @@ class Panels:
         described = {"state": state, "trials": len(tried), "about": about}
         replace_text(self._folder / TRIALS, json.dumps(described, indent=1))
         self._last = time.monotonic()
+        self._took = self._last - begin

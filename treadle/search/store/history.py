@@ -1,7 +1,7 @@
 """What is known when the next trial is chosen."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OWNER, REPLAYED, RETRIED, PARENT = "owner", "replayed_from", "retry_of", "parent"
 INHERITED, SCORE, ERROR, FLAGGED = "inherits_from", "proxy_score", "error", "nonfinite"
-REPORT, FINAL, SECONDS, LAST = "report", "final", "seconds", "last_step"
+REPORT, FINAL, SECONDS, LAST, BIRTH = "report", "final", "seconds", "last_step", "birth"
 """The names under which the store keeps facts about a trial."""
 
 
@@ -45,6 +45,9 @@ class Proposal:
         chance: Random numbers that depend on the seed and the number of the trial only.
         outcomes: The results so far, in the order of birth.
         notes: What the strategy wants to be kept with the trial.
+        place: How many trials there are before it that were not run again for one that failed.
+        complete: The trials that `outcomes` are of, as the study has them.
+        memory: What a strategy may keep from trial to trial to be faster: only what follows from the trials so far.
     """
 
     searched: "Searched"
@@ -53,6 +56,9 @@ class Proposal:
     chance: random.Random
     outcomes: list[Outcome]
     notes: dict[str, Any]
+    place: int
+    complete: "Sequence[FrozenTrial]"
+    memory: dict[Any, Any]
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -1,19 +1,24 @@
 """Where trials are kept: a journal in a file, or any database that Optuna can use."""
 
+import hashlib
+import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.errors import ConfigError, importing
+from treadle.files.atomic_io import replace_text
 from treadle.files.bounded_io import without_passwords
 from treadle.search.errors import SearchError
+from treadle.search.store.database import NOTE_BYTES, DatabaseGoneError, TurnLostError, impatient, open_database
 from treadle.search.store.heartbeat import Heartbeat, OwnerWatch
-from treadle.search.store.history import OWNER
+from treadle.search.store.history import BIRTH, FINAL, OWNER
+from treadle.search.store.turns import turn_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -53,6 +58,8 @@ def quiet_optuna() -> Iterator[None]:
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 ABOUT = "treadle"
 """The name under which a study says what it searches."""
 MEMORY = "memory"
@@ -68,15 +75,26 @@ class Store:
         name: The name of the search in it.
         directions: For each objective "minimize" or "maximize".
         about: What is searched, as plain data.
+        unstored: The folder for final results while the store does not answer; None keeps them nowhere else.
 
     Raises:
         SearchError: It holds a search of something else under this name.
     """
 
     def __init__(
-        self, place: "str | os.PathLike[str] | BaseStorage", name: str, directions: Sequence[str], about: dict[str, Any]
+        self,
+        place: "str | os.PathLike[str] | BaseStorage",
+        name: str,
+        directions: Sequence[str],
+        about: dict[str, Any],
+        *,
+        unstored: Path | None = None,
     ) -> None:
         self.name = name
+        self._unstored = unstored
+        self._birth: str | None = None
+        self._known: list[FrozenTrial] = []
+        self._open: list[int] = []
         opened = _opened(place)
         self.shown = "memory" if place == MEMORY else without_passwords(str(place))
         with quiet_optuna():
@@ -86,13 +104,15 @@ class Store:
         self.storage: BaseStorage = self.study._storage  # a database has a cache in front
         self._study_id = self.study._study_id
         self._backend: Any = getattr(self.storage, "_backend", None)
-        self._require_same(about)
+        self._require_same(_fitting(about))
         self._is_private = place == MEMORY
+        self._is_remote = not self._is_private and not hasattr(self._backend, "exclusive")
         self.presence = Heartbeat(None if place == MEMORY else self._say)
         self.watch = OwnerWatch(lambda: self.storage.get_study_user_attrs(self._study_id))
 
     def _say(self, name: str, value: float) -> None:
-        self.storage.set_study_user_attr(self._study_id, name, value)
+        with impatient():
+            self.storage.set_study_user_attr(self._study_id, name, value)
 
     def _require_same(self, about: dict[str, Any]) -> None:
         """Note what is searched, or refuse to go on with something else."""
@@ -113,7 +133,18 @@ class Store:
 
     def trials(self) -> "list[FrozenTrial]":
         """Return all trials, in the order of their numbers; not to be changed."""
-        return self.storage.get_all_trials(self._study_id, deepcopy=False)
+        if not hasattr(self._backend, "exclusive"):
+            return self.storage.get_all_trials(self._study_id, deepcopy=False)
+        # Optuna lists every trial of a journal anew each time; those that have ended do not change.
+        for number in self._open:
+            self._known[number] = self.storage.get_trial(self._known[number]._trial_id)
+        with suppress(KeyError):
+            while True:
+                new = self.storage.get_trial_id_from_study_id_trial_number(self._study_id, len(self._known))
+                self._open.append(len(self._known))
+                self._known.append(self.storage.get_trial(new))
+        self._open = [number for number in self._open if not self._known[number].state.is_finished()]
+        return self._known
 
     def create(
         self,
@@ -134,11 +165,55 @@ class Store:
             user_attrs={**notes, OWNER: self.presence.owner()} if values is None else dict(notes),
             system_attrs=dict(system or {}),
         )
-        return self.storage.get_trial(self.storage.create_new_trial(self._study_id, template))
+        if self._is_remote:
+            # Whether a connection broke before or after a trial was stored is found out by this name.
+            self._birth = template.user_attrs[BIRTH] = uuid.uuid4().hex
+        created = self.storage.get_trial(self.storage.create_new_trial(self._study_id, template))
+        self._birth = None
+        return created
+
+    def unsure(self) -> "FrozenTrial | None":
+        """Return the trial that was stored when the connection broke, before the store could say so; mostly None."""
+        if self._birth is None:
+            return None
+        born = [trial for trial in self.trials() if trial.user_attrs.get(BIRTH) == self._birth]
+        self._birth = None
+        return born[0] if born else None
 
     def note(self, trial: "FrozenTrial", name: str, value: Any) -> None:
         """Keep a fact about a running trial."""
         self.storage.set_trial_user_attr(trial._trial_id, name, value)
+
+    def note_final(self, trial: "FrozenTrial", metrics: Mapping[str, float]) -> None:
+        """Keep the final result of a trial; on this disk too, while the store does not answer."""
+        try:
+            with impatient():
+                self.note(trial, FINAL, dict(metrics))
+        except DatabaseGoneError:
+            self._keep_unstored(trial, metrics)
+            self.note(trial, FINAL, dict(metrics))
+            self._forget_unstored(trial.number)
+
+    def _keep_unstored(self, trial: "FrozenTrial", metrics: Mapping[str, float]) -> None:
+        if self._unstored is not None:
+            self._unstored.mkdir(parents=True, exist_ok=True)
+            kept = {"search": self.name, "owner": self.presence.identity, FINAL: dict(metrics)}
+            replace_text(self._unstored / f"{trial.number}.json", json.dumps(kept))
+
+    def _forget_unstored(self, number: int) -> None:
+        if self._unstored is not None:
+            (self._unstored / f"{number}.json").unlink(missing_ok=True)
+            with suppress(OSError):
+                self._unstored.rmdir()
+
+    def _unstored_result(self, trial: "FrozenTrial") -> dict[str, float] | None:
+        """Return the final result that this trial's search kept on this disk and could not store; mostly None."""
+        path = None if self._unstored is None else self._unstored / f"{trial.number}.json"
+        if path is None or not path.is_file():
+            return None
+        kept = json.loads(path.read_text())
+        is_this = kept["search"] == self.name and kept["owner"] == trial.user_attrs.get(OWNER, {}).get("id")
+        return kept[FINAL] if is_this else None
 
     def report(self, trial: "FrozenTrial", step: int, value: float) -> None:
         """Keep an intermediate result of a running trial."""
@@ -154,45 +229,92 @@ class Store:
         Returns:
             The trials, which are this search's now, and whether there are others of which that is not known yet.
         """
-        running = [trial for trial in self.trials() if trial.state.name == "RUNNING" and self._owner(trial)]
+        running = self.others()
         lives = {trial.number: self.watch.is_alive(self._owner(trial)) for trial in running}
-        mine = [trial for trial in running if lives[trial.number] is False and self._take_over(trial)]
-        return mine, None in lives.values()
+        taken = [self._taken_over(trial) for trial in running if lives[trial.number] is False]
+        return [trial for trial in taken if trial is not None], None in lives.values()
 
-    def _take_over(self, trial: "FrozenTrial") -> bool:
+    def others(self) -> "list[FrozenTrial]":
+        """Return the trials that other searches are running, or were when they ended."""
+        return [trial for trial in self.trials() if trial.state.name == "RUNNING" and self._owner(trial)]
+
+    def _taken_over(self, trial: "FrozenTrial") -> "FrozenTrial | None":
         """Make a trial one of this search's, unless another search was quicker."""
-        with self.exclusive():
+
+        def take() -> bool:
             now = self.storage.get_trial(trial._trial_id)
             if now.state.is_finished() or self._owner(now) != self._owner(trial):
                 return False
             self.note(trial, OWNER, self.presence.owner())
-        return True
+            return True
+
+        if not self.in_turn(lambda require: take()):
+            return None
+        final = self._unstored_result(trial)
+        if final is not None:
+            self.note(trial, FINAL, final)
+            self._forget_unstored(trial.number)
+            return self.storage.get_trial(trial._trial_id)
+        return trial
 
     def _owner(self, trial: "FrozenTrial") -> dict[str, Any]:
         owner = trial.user_attrs.get(OWNER, {})
         return {} if owner.get("id") == self.presence.identity else owner
 
+    def in_turn(self, action: Callable[[Callable[[], None]], Result]) -> Result:
+        """Return what an action returns, which no other search's action comes between; again if the turn was lost.
+
+        Args:
+            action: What is done. It is given what raises where it is not this search's turn any more.
+        """
+        while True:
+            try:
+                with self._turn() as require:
+                    return action(require)
+            except TurnLostError:
+                logger.warning("the connection to the store broke in the middle of a turn, which is taken again")
+
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep other searches from choosing trials, or taking them over, meanwhile."""
+    def _turn(self) -> Iterator[Callable[[], None]]:
         if hasattr(self._backend, "exclusive"):
             with self._backend.exclusive():
-                yield
+                yield _is_held
         elif self._is_private:
-            yield
+            yield _is_held
         else:
-            with lock_study(self.storage, f"{self.name}.next"):
-                yield
+            with quiet_optuna(), turn_of(self.storage, f"{self.name}.next") as require:
+                yield require
 
     def sync(self) -> None:
         """Wait until everything is on the disk."""
         if hasattr(self._backend, "sync"):
             self._backend.sync()
 
+    def release(self) -> None:
+        """Close connections to a database; they are made again when they are needed."""
+        engine = getattr(self._backend, "engine", None)
+        if engine is not None and engine.dialect.name != "sqlite":
+            engine.dispose()
+
     def close(self) -> None:
         """Close what this search has opened."""
+        self.release()
         if hasattr(self._backend, "close"):
             self._backend.close()
+
+
+def _is_held() -> None:
+    """Say nothing: a turn in a file or in memory is not lost."""
+
+
+def _fitting(about: dict[str, Any]) -> dict[str, Any]:
+    """Return a description that every store can hold: of what is too long for some, a digest."""
+
+    def fitting(value: Any) -> Any:
+        text = json.dumps(value, sort_keys=True)
+        return value if len(text) <= NOTE_BYTES // 2 else f"sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+    return {key: fitting(value) for key, value in about.items()}
 
 
 def _opened(place: Any) -> Any:
@@ -202,11 +324,7 @@ def _opened(place: Any) -> Any:
     if isinstance(place, library.storages.BaseStorage):
         return place
     if isinstance(place, str) and "://" in place:
-        try:
-            return library.storages.RDBStorage(place)
-        except Exception as error:
-            # Without its cause: a traceback would print what the library quotes.
-            raise SearchError(without_passwords(f"the store {place!r} cannot be opened: {error}")) from None
+        return open_database(place)
     if not isinstance(place, (str, os.PathLike)):
         raise ConfigError(f"store={place!r} must be the path of a journal, the URL of a database, or {MEMORY!r}")
     return library.storages.JournalStorage(_journal(Path(place)))
@@ -237,54 +355,3 @@ def _difference(before: Any, now: Any) -> str:
 
 def _words(described: Mapping[str, Any], label: str) -> str:
     return str(described[label]) if label in described else "not there"
-
-
-# Mutual exclusion between searches that share nothing but a database
-
-
-STALE_SECONDS = 30.0
-"""How long it may be held before the holder counts as dead; it takes milliseconds."""
-
-
-@contextmanager
-def lock_study(storage: "BaseStorage", name: str, stale: float = STALE_SECONDS) -> Iterator[None]:
-    """Hold a study of this name, of which a database lets there be only one; it is removed at the end.
-
-    Args:
-        storage: The database.
-        name: The name.
-        stale: How many seconds another one may hold it before it counts as dead.
-    """
-    from optuna.exceptions import DuplicatedStudyError
-    from optuna.study import StudyDirection
-
-    holder, since = None, time.monotonic()
-    with quiet_optuna():
-        while True:
-            try:
-                held = storage.create_new_study([StudyDirection.MINIMIZE], name)
-                break
-            except DuplicatedStudyError:
-                now = _holder(storage, name)
-                if now != holder:
-                    holder, since = now, time.monotonic()
-                elif now is not None and time.monotonic() - since > stale:
-                    _remove(storage, now)
-                time.sleep(0.02)
-        try:
-            yield
-        finally:
-            _remove(storage, held)
-
-
-def _holder(storage: "BaseStorage", name: str) -> int | None:
-    try:
-        return storage.get_study_id_from_name(name)
-    except KeyError:
-        return None
-
-
-def _remove(storage: "BaseStorage", held: int) -> None:
-    # Whoever was taken for dead finds that it is gone.
-    with suppress(KeyError):
-        storage.delete_study(held)

@@ -7,7 +7,7 @@ from itertools import islice
 
 from treadle.search.assignment import Assignment
 from treadle.search.space.base import Searched
-from treadle.search.store.history import RETRIED, Proposal
+from treadle.search.store.history import Proposal
 from treadle.search.strategies.base import ExhaustedError, Strategy
 
 MOST_SHUFFLED = 100_000
@@ -34,9 +34,7 @@ class Grid(Strategy):
         """Return the combination whose turn it is."""
         if self._points is None or self._points.searched is not proposal.searched:
             self._points = _Points(proposal.searched, self.seed if self.shuffle else None)
-        trials = proposal.study.get_trials(deepcopy=False)
-        earlier = [trial for trial in trials if trial.number < proposal.trial.number]
-        return self._points.at(sum(RETRIED not in trial.user_attrs for trial in earlier))
+        return self._points.at(proposal.place)
 
 
 class _Points:

@@ -1,7 +1,8 @@
 """Strategies of Optuna: tree-structured Parzen estimators, NSGA-II, and any other sampler."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from bisect import insort
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from treadle.search.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
 
 
 class OptunaStrategy(Strategy):
@@ -47,10 +49,19 @@ class OptunaStrategy(Strategy):
                 return taken
         return proposal.searched.sample(proposal.chance)
 
+    def prepared(self, sampler: Any, proposal: Proposal) -> Any:
+        """Return a sampler that need not go through all trials again: what they have in common is remembered."""
+        from optuna.search_space import IntersectionSearchSpace
+
+        own = getattr(sampler, "_search_space", None)
+        if isinstance(own, IntersectionSearchSpace):
+            sampler._search_space = proposal.memory.setdefault(type(sampler), own)
+        return sampler
+
     def _suggested(self, proposal: Proposal) -> Assignment:
         from optuna.pruners import _filter_study
 
-        sampler = self.sampler(proposal.chance.getrandbits(32))
+        sampler = self.prepared(self.sampler(proposal.chance.getrandbits(32)), proposal)
         study, trial = _filter_study(proposal.study, proposal.trial), proposal.trial
         sampler.before_trial(study, trial)
         known = sampler.infer_relative_search_space(study, trial)
@@ -121,25 +132,90 @@ class Nsga2(OptunaStrategy):
         )
         return made
 
+    def prepared(self, sampler: Any, proposal: Proposal) -> Any:
+        """Return a sampler that is told which trials belong to a generation."""
+        sampler.generations = proposal.memory.setdefault(Generations, Generations())
+        sampler.generations.update(proposal.complete, sampler.generation_key)
+        return super().prepared(sampler, proposal)
+
     def alone(self, sampler: "BaseSampler", proposal: Proposal, dimension: Dimension) -> Any:
         """Return a random draw by its weights: of the first generation, or of what a mutation changes."""
         return dimension.sample(proposal.chance)
 
 
+class Generations:
+    """The complete trials by their generation, kept up to date at the cost of what is new.
+
+    Attributes:
+        trials: Those of each generation, in the order of birth.
+    """
+
+    def __init__(self) -> None:
+        self.trials: dict[int, list[FrozenTrial]] = {}
+        self._seen: set[int] = set()
+
+    def update(self, complete: "Sequence[FrozenTrial]", key: str) -> None:
+        """Take note of what is new: mostly the last, but trials need not end in the order in which they began.
+
+        Args:
+            complete: All complete trials, in the order of birth.
+            key: The note that says of a trial of which generation it is; a trial without is of none.
+        """
+        for trial in reversed(complete):
+            if len(self._seen) == len(complete):
+                return
+            if trial.number in self._seen:
+                continue
+            self._seen.add(trial.number)
+            if key in trial.system_attrs:
+                own = self.trials.setdefault(trial.system_attrs[key], [])
+                insort(own, trial, key=lambda one: one.number)
+
+
 @cache
 def _ordered_nsga2() -> Any:
-    """Return NSGA-II with the parents of a generation always in the same order.
+    """Return NSGA-II with the parents of a generation always in the same order, and in no need of all trials.
 
     Optuna's own are in one order when they are chosen and in another when they are read back from the store, so that
-    a search killed between the two would go on otherwise than one that was not.
+    a search killed between the two would go on otherwise than one that was not. And it goes through all trials for
+    each new one.
     """
     from optuna.samplers import NSGAIISampler
 
     class Nsga2Sampler(NSGAIISampler):
         """NSGA-II with parents in the order of birth."""
 
+        generations: Generations
+
+        @property
+        def generation_key(self) -> str:
+            """The note that says of which generation a trial is."""
+            return self._get_generation_key()
+
+        def get_trial_generation(self, study: Any, trial: Any) -> int:
+            """Return the generation of a new trial: the last one, until as many of it are complete as there may be."""
+            if self.generation_key in trial.system_attrs:
+                return int(trial.system_attrs[self.generation_key])
+            last = max(self.generations.trials, default=0)
+            is_full = len(self.get_population(study, last)) >= (self.population_size or 0)
+            study._storage.set_trial_system_attr(trial._trial_id, self.generation_key, last + is_full)
+            return last + is_full
+
+        def get_population(self, study: Any, generation: int) -> list[Any]:
+            """Return the complete trials of a generation."""
+            return self.generations.trials.get(generation, [])
+
         def get_parent_population(self, study: Any, generation: int) -> list[Any]:
-            return sorted(super().get_parent_population(study, generation), key=lambda trial: trial.number)
+            """Return those whose children a generation is."""
+            if generation == 0:
+                return []
+            key = f"{self._get_parent_cache_key_prefix()}{generation}"
+            numbers = study._storage.get_study_system_attrs(study._study_id).get(key)
+            if numbers is None:
+                found = super().get_parent_population(study, generation)
+            else:
+                found = [study._storage.get_trial(number) for number in numbers]
+            return sorted(found, key=lambda trial: trial.number)
 
     return Nsga2Sampler
 

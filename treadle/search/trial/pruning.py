@@ -62,7 +62,7 @@ class TrialPruner:
 
         own = copy.copy(trial)
         own.intermediate_values = dict(trial.intermediate_values)
-        self._view = TrialView(store.storage, own, write_through=True)
+        self._view = TrialView(store.storage, store.trials, own, write_through=True)
         self._study = study_view(store.study, self._view)
         self._study.pruner = pruner
         self._first = True

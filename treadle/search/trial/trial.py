@@ -1,11 +1,13 @@
 """One trial while it runs: what it reports is checked, stored, and answered."""
 
+import json
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import NonFiniteError
-from treadle.search.store.history import FINAL, FLAGGED, REPORT
+from treadle.search.store.database import NOTE_BYTES
+from treadle.search.store.history import FLAGGED, REPORT
 from treadle.search.trial.objectives import Objective
 from treadle.search.trial.pruning import TrialPruner
 from treadle.search.trial.reports import Metrics, PrunedError, ReportError, nonfinite_names, objective_values, shown
@@ -110,7 +112,8 @@ class RunningTrial:
             self._flag(metrics, None)
         if bad:
             self._refuse(metrics, bad)
-        self._store.note(self.trial, FINAL, metrics)
+        self._require_room(metrics, "the final result")
+        self._store.note_final(self.trial, metrics)
         self.values = values
 
     def _refuse(self, metrics: Metrics, bad: list[str]) -> None:
@@ -134,9 +137,18 @@ class RunningTrial:
 
     def _keep(self, metrics: Metrics, value: float | None) -> None:
         if len(metrics) > 1 or value is None:
+            self._require_room(metrics, "an intermediate result")
             self._store.note(self.trial, f"{REPORT}:{self.last_step}", metrics)
         if value is not None:
             self._store.report(self.trial, self.last_step, value)
+
+    def _require_room(self, metrics: Metrics, what: str) -> None:
+        size = len(json.dumps(metrics))
+        if size > NOTE_BYTES:
+            raise ReportError(
+                f"{what} of trial {self.trial.number} has {len(metrics)} metrics, {size} bytes; a search keeps "
+                f"{NOTE_BYTES}: report those that compare trials, and write the others to a file"
+            )
 
     def _flag(self, metrics: Metrics, step: int | None) -> None:
         where = "finally" if step is None else f"at step {step}"

@@ -6,7 +6,7 @@ stopped where an undisturbed one is. Both are given a study whose storage keeps 
 """
 
 import copy
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from optuna import Study
@@ -19,12 +19,21 @@ class TrialView:
 
     Args:
         storage: The storage of the study.
+        trials: Returns all trials, in the order of their numbers.
         own: The trial, as it is to be seen.
         write_through: Whether notes to it are stored as well, for other trials to see.
     """
 
-    def __init__(self, storage: BaseStorage, own: FrozenTrial, *, write_through: bool = False) -> None:
+    def __init__(
+        self,
+        storage: BaseStorage,
+        trials: Callable[[], Sequence[FrozenTrial]],
+        own: FrozenTrial,
+        *,
+        write_through: bool = False,
+    ) -> None:
         self._storage = storage
+        self._trials = trials
         self._write_through = write_through
         self.own = own
 
@@ -35,11 +44,11 @@ class TrialView:
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """Return all trials, the own one as it is here."""
-        others = self._storage.get_all_trials(study_id, deepcopy=deepcopy, states=states)
-        found = [trial for trial in others if trial.number != self.own.number]
-        if states is None or self.own.state in states:
-            found.insert(sum(trial.number < self.own.number for trial in found), self.own)
-        return found
+        found, place = list(self._trials()), self.own.number
+        found[place : place + 1] = [self.own]
+        if states is not None:
+            found = [trial for trial in found if trial.state in states]
+        return copy.deepcopy(found) if deepcopy else found
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """Return a trial."""
