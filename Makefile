@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick long lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
+.PHONY: demo docs test quick long servers lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
 
 demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
@@ -18,16 +18,21 @@ docs: .venv/docs.stamp
 test quick long: export OMP_NUM_THREADS = 1
 test quick long: export PYTHONDONTWRITEBYTECODE =
 
-test: lint types
+test: lint types servers
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 quick: .venv/dev.stamp
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
 
-# What takes an hour: whether a test notices each wrong line of the core, and kills until something differs.
-long: .venv/dev.stamp
+# What takes an hour: whether a test notices each wrong line of the core, and kills of runs, and of searches on a server.
+long: .venv/dev.stamp servers
 	$(BIN)/python -m benchmarks.mutation
 	$(BIN)/python -m benchmarks.resume.crash --no-write
+	TREADLE_LONG=1 $(BIN)/python -m pytest tests/search/test_servers.py
+
+# Databases for the tests of searches, which start them on loopback, in folders of their own, and skip where they are not.
+servers: .venv/dev.stamp
+	@$(BIN)/python -m tests.search.servers
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .
