@@ -180,7 +180,7 @@ def a_one_shot_search() -> Path:
 
 def a_leaderboard() -> Path:
     """Compare recommenders by `treadle recsys bench`, on what customers of the demonstration's shop bought."""
-    from treadle.tools.demo.recommender import purchases
+    from treadle.recsys.data.tables.demo_shop import purchases
 
     table = purchases()
     place = Path("data/shop/shop.inter")

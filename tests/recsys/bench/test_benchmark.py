@@ -10,9 +10,9 @@ import yaml
 from tests.recsys.bench.contestants import Tired
 from tests.recsys.bench.tiny import HERE, benchmark, protocol
 from tests.recsys.compat.written_for_recbole import write_package
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, DataError
 from treadle.recsys import Config, run_recbole
-from treadle.recsys.bench import Benchmark, Record
+from treadle.recsys.bench import Benchmark, Protocol, Record
 from treadle.recsys.compat.package import VARIABLE
 
 
@@ -195,3 +195,19 @@ def test_a_result_does_not_depend_on_who_else_takes_part(tmp_path: Path) -> None
         found.append({line.model: line.records[0].test for line in table.lines if line.model != "GRU4Rec"})
     assert found[0] == found[1]
     assert found[0]["EASE"]["ndcg@5"] > 0
+
+
+def test_a_data_set_that_is_not_there_is_an_error_once_and_leaves_no_folder(tmp_path: Path) -> None:
+    made = benchmark(tmp_path, ["BPR", "Pop"], data_path=str(tmp_path / "elsewhere"))
+    told: list[str] = []
+    with pytest.raises(
+        DataError, match=r"the folder .*elsewhere.tiny of the data set 'tiny' is not there; put its files"
+    ):
+        made.run(told.append)
+    assert told == []
+    assert not (tmp_path / "bench").exists()
+
+
+def test_the_demonstration_shop_is_a_data_set_without_files(tmp_path: Path) -> None:
+    table = Benchmark(Protocol(["Pop"], "demo-shop"), tmp_path / "bench", isolated=False).run()
+    assert not table.failed

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from treadle.files.atomic_io import replace_text
 from treadle.recsys.bench.leaderboard import DONE, FAILED, Leaderboard, Record, settings_file
 from treadle.recsys.bench.protocol import Protocol
 from treadle.recsys.bench.worker import run_subprocess, train_entry
+from treadle.recsys.data.tables import demo_shop
+from treadle.recsys.data.tables.sources import require_folder
 from treadle.recsys.trainers.loop.model_file import storable
 from treadle.runs.folder import to_yaml
 from treadle.runs.lock import RunLock
@@ -61,8 +65,10 @@ class Benchmark:
 
         Raises:
             CheckpointError: Another process runs a benchmark in the folder.
+            DataError: The data set is not there, for any of the models.
             ConfigError: The folder holds a training of the same model with other settings.
         """
+        self._require_data()
         self.folder.mkdir(parents=True, exist_ok=True)
         holder = RunLock(self.folder / ".work")
         state = STOPPED
@@ -78,6 +84,17 @@ class Benchmark:
         finally:
             holder.end(state)
         return self.leaderboard()
+
+    def _require_data(self) -> None:
+        """Say once, and not of each model, that there is nothing to train on."""
+        for model, seed in product(self.protocol.models, self.seeds):
+            known = Record.read(self._place(model, seed))
+            if known is None or known.state != DONE:
+                with suppress(ConfigError):  # what is wrong with a model is told when its turn comes
+                    config = self.protocol.config(model)
+                    if config["dataset"] != demo_shop.NAME:
+                        require_folder(str(config["dataset"]), Path(config["data_path"]))
+                    return
 
     def leaderboard(self) -> Leaderboard:
         """Return the table of what is there, models of earlier starts included."""

@@ -4,29 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
+from treadle.recsys.data.tables.demo_shop import ARTICLES, CUSTOMERS, DEPARTMENTS, NAME
 
-CUSTOMERS, ARTICLES = 300, 120
-DEPARTMENTS = ("garden", "kitchen", "music", "sport", "toys", "books")
 TOP = "ndcg@10"
-
-
-def purchases(seed: int = 0) -> dict[str, list[Any]]:
-    """Return who bought what, and when: mostly from the department of one's taste, sometimes from another one."""
-    generator = torch.Generator().manual_seed(seed)
-    table: dict[str, list[Any]] = {"user_id": [], "item_id": [], "timestamp": []}
-    each = ARTICLES // len(DEPARTMENTS)
-    for customer in range(CUSTOMERS):
-        own = torch.randperm(each, generator=generator)[:12] + customer % len(DEPARTMENTS) * each
-        others = torch.randperm(ARTICLES, generator=generator)[:4]
-        bought = torch.tensor(sorted({*own.tolist(), *others.tolist()}))
-        for moment, item in enumerate(bought[torch.randperm(len(bought), generator=generator)].tolist()):
-            table["user_id"].append(f"customer {customer}")
-            table["item_id"].append(f"{DEPARTMENTS[item // each]} {item % each}")
-            table["timestamp"].append(float(moment))
-    return table
 
 
 def train(name: str, folder: Path, epochs: int) -> tuple[Any, dict[str, float]]:
@@ -43,8 +24,8 @@ def train(name: str, folder: Path, epochs: int) -> tuple[Any, dict[str, float]]:
     }
     if name != "Pop":  # which has no embeddings, and no setting that says nothing
         settings["embedding_size"] = 32
-    config = Config(name, "shop", config_dict=settings)
-    train_part, valid_part, test_part = data_preparation(config, create_dataset(config, inter=purchases()))
+    config = Config(name, NAME, config_dict=settings)
+    train_part, valid_part, test_part = data_preparation(config, create_dataset(config))
     init_seed(config["seed"], config["reproducibility"])
     trainer = get_trainer(config, get_model(name)(config, train_part.dataset))
     trainer.fit(train_part, valid_part, verbose=False)

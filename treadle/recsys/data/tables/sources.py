@@ -8,6 +8,7 @@ import numpy as np
 
 from treadle.errors import ConfigError, DataError, check_choice, did_you_mean
 from treadle.recsys.config.configurator import Config
+from treadle.recsys.data.tables import demo_shop
 from treadle.recsys.data.tables.columns import Table, stacked
 from treadle.recsys.data.tables.filters import Tables
 from treadle.recsys.data.tables.reader import COMPRESSED, EMPTY, ENDINGS, ReadSettings, Selection, find_file, read_table
@@ -17,6 +18,28 @@ SUFFIXES = ("inter", "user", "item", "kg", "link")
 """What the tables of a data set are called, beside those of `additional_feat_suffix`."""
 PARTS = {2: ("train", "test"), 3: ("train", "valid", "test")}
 """What the names of a split that comes with the data mean, by how many there are."""
+
+ORIGINS = {
+    "ml-100k": (
+        " (MovieLens 100K is at grouplens.org/datasets/movielens/100k; docs/recsys-data.md says how its u.data becomes "
+        "ml-100k.inter)"
+    )
+}
+"""Where data sets come from that pages and examples name."""
+
+
+def require_folder(name: str, folder: Path) -> None:
+    """Make sure that the folder of a data set is there.
+
+    Raises:
+        DataError: It is not.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"the folder {folder} of the data set {name!r} is not there; put its files there, or set data_path, or the "
+            f"environment variable TREADLE_DATA, to the folder that holds {name}/{ORIGINS.get(name, '')}; the data set "
+            f"{demo_shop.NAME!r} needs no files"
+        )
 
 
 class Sources:
@@ -46,6 +69,8 @@ class Sources:
         self._layout = str(config["inter_layout"])
         check_choice("inter_layout", config["inter_layout"], LAYOUTS)
         self._given = dict(given)
+        if self.name == demo_shop.NAME and "inter" not in given and not self.folder.is_dir():
+            self._given["inter"] = demo_shop.purchases()
         self.reading = make_read_settings(config)
         self._check_suffixes()
         parts = self._given.get("inter")
@@ -99,11 +124,7 @@ class Sources:
         ]
 
     def _file(self, stem: str, suffix: str, part: str | None = None) -> Path:
-        if not self.folder.is_dir():
-            raise DataError(
-                f"the folder {self.folder} of the data set {self.name!r} is not there; set data_path to the folder "
-                f"that holds {self.name}/, or the environment variable TREADLE_DATA"
-            )
+        require_folder(self.name, self.folder)
         if self._layout == "atomic":
             stems = [f"{stem}.{suffix}"]
         else:
