@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -13,20 +13,26 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.checkpoint.policy import Policy
 from treadle.errors import ConfigError, did_you_mean, require_positive
+from treadle.execution.base import ExecutionMode
 from treadle.execution.compiled import Compile
-from treadle.optim.gradients import REDUCTIONS
+from treadle.optim.gradients import REDUCTIONS, LossReduction
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel.plan import Plan
 from treadle.parallel.strategy import Strategy
 from treadle.precision import LossScaling, Precision
+from treadle.precision.formats import PrecisionName
+from treadle.precision.tf32 import ConvolutionPrecision, MatmulPrecision
 from treadle.progress import Cadence
+from treadle.schedules.extend import Extend
 
 if TYPE_CHECKING:
     from treadle.loop.run_config import TrainerRunConfig
 
 Interval = Literal["step", "epoch"]
-ON_NONFINITE = ("raise", "skip", "rollback")
-MICROBATCH = ("fixed", "auto")
+OnNonFinite = Literal["raise", "skip", "rollback"]
+Microbatch = Literal["fixed", "auto"]
+ON_NONFINITE: tuple[OnNonFinite, ...] = get_args(OnNonFinite)
+MICROBATCH: tuple[Microbatch, ...] = get_args(Microbatch)
 EVERY_EPOCH, EVERY_50_STEPS = Cadence(1, "epochs"), Cadence(50, "steps")
 FIRST_OF_TRAIN = "num_epochs"
 """The first option that `train` is asked for; those before it are what a trainer is built with."""
@@ -46,23 +52,23 @@ class RunSpec:
 
     seed: int | None = None
     run_dir: Path | None = None
-    precision: str | Callable[..., Precision] = "fp32"
+    precision: PrecisionName | Callable[..., Precision] = "fp32"
     loss_scaling: LossScaling | None = None
-    matmul_precision: str | None = None
-    convolution_precision: str | None = None
-    loss_reduction: str = "mean"
+    matmul_precision: MatmulPrecision | None = None
+    convolution_precision: ConvolutionPrecision | None = None
+    loss_reduction: LossReduction = "mean"
     device: torch.device | str | None = None
     checkpoints: Policy = field(default_factory=Policy)
-    on_nonfinite: str = "raise"
+    on_nonfinite: OnNonFinite = "raise"
     max_rollbacks: int = 3
     deterministic: bool = False
-    microbatch: str = "fixed"
-    execution: str | Callable[..., Any] = "eager"
+    microbatch: Microbatch = "fixed"
+    execution: ExecutionMode | Callable[..., Any] = "eager"
     compile: Compile | None = None
     activation_checkpointing: Sequence[str] = ()
     offload_optimizer: bool = False
     timeout: float | None = None
-    parallel: Plan | Strategy | str | Callable[..., Strategy] = "auto"
+    parallel: Plan | Strategy | Literal["auto"] | Callable[..., Strategy] = "auto"
 
     num_epochs: int | None = None
     max_steps: int | None = None
@@ -76,8 +82,8 @@ class RunSpec:
     log_every: Cadence = EVERY_50_STEPS
     save_every: Cadence | None = None
     resume_from: Path | None = None
-    resume: str | None = None
-    extend: str | None = None
+    resume: Literal["auto"] | None = None
+    extend: Extend | None = None
     lr_scaling: LRScaling = field(default_factory=LRScaling)
     is_for_training: bool = field(default=False, repr=False)
 

@@ -21,7 +21,7 @@ from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_col
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
-from treadle.execution import Compile, CudaGraphs, Execution, Recorder, check_execution, execution_of
+from treadle.execution import Compile, CudaGraphs, Execution, ExecutionMode, Recorder, check_execution, execution_of
 from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
@@ -35,13 +35,14 @@ from treadle.memory.offload import check_offload
 from treadle.ops.loss_items import count_targets, own_loss
 from treadle.ops.losses import default_loss, model_inputs, read_targets
 from treadle.optim.fused import check_closures
+from treadle.optim.gradients import LossReduction
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import GradientExchange, Plan, Processes
 from treadle.parallel.factory import check_trainer, strategy_for
 from treadle.parallel.strategy import Strategy
 from treadle.phase import Phase
-from treadle.precision import LossScaling, Precision, SinglePrecision, precision_for
-from treadle.precision.tf32 import Deterministic
+from treadle.precision import LossScaling, Precision, PrecisionName, SinglePrecision, precision_for
+from treadle.precision.tf32 import ConvolutionPrecision, Deterministic, MatmulPrecision
 from treadle.progress import Progress
 from treadle.result import TrainResult, build_result
 from treadle.run import Run
@@ -49,7 +50,7 @@ from treadle.runs.lock import run_lock
 from treadle.runs.mirror import folder_of
 from treadle.schedules import require_factory
 from treadle.schedules.extend import Extend
-from treadle.spec import Interval, Option, RunSpec, check_parts
+from treadle.spec import Interval, Microbatch, OnNonFinite, Option, RunSpec, check_parts
 
 
 class Trainer:
@@ -60,8 +61,7 @@ class Trainer:
 
     Args:
         model: The module to train.
-        loss_func: Called as `loss_func(outputs, targets)`; None if the model returns its own loss, or if both
-            loss verbs are overridden.
+        loss_func: `loss_func(outputs, targets)`; None if the model returns its loss, or both loss verbs are overridden.
         optimizer: What updates the weights, or several by name for a trainer with phases; None is enough to
             evaluate.
         callbacks: Instances or classes, called in this order.
@@ -155,23 +155,23 @@ class Trainer:
         metrics: Any = None,
         seed: int | None = None,
         run_dir: str | Path | Storage | None = None,
-        precision: str | Callable[[torch.device], Precision] = "fp32",
+        precision: PrecisionName | Callable[[torch.device], Precision] = "fp32",
         loss_scaling: LossScaling | None = None,
-        matmul_precision: str | None = None,
-        convolution_precision: str | None = None,
-        loss_reduction: str = "mean",
+        matmul_precision: MatmulPrecision | None = None,
+        convolution_precision: ConvolutionPrecision | None = None,
+        loss_reduction: LossReduction = "mean",
         device: torch.device | str | None = None,
         checkpoints: Policy | None = None,
-        on_nonfinite: str = "raise",
+        on_nonfinite: OnNonFinite = "raise",
         max_rollbacks: int = 3,
         deterministic: bool = False,
-        microbatch: str = "fixed",
-        execution: str | Callable[["Trainer"], Execution] = "eager",
+        microbatch: Microbatch = "fixed",
+        execution: ExecutionMode | Callable[["Trainer"], Execution] = "eager",
         compile: bool | str | Compile = False,
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
         timeout: float | None = None,
-        parallel: Plan | Strategy | str | Callable[[Processes], Strategy] = "auto",
+        parallel: Plan | Strategy | Literal["auto"] | Callable[[Processes], Strategy] = "auto",
     ) -> None:
         self.spec = RunSpec(
             seed=seed,

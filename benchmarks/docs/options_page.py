@@ -8,7 +8,7 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args, get_origin
 
 import treadle.trainer
 from treadle.engine.config import keys as of_engine
@@ -118,13 +118,21 @@ def _arguments(method: ast.FunctionDef, told: dict[str, str]) -> list[Argument]:
     return [
         Argument(
             one.arg,
-            "" if one.annotation is None else ast.unparse(one.annotation).replace("'", ""),
+            "" if one.annotation is None else _spelt_out(ast.unparse(one.annotation).replace("'", "")),
             "" if default is None else ast.unparse(default),
             told[one.arg],
         )
         for one, default in pairs
         if one.arg != "self"
     ]
+
+
+def _spelt_out(annotation: str) -> str:
+    """Return an annotation with the words that a name such as `LossReduction` stands for in its place."""
+    words = {name: get_args(kind) for name, kind in vars(treadle.trainer).items() if get_origin(kind) is Literal}
+    for name, texts in words.items():
+        annotation = re.sub(rf"\b{name}\b", " | ".join(f'"{text}"' for text in texts), annotation)
+    return re.sub(r"Literal\[(\w+)\]", r'"\1"', annotation)
 
 
 def meanings(docstring: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """How a step is carried out: line by line, compiled, or recorded once and replayed."""
 
-from treadle.execution.base import EXECUTIONS, Execution, check_execution
+from treadle.execution.base import EXECUTIONS, Execution, ExecutionMode, check_execution
 from treadle.execution.compiled import Compile, CompiledVerbs
 from treadle.execution.cuda_graph.capture import CudaGraphs, Recorder
 from treadle.execution.cuda_graph.graph import GraphExecution, execution_of
@@ -12,6 +12,7 @@ __all__ = [
     "CompiledVerbs",
     "CudaGraphs",
     "Execution",
+    "ExecutionMode",
     "GraphExecution",
     "Recorder",
     "check_execution",

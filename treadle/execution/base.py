@@ -1,7 +1,7 @@
 """How the updates of a run are carried out; by default line by line."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 # Which ways of carrying out a step there are, and which a device allows
 
 
-EXECUTIONS = ("eager", "compile", "graph", "auto")
+ExecutionMode = Literal["eager", "compile", "graph", "auto"]
+EXECUTIONS: tuple[ExecutionMode, ...] = get_args(ExecutionMode)
 
 
 def check_execution(execution: Any, device: torch.device, compile: Compile | None = None) -> None:

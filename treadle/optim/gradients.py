@@ -1,7 +1,7 @@
 """Gradients of a window: weighed so that the split into micro-batches and ranks does not show, and clipped."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 from treadle.errors import ConfigError
 from treadle.ops.loss_items import Counted
 
-REDUCTIONS = ("mean", "sum")
+LossReduction = Literal["mean", "sum"]
+REDUCTIONS: tuple[LossReduction, ...] = get_args(LossReduction)
 SMALLEST = 1e-12
 """What a window's weight is at least, where it is on the device and cannot be asked."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from treadle.errors import ConfigError, LossError
 from treadle.precision.loss_scaling import LossScaler, LossScaling
 from treadle.precision.sparse import Region, SparseProducts, hook_sparse_products, widened
 
+PrecisionName = Literal["fp32", "bf16", "fp16", "auto"]
 KINDS: Mapping[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 AMPERE = (8, 0)
 """The first generation of CUDA devices with units for bf16; older ones only imitate it."""

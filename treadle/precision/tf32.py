@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 
@@ -46,8 +46,10 @@ class Deterministic:
 
 
 _backends: Any = torch.backends
-MATMULS = ("highest", "high", "medium")
-CONVOLUTIONS = ("highest", "high")
+MatmulPrecision = Literal["highest", "high", "medium"]
+ConvolutionPrecision = Literal["highest", "high"]
+MATMULS: tuple[MatmulPrecision, ...] = get_args(MatmulPrecision)
+CONVOLUTIONS: tuple[ConvolutionPrecision, ...] = get_args(ConvolutionPrecision)
 
 
 class SinglePrecision:

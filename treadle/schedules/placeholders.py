@@ -26,6 +26,11 @@ from treadle.errors import ConfigError
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
 
+    # To a type checker it is the whole number that it becomes, so that it fits wherever a schedule takes one.
+    _Number = int
+else:
+    _Number = object
+
 RunNumbers = Mapping[str, int | float | None]
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -68,7 +73,7 @@ def _operator(
     return operate
 
 
-class PlaceholderExpression:
+class PlaceholderExpression(_Number):
     """A number that is not known yet: a placeholder, or arithmetic on one.
 
     The operators `+ - * / // % **` take numbers and other placeholders on either side; `-x`, `abs`, `round`,
@@ -107,7 +112,8 @@ class PlaceholderExpression:
     __truediv__, __rtruediv__ = _operator("/"), _operator("/", reflected=True)
     __floordiv__, __rfloordiv__ = _operator("//"), _operator("//", reflected=True)
     __mod__, __rmod__ = _operator("%"), _operator("%", reflected=True)
-    __pow__, __rpow__ = _operator("**"), _operator("**", reflected=True)
+    __pow__: Any = _operator("**")
+    __rpow__: Any = _operator("**", reflected=True)
 
     def __neg__(self) -> "PlaceholderExpression":
         return _Unary("-", self)
@@ -118,7 +124,7 @@ class PlaceholderExpression:
     def __abs__(self) -> "PlaceholderExpression":
         return _Unary("abs", self)
 
-    def __round__(self, digits: int | None = None) -> "PlaceholderExpression":
+    def __round__(self, digits: Any = None) -> "PlaceholderExpression":
         return _Rounded(self, digits)
 
     def __ceil__(self) -> "PlaceholderExpression":

@@ -339,9 +339,7 @@ def test_rows_that_do_not_fit_the_header_are_an_error(rows: list[Any], message: 
 def test_a_folder_or_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="of the data set 'toy' is not there; put its files there, or set data_path"):
         create_dataset(toy_config(tmp_path))
-    with pytest.raises(
-        DataError, match=r"\(MovieLens 100K is at grouplens.org/.*; docs/.*demo-shop"
-    ):
+    with pytest.raises(DataError, match=r"\(MovieLens 100K is at grouplens.org/.*; docs/.*demo-shop"):
         create_dataset(Config("BPR", "ml-100k", config_dict={"data_path": str(tmp_path)}))
     write_inter(tmp_path, "toy.intr")
     with pytest.raises(DataError, match=r"toy\.inter is not there.*did you mean 'toy\.intr'"):

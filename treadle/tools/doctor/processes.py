@@ -56,7 +56,7 @@ class Clock(TrainerCallback):
         return 1000 * (self._ended[1] - self._began[1]) / (self._ended[0] - self._began[0])
 
 
-def measure_step_ms(program: Path, execution: str | None = None, arguments: Sequence[str] = ()) -> float | None:
+def measure_step_ms(program: Path, execution: Any = None, arguments: Sequence[str] = ()) -> float | None:
     """Run a program for some steps, and return how long one of them takes.
 
     Args:
