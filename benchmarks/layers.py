@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "treadle"
 ORDER = (
     "errors",
     "progress",
+    "console",
     "events",
     "config",
     "files",

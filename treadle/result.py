@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from treadle.runs.html_table import html_table
 
 if TYPE_CHECKING:
+    from treadle.events import RunHistory
     from treadle.run import Run
+    from treadle.trainer import Trainer
+
+EVALUATION_LOSS, TRAINING_LOSS = "eval_loss_epoch", "train_loss_epoch"
 
 
 @dataclass(frozen=True)
@@ -75,17 +79,32 @@ def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestM
     return BestMetric(name, float(value), place)
 
 
+def watched_by(trainer: "Trainer") -> tuple[str, bool] | None:
+    """Return the metric that a run is judged by, and whether a greater value of it is better.
+
+    It is the one that a callback watches, or that checkpoints are kept by, else the loss of the evaluation; None where
+    nothing of these is there.
+    """
+    watching = next((one for one in trainer.callback_handler if hasattr(one, "watch_metric")), None)
+    if watching is not None:
+        return watching.watch_metric, watching.greater_is_better
+    kept = trainer.this_run.spec.checkpoints
+    if kept.best is not None and trainer.run_dir is not None:
+        return kept.best, kept.greater_is_better
+    return (EVALUATION_LOSS, False) if EVALUATION_LOSS in trainer.run_history.get_metric_names() else None
+
+
+def best_so_far(history: "RunHistory", name: str, greater_is_better: bool) -> BestMetric | None:
+    """Return the best value of a metric in a history; None if it has none."""
+    return find_best(name, history.get_metric_values(name), greater_is_better=greater_is_better)
+
+
 def build_result(run: "Run") -> TrainResult:
     """Return how a run went."""
     trainer, history = run.trainer, run.trainer.run_history
-    values = {name: history.get_metric_values(name) for name in sorted(history.get_metric_names())}
-    watched = [callback for callback in trainer.callback_handler if hasattr(callback, "watch_metric")]
-    name, greater = "eval_loss_epoch" if "eval_loss_epoch" in values else "train_loss_epoch", False
-    if watched:
-        name, greater = watched[0].watch_metric, watched[0].greater_is_better
     return TrainResult(
-        history=values,
-        best=find_best(name, values.get(name, []), greater_is_better=greater),
+        history={name: history.get_metric_values(name) for name in sorted(history.get_metric_names())},
+        best=best_so_far(history, *(watched_by(trainer) or (TRAINING_LOSS, False))),
         stop_reason=run.stop.reason,
         epochs=run.progress.epoch,
         steps=run.progress.step,

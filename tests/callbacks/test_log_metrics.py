@@ -4,7 +4,7 @@ import pytest
 from torch.utils.data import TensorDataset
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks import LogMetricsCallback, ModelEmaCallback
+from treadle.callbacks import LogMetricsCallback, ModelEmaCallback, PrintProgressCallback
 
 
 class Collecting(LogMetricsCallback):
@@ -78,6 +78,13 @@ def test_for_an_average_only_metrics_with_its_prefix_are_shown(
     assert log.logged == [["ema_model_eval_loss_epoch", "ema_model_score"]]
 
 
-def test_metrics_are_printed_as_aligned_columns(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_printed_as_a_line(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     LogMetricsCallback().log_metrics(make_trainer(), {"eval_loss_epoch": 0.481234567, "auc": 1, "name": "x"})
-    assert capsys.readouterr().out == "  eval_loss_epoch  0.4812\n  auc              1\n  name             x\n"
+    assert capsys.readouterr().out == "  eval 0.4812  auc 1  name x\n"
+
+
+def test_metrics_that_the_line_of_an_epoch_has_are_not_printed_again(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_trainer(PrintProgressCallback, LogMetricsCallback).train(data, num_epochs=2, eval_dataset=data)
+    assert capsys.readouterr().out.count("  train ") == 2

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from treadle.callback import TrainerCallback
 from treadle.callbacks import (
     LimitBatchesCallback,
+    LogMetricsCallback,
     PrintProgressCallback,
     ProgressBarCallback,
     StepBasedEvaluationCallback,
@@ -68,11 +69,11 @@ def test_lines_show_epoch_place_loss_rate_speed_and_time_left(
     trainer = make_trainer(bar, Drawing(bar, "log"))
     result = trainer.train(data, num_epochs=2, per_device_batch_size=2, log_every=12)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Epoch 1/2  12/16  loss ")
+    assert lines[0].startswith("epoch 1/2  12/16  loss ")
     assert lines[0].endswith("  lr 0.05")
-    assert lines[1].startswith("Epoch 1/2  16/16  loss ")
-    assert lines[1].endswith("  lr 0.05  0 samples/s  ETA 0:00:00")
-    assert lines[2].startswith("Epoch 2/2  8/16  loss ")
+    assert lines[1].startswith("epoch 1/2  16/16  loss ")
+    assert lines[1].endswith("  lr 0.05  0 samples/s  0.0s left")
+    assert lines[2].startswith("epoch 2/2  8/16  loss ")
     loss = trainer.storage.series("train_loss").values[0]
     assert f"loss {loss:.4g}" in lines[0]
     assert result.epochs == 2
@@ -86,7 +87,7 @@ def test_an_evaluation_has_a_line_of_its_own(
     bar = ProgressBarCallback()
     make_trainer(bar, LimitBatchesCallback(3), Drawing(bar, "eval")).evaluate(data)
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:15] for line in lines] == ["Evaluating  1/3", "Evaluating  2/3", "Evaluating  3/3"]
+    assert [line[:15] for line in lines] == ["evaluation  1/3", "evaluation  2/3", "evaluation  3/3"]
 
 
 @pytest.mark.usefixtures("no_terminal")
@@ -97,8 +98,8 @@ def test_a_limit_of_steps_shortens_the_epoch_that_is_shown(
     make_trainer(bar, Drawing(bar, "log")).train(data, max_steps=6, log_every=2)
     lines = capsys.readouterr().out.splitlines()
     places = [line.split("  ")[:2] for line in lines]
-    assert places[0] == ["Epoch 1", "2/4"]
-    assert places[-1] == ["Epoch 2", "2/2"]
+    assert places[0] == ["epoch 1", "2/4"]
+    assert places[-1] == ["epoch 2", "2/2"]
 
 
 @pytest.mark.usefixtures("terminal")
@@ -108,9 +109,9 @@ def test_a_terminal_gets_a_bar_for_every_epoch_and_evaluation(
     trainer = make_trainer(ProgressBarCallback, StepBasedEvaluationCallback(3))
     trainer.train(data, num_epochs=2, eval_dataset=data)
     shown = capsys.readouterr().out
-    assert "Epoch 1/2" in shown
-    assert "Epoch 2/2" in shown
-    assert "Evaluating" in shown
+    assert "epoch 1/2" in shown
+    assert "epoch 2/2" in shown
+    assert "evaluation" in shown
     assert shown.count(HIDE) == shown.count(SHOW) == 4
     assert threads() == []
 
@@ -163,7 +164,7 @@ def test_the_thread_draws_by_itself(make_trainer: Any, data: TensorDataset) -> N
     trainer = make_trainer(Waiting, bar)
     trainer.print = note
     trainer.train(data, num_epochs=1)
-    assert lines[0].startswith("Epoch 1/1")
+    assert lines[0].startswith("epoch 1/1")
 
 
 def test_a_display_that_fails_ends_the_thread_and_not_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,26 +239,33 @@ def test_no_bar_is_drawn_below_what_is_said_of_the_end(
     with nullcontext() if error is StopTrainingError else pytest.raises(error):
         trainer.train(data, num_epochs=2)
     shown = screen(capsys.readouterr().out)
-    told = "now" if error is StopTrainingError else f"The run ended with {error.__name__} after 6 steps"
-    place = shown.index(told)
-    assert next(line for line in shown[:place] if line.startswith("Epoch")).startswith("Epoch 1/2")
-    assert not [line for line in shown[place:] if "Epoch" in line]
+    told = "now" if error is StopTrainingError else f"the run ended with {error.__name__} after 6 steps"
+    place = next(number for number, line in enumerate(shown) if line.startswith(told))
+    assert next(line for line in shown[:place] if line.startswith("epoch")).startswith("epoch 1/2  ")
+    assert not [line for line in shown if "━" in line]
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_bar_of_an_epoch_that_ended_stays_above_what_comes_then(
+def test_a_bar_of_an_epoch_that_ended_stays_where_nobody_says_how_the_epoch_went(
     make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_trainer(PrintProgressCallback, ProgressBarCallback).train(data, num_epochs=2)
+    make_trainer(ProgressBarCallback).train(data, num_epochs=2)
     shown = [line.split("━")[0].rstrip() for line in screen(capsys.readouterr().out)]
-    first = shown.index("Starting epoch 1/2")
-    assert shown[first:] == [
-        "Starting epoch 1/2",
-        "Epoch 1/2",
-        "Finished epoch 1/2",
-        "Starting epoch 2/2",
-        "Epoch 2/2",
-        "Finished epoch 2/2",
-        "Finished training run after 2 epochs and 8 steps",
-        "",
+    assert shown == ["epoch 1/2", "epoch 2/2", ""]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_line_of_an_epoch_takes_the_place_of_its_bar(
+    make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(PrintProgressCallback, ProgressBarCallback, LogMetricsCallback)
+    trainer.train(data, num_epochs=2, eval_dataset=data)
+    written = capsys.readouterr().out
+    assert "━" in written
+    shown = [line for line in screen(written) if line]
+    assert [line.split("  ")[0].split(" after")[0] for line in shown] == [
+        *("model", "data", "train", "run on"),
+        *("epoch 1/2", "epoch 2/2"),
+        "finished",
     ]
+    assert not [line for line in shown if "━" in line]

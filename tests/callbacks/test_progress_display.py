@@ -25,7 +25,7 @@ def test_speed_and_time_left_come_from_two_looks() -> None:
     assert activity.line() == "Epoch 1/2  0/100  loss 0.5"
     counter.done, counter.samples = 20, 16_000
     activity.look(14.0)
-    assert activity.line() == "Epoch 1/2  20/100  loss 0.5  4,000 samples/s  ETA 0:00:16"
+    assert activity.line() == "Epoch 1/2  20/100  loss 0.5  4,000 samples/s  16s left"
 
 
 def test_a_pause_is_left_out_of_the_speed() -> None:
@@ -36,7 +36,7 @@ def test_a_pause_is_left_out_of_the_speed() -> None:
     activity.look(1.0)
     activity.pause()
     activity.look(1000.0)
-    assert activity.details() == "10 samples/s  ETA 0:00:09"
+    assert activity.details() == "10 samples/s  9.0s left"
 
 
 def test_an_unknown_length_is_not_shown() -> None:
@@ -76,7 +76,7 @@ def test_bars_fit_the_terminal_and_the_last_one_stays() -> None:
     counter.done = 100
     display.finish(activity)
     shown = screen.getvalue()
-    assert "50/100 loss 0.4821  lr 0.001  123,456 samples/s  ETA 0:00:01" in shown
+    assert "50/100 loss 0.4821  lr 0.001  123,456 samples/s  1.0s left" in shown
     assert "100/100" in shown.rsplit("\r", 1)[-1]
     assert shown.count(HIDE) == shown.count(SHOW) == 1
     assert shown.index(HIDE) < shown.index(SHOW)

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from treadle.callbacks import ProgressBarCallback
+from treadle.callbacks.epoch_table import EpochTable
 from treadle.callbacks.progress_display import Activity, NotebookDisplay, make_display
+from treadle.console.lines import number
 from treadle.recsys.evaluation import EvaluationResult
 from treadle.recsys.serve.recommender import Recommendations
 from treadle.recsys.trainers.results import Metrics
@@ -114,8 +117,42 @@ def test_a_run_shows_its_epochs_below_the_cell(cell: Cell) -> None:
     data = TensorDataset(torch.ones(16, 2), torch.ones(16, 1))
     trainer.train(data, num_epochs=2, eval_dataset=data, per_device_batch_size=4)
     titles = [text.removeprefix("<div>").partition(" <progress")[0] for text in cell.last()]
-    assert titles == ["Epoch 1/2", "Evaluating", "Epoch 2/2", "Evaluating"]
+    assert titles == ["epoch 1/2", "evaluation", "epoch 2/2", "evaluation"]
     assert all('value="4" max="4"' in text for text in cell.last())
+
+
+def test_a_run_that_is_told_in_words_shows_a_table_of_its_epochs_and_a_chart(
+    cell: Cell, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, nn.MSELoss(), optimizer, device="cpu", seed=0, run_dir=tmp_path)
+    data = TensorDataset(torch.ones(16, 2), torch.ones(16, 1))
+    result = trainer.train(data, num_epochs=3, eval_dataset=data, per_device_batch_size=4)
+    (last,) = cell.last()
+    assert "<progress" not in last
+    assert last.startswith("<svg ")
+    assert last.count("<polyline") == 2
+    rows = rows_of(last)
+    assert rows[0] == ["", "time", "train", "eval"]
+    assert [row[0] for row in rows[1:]] == [f"epoch {n}/3 *best" for n in (1, 2, 3)]
+    assert [row[2] for row in rows[1:]] == [number(value) for value in result.history["train_loss_epoch"]]
+    # The rows stand in the table and in the log of the run, and are not printed as well.
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()][-1].startswith("finished")
+    assert "epoch 3/3" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_table_of_many_epochs_shows_the_last_ones_and_draws_all() -> None:
+    table = EpochTable()
+    for epoch in range(1, 41):
+        table.add_row(f"epoch {epoch}/40", "1s", {"train_loss_epoch": 1 / epoch, "<b>": "x<y"}, best=epoch == 7)
+    html = table.html()
+    assert "<p>10 earlier rows are not shown</p>" in html
+    assert len(rows_of(html)) == 31
+    assert rows_of(html)[0] == ["", "time", "train", "&lt;b&gt;"]
+    assert html.count(",") >= 40
+    assert EpochTable().html() == ""
 
 
 def rows_of(html: str) -> list[list[str]]:

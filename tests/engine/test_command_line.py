@@ -2,6 +2,8 @@
 
 import logging
 import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 import torch
 
 from tests.engine.parts import Classifier, Points, make_config
+from tests.logs import forget_logs
 from treadle.config import ConfigDict, LazyCall, LazyConfig
+from treadle.console.lines import DETAIL
 from treadle.engine import DefaultTrainer, default_argument_parser, default_setup, setup_logger
 from treadle.engine.config.builders import complete
 from treadle.errors import ConfigError
@@ -66,6 +70,68 @@ def test_the_log_goes_to_one_folder_at_a_time_and_nothing_is_written_twice(tmp_p
     logging.getLogger("treadle.test").info("once")
     assert "once" not in (tmp_path / "a" / "log.txt").read_text()
     assert (tmp_path / "b" / "log.txt").read_text().count("once") == 1
+
+
+@pytest.fixture
+def show_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Let Treadle show its log, as in a program that has not set up logging itself; to be called in the test."""
+    # Not before it is called: for the test itself, pytest adds handlers to those that a fixture found.
+    yield lambda: monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    forget_logs()
+
+
+def said(message: str, **more: Any) -> None:
+    logging.getLogger("treadle.test").info(message, **more)
+
+
+def test_the_console_has_what_a_user_wants_to_know_and_the_log_all_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], show_log: Callable[[], None]
+) -> None:
+    show_log()
+    setup_logger(tmp_path)
+    said("step 50/600")
+    said("BatchSizes(...)", extra=DETAIL)
+    logging.getLogger("treadle.test").warning("the disk is nearly full")
+    assert capsys.readouterr().out == "step 50/600\nwarning: the disk is nearly full\n"
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.partition("] ")[2] for line in log] == [
+        "INFO: step 50/600",
+        "INFO: BatchSizes(...)",
+        "WARNING: the disk is nearly full",
+    ]
+
+
+def test_a_verbose_console_has_all_that_the_log_has_until_it_is_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], show_log: Callable[[], None]
+) -> None:
+    show_log()
+    setup_logger(verbose=True)
+    setup_logger(tmp_path)
+    said("BatchSizes(...)", extra=DETAIL)
+    assert capsys.readouterr().out == (tmp_path / "log.txt").read_text()
+    setup_logger(tmp_path, verbose=False)
+    said("BatchSizes(...)", extra=DETAIL)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_is_told_by_a_head_its_steps_its_evaluations_and_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], show_log: Callable[[], None]
+) -> None:
+    show_log()
+    made = make_config(tmp_path, log_period=5, evaluation={"enabled": True, "eval_period": 5})
+    DefaultTrainer(made).train()
+    lines = re.sub(r"(?<=  )\S+ (samples/s|left)", r"N \1", capsys.readouterr().out).splitlines()
+    starts = [line.split("  ")[0] for line in lines]
+    assert starts[:5] == ["model", "data", "train", "run on", "folder"]
+    assert starts[5:7] == ["evaluation", "*best"]
+    assert [line for line in starts if line.startswith("step")] == ["step 5/10", "step 10/10"]
+    assert [re.sub(r"[\d.]+s", "N", line) for line in lines if line.startswith("trained")] == [
+        "trained for 10 steps, N"
+    ]
+    assert starts[-2:] == ["evaluation", "*best"] or starts[-1] == "evaluation"
+    # What an evaluation found stands in its own line, and not in that of a step as well.
+    assert not [line for line in lines if line.startswith("step") and "Acc@1" in line]
+    assert not [line for line in lines if "INFO" in line]
 
 
 def test_the_saved_config_has_every_number_and_builds_the_same_run(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.engine.parts import Classifier, Points, make_config
 from treadle.config import LazyCall
+from treadle.console.lines import number
 from treadle.engine import DatasetEvaluator, DefaultTrainer, HookBase, TrainerBase, hooks, inference_on_dataset
 from treadle.engine.config.builders import TestLoaders
 from treadle.engine.evaluation import ClsEvaluator, DatasetEvaluators, PPLEvaluator
@@ -347,4 +348,4 @@ def test_what_was_found_is_logged_also_outside_of_a_training(tmp_path: Path, cap
     cfg = DefaultTrainer(make_config(tmp_path)).cfg
     with caplog.at_level(logging.INFO):
         results = DefaultTrainer.test(cfg, [Points(count=20, seed=1)], Classifier())
-    assert f"evaluation on Points: Acc@1 {results['Acc@1']:.6g}, Acc@5 {results['Acc@5']:.6g}" in caplog.text
+    assert f"evaluation  Points  Acc@1 {number(results['Acc@1'])}  Acc@5 {number(results['Acc@5'])}\n" in caplog.text

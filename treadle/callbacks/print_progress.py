@@ -1,12 +1,17 @@
-"""Says in words what a run does: its settings, its epochs, its end."""
+"""Says in words what a run does: a head, a line for each epoch, its end."""
 
 import textwrap
+import time
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.run_head import head_of
+from treadle.console.lines import clock, counted, fields, line, number, short
+from treadle.result import best_so_far, watched_by
 from treadle.runs.place import run_address
 
 if TYPE_CHECKING:
+    from treadle.events import RunHistory
     from treadle.trainer import Trainer
 
 WIDTH = 80
@@ -15,65 +20,129 @@ REPEATED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", 
 """Settings that only say again, for programs, what others of the table say."""
 
 
-class PrintProgressCallback(TrainerCallback):
-    """Prints every resolved setting once, a line for each epoch, and how and where the run ended."""
+class UnshownMetrics:
+    """Knows which metrics of a history have a value that was not shown yet."""
 
     def __init__(self) -> None:
+        self._shown: dict[str, int] = {}
+
+    def take(self, history: "RunHistory", start: str = "") -> dict[str, Any]:
+        """Return the newest value of every metric whose name begins so, if it was not returned before."""
+        found = {}
+        for name in sorted(history.get_metric_names()):
+            count = len(history.get_metric_values(name))
+            if name.startswith(start) and count != self._shown.get(name):
+                self._shown[name] = count
+                found[name] = history.get_latest_metric(name)
+        return found
+
+
+class PrintProgressCallback(TrainerCallback):
+    """Prints a head of the run, a line for each epoch with its metrics, and how and where the run ended.
+
+    A line ends with `*best` where the metric that the run is judged by is the best so far: the one that a callback
+    watches or that checkpoints are kept by, else the loss of the evaluation.
+
+    Args:
+        verbose: Whether every resolved setting is printed as well; in the folder of the run they are in any case.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
         self._stopped = False
+        self._metrics = UnshownMetrics()
+        self._began = self._epoch_began = self._evaluation_began = 0.0
 
     def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
-        """Forget how the run before ended."""
-        self._stopped = False
+        """Forget how the run before ended, and take its metrics as shown."""
+        self._stopped, self._began = False, time.monotonic()
+        self._metrics = UnshownMetrics()
+        self._metrics.take(trainer.run_history)
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Print the settings."""
-        trainer.print("Starting training run")
-        self._print_settings(trainer)
+        """Print the head, and the settings if they are asked for."""
+        trainer.print("\n".join(head_of(trainer)))
+        if self.verbose and trainer.run_config is not None:
+            settings = trainer.run_config.to_dict()
+            trainer.print(settings_table({name: value for name, value in settings.items() if name not in REPEATED}))
 
     def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say which epoch begins."""
-        trainer.print(f"Starting epoch {epoch_under_way(trainer)}")
+        """Print what was recorded after the line of the last epoch, and begin to take the time of this one."""
+        self._print_rest(trainer)
+        self._epoch_began = time.monotonic()
+
+    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Print the metrics of an evaluation within an epoch."""
+        if is_intermediate:
+            self._tell(trainer, f"step {trainer.progress.step:,}", "")
 
     def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say which epoch is done, or was left before its data ended."""
-        if trainer.this_run.epoch_is_cut:
-            trainer.print(f"Left epoch {epoch_under_way(trainer)} at step {trainer.progress.step}, the last one")
-        else:
-            trainer.print(f"Finished epoch {epoch_under_way(trainer)}")
+        """Print the line of the epoch; it says so if the epoch was left before its data ended."""
+        left = f"left at step {trainer.progress.step:,}" if trainer.this_run.epoch_is_cut else ""
+        self._tell(trainer, f"epoch {epoch_under_way(trainer)}", clock(time.monotonic() - self._epoch_began), left=left)
 
     def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
         """Take note that the run ends before its time; the trainer itself prints why."""
         self._stopped = True
 
     def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say how the run ended, and where it is kept."""
-        how, done = "Stopped" if self._stopped else "Finished", trainer.progress
-        trainer.print(f"{how} training run after {_counted(done.epoch, 'epoch')} and {_counted(done.step, 'step')}")
-        self._print_folder(trainer)
+        """Print how the run ended, its best value, and where it is kept."""
+        self._print_rest(trainer)
+        done, how = trainer.progress, "stopped" if self._stopped else "finished"
+        spent = clock(time.monotonic() - self._began)
+        told = [f"{how} after {counted(done.epoch, 'epoch')}, {counted(done.step, 'step')}, {spent}"]
+        watched = watched_by(trainer)
+        best = None if watched is None else best_so_far(trainer.run_history, *watched)
+        if best is not None:
+            told.append(f"best {short(best.name)} {number(best.value)}")
+        trainer.print("; ".join([*told, *_folder(trainer)]))
 
     def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say that an evaluation by itself begins."""
-        trainer.print("Starting evaluation run")
+        """Begin to take the time of an evaluation by itself."""
+        self._evaluation_began = time.monotonic()
 
     def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Say that it is done."""
-        trainer.print("Finished evaluation run")
+        """Print what it found."""
+        history = trainer.run_history
+        results = getattr(history, "results", None)
+        found = self._metrics.take(history) if results is None else results()
+        for name in getattr(history, "recorded", {}).values():
+            self._metrics.take(history, name)
+        trainer.print(line("evaluation", clock(time.monotonic() - self._evaluation_began), fields(found)))
 
     def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
-        """Say what ended the run, and where it is kept."""
-        trainer.print(f"The run ended with {type(exception).__name__} after {_counted(trainer.progress.step, 'step')}")
-        self._print_folder(trainer)
+        """Print what ended the run, and where it is kept; a run that was asked to leave has said so already."""
+        if trainer.this_run.stop.left:
+            return
+        told = f"the run ended with {type(exception).__name__} after {counted(trainer.progress.step, 'step')}"
+        trainer.print("; ".join([told, *_folder(trainer)]))
 
-    @staticmethod
-    def _print_settings(trainer: "Trainer") -> None:
-        if trainer.run_config is not None:
-            settings = trainer.run_config.to_dict()
-            trainer.print(settings_table({name: value for name, value in settings.items() if name not in REPEATED}))
+    def _tell(self, trainer: "Trainer", what: str, spent: str, *, left: str = "") -> None:
+        """Print a line of metrics, or hand it to the table that a notebook shows."""
+        found = self._metrics.take(trainer.run_history)
+        watched = watched_by(trainer)
+        best = False
+        if watched is not None and watched[0] in found:
+            values = trainer.run_history.get_metric_values(watched[0])
+            known = best_so_far(trainer.run_history, *watched)
+            best = known is not None and known.position == len(values) - 1
+        text = line(what, spent, fields(found, best=best), left)
+        tables = (getattr(one, "table", None) for one in trainer.callback_handler)
+        table = next((one for one in tables if one is not None), None)
+        if table is None:
+            trainer.print(text)
+        else:
+            table.add_row(what, spent, found, best=best)
+            trainer.this_run.checkpointer.log(text)
 
-    @staticmethod
-    def _print_folder(trainer: "Trainer") -> None:
-        if trainer.run_dir is not None:
-            trainer.print(f"The run is in {run_address(trainer.run_dir)}")
+    def _print_rest(self, trainer: "Trainer") -> None:
+        rest = self._metrics.take(trainer.run_history)
+        if rest:
+            trainer.print(f"  {fields(rest)}")
+
+
+def _folder(trainer: "Trainer") -> list[str]:
+    return [] if trainer.run_dir is None else [f"folder {run_address(trainer.run_dir)}"]
 
 
 def settings_table(settings: dict[str, Any], width: int = WIDTH) -> str:
@@ -101,8 +170,5 @@ def _shown_as(value: Any) -> str:
 def epoch_under_way(trainer: "Trainer") -> str:
     """Return the number of the epoch in this run, and of how many; a history may go on from the run before."""
     total = None if trainer.run_config is None else trainer.run_config.num_epochs
-    return f"{trainer.progress.epoch + 1}" + ("" if total is None else f"/{total}")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    under_way = trainer.progress.epoch + 1
+    return str(under_way) if total is None else f"{under_way:>{len(str(total))}}/{total}"

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks.print_progress import epoch_under_way
-from treadle.callbacks.progress_display import Activity, BarDisplay, Display, make_display
+from treadle.callbacks.epoch_table import EpochTable
+from treadle.callbacks.print_progress import PrintProgressCallback, epoch_under_way
+from treadle.callbacks.progress_display import Activity, BarDisplay, Display, NotebookDisplay, make_display
+from treadle.console.lines import number
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -26,15 +28,17 @@ class ProgressBarCallback(TrainerCallback):
     """Shows the epoch, the loss, the learning rate, samples per second and the time left.
 
     A thread of its own looks at the trainer's counters a few times a second, so that a step costs nothing. Loss
-    and rate are those of the latest log. Where there is no terminal it prints a line now and then instead.
+    and rate are those of the latest log. Where there is no terminal it prints a line now and then instead. A bar stays
+    on the screen when its epoch is over, unless a line says how the epoch went.
 
     Args:
         refresh_every: Seconds between two drawings of a bar.
         line_every: Seconds between two lines, where no bar can be drawn.
+        stays: Whether the bar of an epoch stays; None if no `PrintProgressCallback` says how the epoch went.
     """
 
-    def __init__(self, refresh_every: float = 0.25, line_every: float = 10.0) -> None:
-        self.refresh_every = refresh_every
+    def __init__(self, refresh_every: float = 0.25, line_every: float = 60.0, stays: bool | None = None) -> None:
+        self.refresh_every, self.stays = refresh_every, stays
         self.line_every = line_every
         self._display: Display | None = None
         self._thread: threading.Thread | None = None
@@ -42,6 +46,11 @@ class ProgressBarCallback(TrainerCallback):
         self._training: Activity | None = None
         self._evaluating: Activity | None = None
         self._notes: dict[str, str] = {}
+
+    @property
+    def table(self) -> EpochTable | None:
+        """The table of epochs that a notebook shows; None where there is none."""
+        return self._display.table if isinstance(self._display, NotebookDisplay) else None
 
     def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
         """Start to look."""
@@ -66,7 +75,7 @@ class ProgressBarCallback(TrainerCallback):
     def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
         """Take note of the loss and the learning rate."""
         if scalars and "train_loss" in scalars:
-            self._notes["loss"] = f"{scalars['train_loss']:.4g}"
+            self._notes["loss"] = number(float(scalars["train_loss"]))
         rates = [group["lr"] for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
         if rates and not (isinstance(rates[0], Tensor) and rates[0].is_cuda):
             self._notes["lr"] = f"{float(rates[0]):.3g}"
@@ -109,7 +118,8 @@ class ProgressBarCallback(TrainerCallback):
             return
         _guard_forks()
         self._notes, self._over = {}, threading.Event()
-        self._display = make_display(trainer.print)
+        told = any(isinstance(one, PrintProgressCallback) for one in trainer.callback_handler)
+        self._display = make_display(trainer.print, told=told if self.stays is None else not self.stays)
         seconds = self.refresh_every if isinstance(self._display, BarDisplay) else self.line_every
         arguments = (self._display, self._over, seconds)
         self._thread = threading.Thread(target=_keep_drawing, args=arguments, name="treadle-progress", daemon=True)
@@ -151,7 +161,7 @@ def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
     left = None if limit is None else limit - (progress.step - progress.epoch_step)
     total = min((count for count in (per_epoch, left) if count is not None), default=None)
     return Activity(
-        f"Epoch {epoch_under_way(trainer)}",
+        f"epoch {epoch_under_way(trainer)}",
         position=lambda: progress.epoch_step,
         total=lambda: total,
         samples=lambda: progress.samples * trainer.processes.size,
@@ -162,7 +172,7 @@ def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
 def _evaluating(trainer: "Trainer") -> Activity:
     stream = trainer._eval_dataloader
     return Activity(
-        "Evaluating",
+        "evaluation",
         position=lambda: 0 if stream is None else stream.drawn,
         total=lambda: None if stream is None else stream.length,
     )

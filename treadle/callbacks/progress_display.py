@@ -5,17 +5,26 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Protocol
 
+from treadle.callbacks.epoch_table import EpochTable
+from treadle.console.lines import clock
+
 # Progress in the output of a notebook's cell
 
 
 class NotebookDisplay:
     """Shows a bar for each activity below the cell; the last bar stays there when its activity is finished.
 
+    With a table, bars are drawn below it, and go when they are finished.
+
     It needs what every notebook has: IPython, and a browser. (Rich shows its bars by widgets, which are a package of
     their own: without it, it shows a warning in their place.)
+
+    Args:
+        table: The epochs of the run; None if nobody fills it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: EpochTable | None = None) -> None:
+        self.table = table
         self._activities: list[Activity] = []
         self._output: Any = None
 
@@ -34,18 +43,21 @@ class NotebookDisplay:
         self._show()
 
     def finish(self, activity: "Activity") -> None:
-        """Remove a bar; the last one stays below the cell as it is then."""
-        last = self._activities == [activity]
-        if last:
+        """Remove a bar; without a table, the last one stays below the cell as it is then."""
+        if self._activities == [activity] and self.table is None:
             self._show(over=True)
             self._output = None
-        self._activities.remove(activity)
-        if not last:
+            self._activities.clear()
+        else:
+            self._activities.remove(activity)
             self._show()
 
     def close(self, *, wipe: bool = False) -> None:
-        """Stop drawing; what is shown stays where it is."""
-        if self._activities:
+        """Stop drawing; what is shown stays where it is, the bars of a table excepted."""
+        if self.table is not None:
+            self._activities.clear()
+            self._show()
+        elif self._activities:
             self._show(over=True)
         self._activities.clear()
         self._output = None
@@ -53,11 +65,12 @@ class NotebookDisplay:
     def _show(self, *, over: bool = False) -> None:
         from IPython.display import HTML, display
 
-        text = HTML("".join(_bar(activity, over=over) for activity in self._activities))
-        if self._output is None:
-            self._output = display(text, display_id=True)
-        else:
+        above = "" if self.table is None else self.table.html()
+        text = HTML(above + "".join(_bar(activity, over=over) for activity in self._activities))
+        if self._output is not None:
             self._output.update(text)
+        elif above or self._activities:
+            self._output = display(text, display_id=True)
 
 
 def _bar(activity: "Activity", *, over: bool) -> str:
@@ -113,7 +126,7 @@ class Activity:
             parts.append(f"{self._sample_speed:,.0f} samples/s")
         total = self.total()
         if total is not None and self._step_speed > 0:
-            parts.append(f"ETA {_duration(max(0, total - self.position()) / self._step_speed)}")
+            parts.append(f"{clock(max(0, total - self.position()) / self._step_speed)} left")
         return "  ".join(parts)
 
     def line(self) -> str:
@@ -125,12 +138,6 @@ class Activity:
 
 def _smoothed(before: float, now: float) -> float:
     return now if before == 0 else (1 - SMOOTHING) * before + SMOOTHING * now
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"
 
 
 class Display(Protocol):
@@ -176,10 +183,15 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """Draws a bar for each activity; the last bar stays on the screen when its activity is finished."""
+    """Draws a bar for each activity; the last bar stays on the screen when its activity is finished.
 
-    def __init__(self, console: Any) -> None:
-        self._console = console
+    Args:
+        console: The console of rich.
+        transient: Whether the last bar goes as well: somebody else says in words what it showed.
+    """
+
+    def __init__(self, console: Any, *, transient: bool = False) -> None:
+        self._console, self._transient = console, transient
         self._tasks: dict[Activity, Any] = {}
         self._progress: Any = None
 
@@ -217,7 +229,7 @@ class BarDisplay:
         progress, self._progress = self._progress, None
         self._tasks.clear()
         if progress is not None:
-            progress.live.transient = wipe
+            progress.live.transient = wipe or self._transient
             progress.stop()
 
     def _refresh(self, activity: Activity) -> None:
@@ -244,13 +256,18 @@ def _bars(console: Any) -> Any:
     )
 
 
-def make_display(write: Callable[[str], None]) -> Display:
-    """Return bars where they can be drawn, lines otherwise."""
+def make_display(write: Callable[[str], None], *, told: bool = False) -> Display:
+    """Return bars where they can be drawn, lines otherwise.
+
+    Args:
+        write: Prints a line.
+        told: Whether somebody says in words how each epoch went, so that its bar need not stay.
+    """
     from rich.console import Console
 
     console = Console()
     if console.is_jupyter:
-        return NotebookDisplay()
+        return NotebookDisplay(EpochTable() if told else None)
     if console.is_terminal and not console.is_dumb_terminal:
-        return BarDisplay(console)
+        return BarDisplay(console, transient=told)
     return LineDisplay(write)

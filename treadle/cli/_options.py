@@ -20,6 +20,9 @@ Overrides = Annotated[
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the whole configuration and all that log.txt has, with times.")
+]
 Nproc = Annotated[
     str | None,
     typer.Option(

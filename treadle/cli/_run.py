@@ -9,12 +9,13 @@ from typing import Any
 import typer
 
 from treadle.cli.report import write_page
-from treadle.config import ConfigDict
+from treadle.config import ConfigDict, LazyConfig
 from treadle.config.files import plain
 from treadle.config.yaml_format import from_yaml
+from treadle.console.lines import DETAIL
 from treadle.engine import DefaultTrainer
 from treadle.engine.config.saved import config_to_save
-from treadle.engine.setup import prepare_environment
+from treadle.engine.setup import prepare_environment, setup_logger
 from treadle.engine.trainers.factory import build_trainer
 from treadle.events import flatten_results
 from treadle.files.bounded_io import without_passwords
@@ -27,14 +28,16 @@ OWN_KEYS = ("train.start_iter", "train.resume", "train.output_dir", "trainer._ta
 """Keys that a start of a run sets itself."""
 
 
-def run_in_process(config: ConfigDict, folder: Path, *, keep_resume: bool = False) -> None:
+def run_in_process(config: ConfigDict, folder: Path, *, keep_resume: bool = False, verbose: bool = False) -> None:
     """Begin the run that `config` describes in `folder`, or go on with it.
 
     Args:
         config: The config, complete and changed.
         folder: The run's folder.
         keep_resume: Whether `train.resume` is as the user wants it; otherwise a run that is there goes on.
+        verbose: Whether the console has the whole configuration, and all that the log of the run has.
     """
+    setup_logger(verbose=verbose)
     trainer = _build(config, folder, resume=config.train.resume if keep_resume else "auto")
     begin, end = trainer.start_iter, trainer.max_iter
     if begin >= end and trainer.checkpointer.is_complete():
@@ -42,6 +45,7 @@ def run_in_process(config: ConfigDict, folder: Path, *, keep_resume: bool = Fals
         return
     if begin:
         say(f"{folder}: going on from iteration {begin} of {end}")
+    logger.info("the configuration:\n%s", LazyConfig.to_py(trainer.cfg), extra=DETAIL)
     results = trainer.train()
     reached = "finished" if trainer.iter >= end else "stopped"
     say(f"{folder}: {reached} after {trainer.iter} of {end} iterations{_shown(results)}")
@@ -76,7 +80,7 @@ def _build(config: ConfigDict, folder: Path, *, resume: Any) -> DefaultTrainer:
     earlier = folder / CONFIG_FILE
     before = from_yaml(earlier.read_text(encoding="utf-8"), str(earlier)) if earlier.is_file() else None
     trainer = build_trainer(config)(config)
-    logger.info("command line: %s", without_passwords(shlex.join(sys.argv)))
+    logger.info("command line: %s", without_passwords(shlex.join(sys.argv)), extra=DETAIL)
     if before is not None and trainer.start_iter and worker.is_first():
         _say_changes(before, plain(config_to_save(trainer.cfg)))
     return trainer

@@ -11,7 +11,6 @@ import typer
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from treadle.cli.report import write_page
-from treadle.cli.runs import duration
 from treadle.config import ConfigDict, LazyCall, LazyConfig
 from treadle.config.overrides import parse_override
 from treadle.errors import ConfigError, did_you_mean
@@ -21,6 +20,7 @@ from treadle.runs.reader import PANELS
 from treadle.search.space.config_space import fill_values, find_dimensions
 from treadle.search.space.dimensions import Categorical
 from treadle.search.space.domains import Choice, Domain, Range, is_domain, parse_domain
+from treadle.search.trial.lines import TrialLines, parameters_in, values_in
 from treadle.tools.run_config import load_config
 
 # A config with domains in it, from the file and from the command line
@@ -161,11 +161,13 @@ def _search(config: ConfigDict, settings: dict[str, Any], folder: Path, *, quiet
     for name in settings:
         if name not in known:
             raise ConfigError(f"search.{name}: a search takes no {name!r}{did_you_mean(name, known)}")
-    settings = {"run_dir": folder, "on_trial": None if quiet else _SearchProgress(), **settings}
+    lines = TrialLines(typer.echo)
+    settings = {"run_dir": folder, "on_trial": None if quiet else lines, **settings}
     if int(settings.get("workers", 1)) > 1:
         settings.setdefault("launcher", "processes")
     space, trainer = _subject(config, folder)
-    return Search(space, trainer, **settings)
+    search = lines.search = Search(space, trainer, **settings)
+    return search
 
 
 def _subject(config: ConfigDict, folder: Path) -> tuple[Any, Any]:
@@ -221,39 +223,6 @@ def _save_best(config: ConfigDict, results: dict[str, Any], folder: Path) -> Pat
     return path
 
 
-class _SearchProgress:
-    """Says a line about each trial that has ended."""
-
-    def __call__(self, trial: dict[str, Any]) -> None:
-        told = f"trial {trial['number']:>4}  {trial['state']:<8}  {_numbers(trial)}"
-        note = ""
-        if "replayed_from" in trial:
-            note = f"  (as trial {trial['replayed_from']})"
-        elif "retry_of" in trial:
-            note = f"  (again for trial {trial['retry_of']})"
-        typer.echo(f"{told}  {_values(trial['parameters'])}  {duration(trial.get('seconds', 0))}{note}".rstrip())
-
-
-def _numbers(trial: dict[str, Any]) -> str:
-    if trial["values"] is not None:
-        return " ".join(f"{_name(name)}{value:.5g}" for name, value in trial["values"].items())
-    if trial["state"] == "failed":
-        first, *_ = trial["error"].get("message", "").splitlines() or [""]
-        return f"{trial['error'].get('kind')}: {first}"
-    return f"{trial['curve'][-1][1]:.5g} at step {trial['curve'][-1][0]}" if trial["curve"] else ""
-
-
-def _name(name: str) -> str:
-    return "" if name == "default" else f"{name} "
-
-
-def _values(parameters: Mapping[str, Any]) -> str:
-    shown = [
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in parameters.items()
-    ]
-    return " ".join(shown)
-
-
 def _say_best(results: dict[str, Any], folder: Path, saved: Path | None) -> None:
     states = [trial["state"] for trial in results["trials"]]
     counts = ", ".join(
@@ -263,9 +232,9 @@ def _say_best(results: dict[str, Any], folder: Path, saved: Path | None) -> None
     if len(results["objectives"]) > 1:
         for number in results["pareto"]:
             trial = results["trials"][number]
-            typer.echo(f"front: trial {number}  {_numbers(trial)}  {_values(trial['parameters'])}")
+            typer.echo(f"front: trial {number}  {values_in(trial)}  {parameters_in(trial['parameters'])}")
     elif results["best"] is not None:
         best = results["best"]
-        typer.echo(f"best: trial {best['number']}  {_numbers(best)}  {_values(best['parameters'])}")
+        typer.echo(f"best: trial {best['number']}  {values_in(best)}  {parameters_in(best['parameters'])}")
     if saved is not None:
         typer.echo(f"the config with these values: {saved}")

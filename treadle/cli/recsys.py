@@ -123,6 +123,7 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="Go on with the run of this .pth file, or of its folder.")
     ] = None,
     saved: Annotated[bool, typer.Option("--saved/--not-saved", help="Keep the best model and the run.")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every setting.")] = False,
     nproc: Nproc = None,
 ) -> None:
     """Train a model, test it, and show its metrics.
@@ -143,14 +144,15 @@ def train(
         if resume is not None and not resume.exists():
             raise CheckpointError(f"--resume {resume} is not there; give the .pth file of a run, or its folder")
         if launch.is_needed:
-            raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, saved, ctx.args), launch, ""))
+            flags = ["--not-saved"] * (not saved) + ["--verbose"] * verbose
+            raise typer.Exit(run_group("recsys", _again(model, dataset, files, resume, flags, ctx.args), launch, ""))
         from treadle.recsys import Config
         from treadle.recsys.quick_start import build, fit_and_test
 
         config = Config(_model_class(model), dataset, separate(files), argv=ctx.args)
         trainer, data, *parts = build(config)
         if worker.is_first():
-            typer.echo(_described(config, trainer, data))
+            typer.echo(str(config) if verbose else _described(config, data))
         if resume is not None:
             trainer.resume_checkpoint(resume)
         result = fit_and_test(trainer, *parts, saved=saved)
@@ -169,16 +171,14 @@ def _show_run(trainer: Any, parts: list[Any]) -> None:
         write_group_panels(trainer, train_data, test_data, trainer.run_dir)
         if worker.is_first():
             write_page([trainer.run_dir])
-    if worker.is_first():
-        typer.echo(f"the model is in {trainer.saved_model_file}")
 
 
-def _again(model: Any, dataset: Any, files: Any, resume: Any, saved: bool, rest: list[str]) -> list[str]:
+def _again(model: Any, dataset: Any, files: Any, resume: Any, flags: list[str], rest: list[str]) -> list[str]:
     """Return the command line for each of several processes."""
     named = {"--model": model, "--dataset": dataset, "--resume": resume}
     options = [text for name, value in named.items() if value is not None for text in (name, str(value))]
     options += [text for file in files or () for text in ("--config-file", str(file))]
-    return ["recsys", TRAIN, *options, *([] if saved else ["--not-saved"]), *rest]
+    return ["recsys", TRAIN, *options, *flags, *rest]
 
 
 def _model_class(name: str | None) -> Any:
@@ -193,13 +193,12 @@ def _model_class(name: str | None) -> Any:
     return locate_model(name)
 
 
-def _described(config: "Config", trainer: Any, data: Any) -> str:
-    weights = sum(one.numel() for one in trainer.model.parameters() if one.requires_grad)
+def _described(config: "Config", data: Any) -> str:
     if data.uid_field is None or data.iid_field is None:
         rows = f"{len(data):,} rows"
     else:
         rows = f"{data.user_num - 1:,} users, {data.item_num - 1:,} items, {len(data):,} interactions"
-    return f"{config.model} on {config.dataset}: {rows}; {weights:,} weights on {trainer.device}"
+    return f"{config.model} on {config.dataset}: {rows}"
 
 
 def _show_metrics(results: Mapping[str, Mapping[str, float] | None]) -> None:

@@ -8,7 +8,7 @@ import typer
 from treadle.cli._consent import Allow, allow_options, confirm_config
 from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
-from treadle.cli._options import LaunchOptions, Overrides, Run, with_launch_options
+from treadle.cli._options import LaunchOptions, Overrides, Run, Verbose, with_launch_options
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import Launch
 from treadle.runs.lock import require_free
@@ -17,7 +17,9 @@ from treadle.tools.run_config import find_run_config, load_saved
 
 
 @with_launch_options
-def resume(run: Run, overrides: Overrides = None, allow: Allow = None, *, options: LaunchOptions) -> None:
+def resume(
+    run: Run, overrides: Overrides = None, allow: Allow = None, verbose: Verbose = False, *, options: LaunchOptions
+) -> None:
     """Go on with a run, from the config in its folder.
 
     A finished run goes on if it is made longer. On another number of
@@ -34,7 +36,7 @@ def resume(run: Run, overrides: Overrides = None, allow: Allow = None, *, option
         agreed = confirm_config(find_run_config(run), allow)
         number = options.nproc or _earlier_number(run, options.nnodes)
         launch = parse_launch(replace(options, nproc=number))
-        _go_on(run, overrides or [], launch, agreed)
+        _go_on(run, overrides or [], launch, agreed, verbose=verbose)
 
 
 def _earlier_number(run: Path, nnodes: str) -> str | None:
@@ -45,13 +47,13 @@ def _earlier_number(run: Path, nnodes: str) -> str | None:
     return str(status.processes) if status.processes > 1 else None
 
 
-def _go_on(run: Path, overrides: list[str], launch: Launch, agreed: list[str]) -> None:
+def _go_on(run: Path, overrides: list[str], launch: Launch, agreed: list[str], *, verbose: bool) -> None:
     made = load_saved(run, overrides)
     if launch.may_look:
         require_free(run)
     if launch.is_needed:
-        arguments = ["resume", str(run), *allow_options(agreed), "--", *overrides]
+        arguments = ["resume", str(run), *(["--verbose"] * verbose), *allow_options(agreed), "--", *overrides]
         raise typer.Exit(run_group("resume", arguments, launch, run.name, run=run, dist=made.train.dist))
     from treadle.cli._run import run_in_process
 
-    run_in_process(made, run)
+    run_in_process(made, run, verbose=verbose)

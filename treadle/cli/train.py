@@ -12,7 +12,7 @@ import typer
 from treadle.cli._consent import Allow, allow_options, confirm_source
 from treadle.cli._errors import report_errors
 from treadle.cli._launch import parse_launch, run_group
-from treadle.cli._options import LaunchOptions, Overrides, with_launch_options
+from treadle.cli._options import LaunchOptions, Overrides, Verbose, with_launch_options
 from treadle.errors import ConfigError
 from treadle.parallel.launch import worker
 from treadle.parallel.launch.spec import Launch
@@ -32,6 +32,7 @@ def train(
         bool, typer.Option("--fast-dev-run", help="A few iterations of everything, in a folder that is then removed.")
     ] = False,
     allow: Allow = None,
+    verbose: Verbose = False,
     *,
     options: LaunchOptions,
 ) -> None:
@@ -51,11 +52,18 @@ def train(
         launch = parse_launch(options)
         agreed = confirm_source(config, allow)
         with _scratch(fast_dev_run and run_dir is None) as scratch:
-            _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch, agreed)
+            _start(config, overrides or [], run_dir or scratch, fast_dev_run, launch, agreed, verbose=verbose)
 
 
 def _start(
-    source: str, overrides: list[str], run_dir: Path | None, fast: bool, launch: Launch, agreed: list[str]
+    source: str,
+    overrides: list[str],
+    run_dir: Path | None,
+    fast: bool,
+    launch: Launch,
+    agreed: list[str],
+    *,
+    verbose: bool,
 ) -> None:
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder; give a config file, or go on with a run by 'treadle resume {source}'")
@@ -64,7 +72,7 @@ def _start(
     if launch.may_look:
         require_free(folder)
     if launch.is_needed:
-        flags = [*(["--fast-dev-run"] if fast else []), *allow_options(agreed)]
+        flags = ["--fast-dev-run"] * fast + ["--verbose"] * verbose + allow_options(agreed)
         arguments = ["train", source, "--run-dir", str(folder), *flags, "--", *overrides]
         status = run_group("train", arguments, launch, folder.name, run=folder, dist=made.train.dist)
         raise typer.Exit(status)
@@ -73,7 +81,7 @@ def _start(
     if fast:
         run_fast(made, folder)
     else:
-        run_in_process(made, folder, keep_resume=any("train.resume=" in text for text in overrides))
+        run_in_process(made, folder, verbose=verbose, keep_resume=any("train.resume=" in text for text in overrides))
 
 
 @contextmanager

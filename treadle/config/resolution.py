@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from treadle.console.lines import DETAIL
 from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -214,7 +215,8 @@ def resolve_train(train: Any, *, data_parallel_size: int, dataset_length: int | 
         "save_model_after_n_epoch", saving.save_model_after_n_epoch, saving.period, dataset_length, batch
     )
     _fit_scheduler(resolved.scheduler, iterations, resolve_warmup(train.warmup_ratio, iterations))
-    logger.info("%s, train_iter=%d, warm-up of %d", sizes, iterations, resolve_warmup(train.warmup_ratio, iterations))
+    warmup = resolve_warmup(train.warmup_ratio, iterations)
+    logger.info("%s, train_iter=%d, warm-up of %d", sizes, iterations, warmup, extra=DETAIL)
     return resolved
 
 

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def default_writers(
-    output_dir: str | os.PathLike[str], max_iter: int | None = None, *, batch_size: int | None = None
+    output_dir: str | os.PathLike[str],
+    max_iter: int | None = None,
+    *,
+    batch_size: int | None = None,
+    told: Collection[str] = (),
 ) -> list[EventWriter]:
     """Return the writers for a run in `output_dir`: the console, `metrics.json` and, if it is installed, TensorBoard.
 
@@ -29,9 +34,13 @@ def default_writers(
         output_dir: The folder of the run.
         max_iter: The iteration at which the run ends; None shows no time to go.
         batch_size: The samples of one iteration, to tell the throughput where nobody measures it.
+        told: Names of metrics that the console has in lines of their own.
     """
     folder = Path(output_dir)
-    writers: list[EventWriter] = [CommonMetricPrinter(batch_size, max_iter), JSONWriter(folder / "metrics.json")]
+    writers: list[EventWriter] = [
+        CommonMetricPrinter(batch_size, max_iter, told=told),
+        JSONWriter(folder / "metrics.json"),
+    ]
     if find_spec("tensorboard") is not None:
         writers.append(TensorboardXWriter(os.fspath(folder)))
     return writers

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from omegaconf import OmegaConf, open_dict
 
 from treadle.config import LazyConfig, try_get_key
+from treadle.console.lines import DETAIL
 from treadle.engine import dist
 from treadle.engine.config.builders import complete
 from treadle.engine.config.keys import check_keys
@@ -26,19 +27,49 @@ from treadle.runs.status import made
 # Where the log of a run goes
 
 
-FORMAT = "[%(asctime)s %(name)s] %(levelname)s: %(message)s"
+FILE_FORMAT = logging.Formatter("[%(asctime)s %(name)s] %(levelname)s: %(message)s", datefmt="%m/%d %H:%M:%S")
 NAME = "treadle"
 
 
-def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int = logging.INFO) -> logging.Logger:
+class ConsoleFormatter(logging.Formatter):
+    """Shows messages as they are; what is wrong says how much it matters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return what is shown of a record."""
+        text = super().format(record)
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
+
+
+class ConsoleHandler(logging.StreamHandler[Any]):
+    """Shows what a user wants to know; if it is verbose everything, with times.
+
+    Args:
+        verbose: Whether it is.
+    """
+
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__(sys.stdout)
+        self.verbose = verbose
+        self.setFormatter(FILE_FORMAT if verbose else ConsoleFormatter())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out details."""
+        return (self.verbose or not getattr(record, "is_detail", False)) and bool(super().filter(record))
+
+
+def setup_logger(
+    output_dir: str | os.PathLike[str] | None = None, *, level: int = logging.INFO, verbose: bool | None = None
+) -> logging.Logger:
     """Have what Treadle logs shown on the console of the first process, and kept in `output_dir/log.txt`.
 
-    Other processes write `log.txt.rank1` and so on. A second call with another folder moves the file there; nothing
-    is shown twice. Where a program has configured logging itself, nothing is put on the console.
+    The console has one line for what a user wants to know, and the file all of it, with times. Other processes write
+    `log.txt.rank1` and so on. A second call with another folder moves the file there; nothing is shown twice. Where a
+    program has configured logging itself, nothing is put on the console.
 
     Args:
         output_dir: The folder of the run; None only sets up the console.
         level: The least level to take.
+        verbose: Whether the console has everything that the file has; by default as the last call said.
 
     Raises:
         CheckpointError: The folder cannot be made, or not written into.
@@ -46,11 +77,13 @@ def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int
     root = logging.getLogger(NAME)
     root.setLevel(level)
     own = [handler for handler in root.handlers if getattr(handler, "of_treadle", False)]
+    if verbose is None:
+        verbose = any(isinstance(handler, ConsoleHandler) and handler.verbose for handler in own)
     for handler in own:
         root.removeHandler(handler)
         handler.close()
     if dist.is_main_process() and not logging.getLogger().handlers:
-        _add(root, logging.StreamHandler(sys.stdout))
+        _add(root, ConsoleHandler(verbose=verbose))
     if output_dir is not None:
         _add(root, _file_in(Path(output_dir)))
     return root
@@ -59,12 +92,13 @@ def setup_logger(output_dir: str | os.PathLike[str] | None = None, *, level: int
 def _file_in(folder: Path) -> logging.FileHandler:
     rank = dist.get_rank()
     with made(folder):
-        return logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8")
+        handler = logging.FileHandler(folder / ("log.txt" if rank == 0 else f"log.txt.rank{rank}"), encoding="utf-8")
+    handler.setFormatter(FILE_FORMAT)
+    return handler
 
 
 def _add(root: logging.Logger, handler: logging.Handler) -> None:
     handler.of_treadle = True  # type: ignore[attr-defined]
-    handler.setFormatter(logging.Formatter(FORMAT, datefmt="%m/%d %H:%M:%S"))
     root.addHandler(handler)
 
 
@@ -218,8 +252,8 @@ def default_setup(cfg: Any, args: Any) -> None:
     setup_logger(folder)
     prepare_environment(full)
     command = without_passwords(" ".join(sys.argv))
-    logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), command)
-    logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full))
+    logger.info("rank %d of %d; command line: %s", dist.get_rank(), dist.get_world_size(), command, extra=DETAIL)
+    logger.info("the run goes to %s, with this config:\n%s", folder.resolve(), LazyConfig.to_py(full), extra=DETAIL)
 
 
 def _check_processes(args: Any) -> None:

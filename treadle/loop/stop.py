@@ -23,6 +23,7 @@ class Stop:
         pauses: Whether a run that was stopped goes on when it is started again.
         over: Why the run is over for good, None while it is not; it is saved with the run.
         reason: Why `train` came back.
+        left: Whether the run was saved and left on a signal, which has been said.
     """
 
     def __init__(self, processes: Processes, wake: Callable[[], None]) -> None:
@@ -32,7 +33,7 @@ class Stop:
         self._signal = 0
         self.looping = self.stopped = self.pauses = False
         self.over: str | None = None
-        self.reason = ""
+        self.reason, self.left = "", False
 
     def request(self, reason: str, *, for_good: bool = False) -> None:
         """Ask for the end, at the next point where the processes agree; see `Trainer.request_stop`."""
@@ -98,7 +99,7 @@ class Stop:
             KeyboardInterrupt: The signal was SIGINT.
             PreemptedExit: It was SIGTERM or SIGUSR1.
         """
-        self._signal = 0
+        self._signal, self.left = 0, True
         leave(number, message)
 
     def leave_after_end(self, message: str) -> None:

@@ -2,12 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
+from treadle.console.lines import clock, fields, line
 from treadle.events import get_event_storage
 from treadle.events.names import (
     DATA_TIME,
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 ETA_WINDOW = 1000
 """Over how many iterations the median of the step time is taken that tells when the run will end."""
 
+WORTH_TELLING = 0.1
+"""From which share of a step on it is said that the step waits for its data."""
 PLACED = {LR, *MEASURED}
 """Metrics that have a place of their own in the line, if any."""
 
@@ -37,13 +39,15 @@ class CommonMetricPrinter(EventWriter):
     """Shows where a run is, its losses, its pace and its memory, in one line whenever there is something new.
 
     Losses, which are metrics with "loss" in their names, come first. How long the run will still take is put into
-    the storage as well, as "eta_seconds"; give this writer before those that shall have it.
+    the storage as well, as "eta_seconds"; give this writer before those that shall have it. What a line leaves out,
+    such as the time of a step, is in what other writers write.
 
     Args:
         batch_size: The samples of one iteration, to tell the throughput where nobody measures it.
         max_iter: The iteration at which the run ends; None shows no time to go.
         window_size: Over how many iterations the median is taken of metrics that are to be smoothed.
         show: What is done with a line; by default it is logged as information.
+        told: Names of metrics that somebody else shows, such as those of evaluations; it may grow.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class CommonMetricPrinter(EventWriter):
         window_size: int = 20,
         *,
         show: Callable[[str], object] | None = None,
+        told: Collection[str] = (),
     ) -> None:
         self._batch_size = batch_size
         self._max_iter = max_iter
         self._window_size = window_size
         self._unwritten = Unwritten(window_size)
         self._show = logger.info if show is None else show
+        self._told = told
         self._last: tuple[float, int] | None = None
 
     def write(self) -> None:
@@ -69,25 +75,29 @@ class CommonMetricPrinter(EventWriter):
         new: dict[str, Any] = {}
         for values in self._unwritten.take(storage).values():
             new |= values
-        if new:
-            self._show("  ".join(filter(None, self._parts(storage, numbers_in(new)))))
+        shown = {name: value for name, value in numbers_in(new).items() if name not in self._told}
+        if shown:
+            self._show(line(*self._parts(storage, shown)))
 
     def _parts(self, storage: EventStorage, new: dict[str, float]) -> list[str]:
         """Return what a line is made of, in order."""
-        of = "" if self._max_iter is None else f"/{self._max_iter}"
-        losses = [name for name in new if "loss" in name]
-        others = [name for name in new if name not in PLACED and "loss" not in name and not name.startswith("lr/")]
+        own = {name: value for name, value in new.items() if name not in PLACED and not name.startswith("lr/")}
         return [
-            self._eta(storage),
-            f"iteration: {storage.iter}{of}",
-            f"consumed_samples: {storage.samples}" if storage.samples else "",
-            *(f"{name}: {new[name]:.4g}" for name in losses + others),
-            *self._pace(storage),
+            self._place(storage),
+            fields(own),
             *_rates(storage),
+            *self._pace(storage),
             _memory(storage),
+            self._time_left(storage),
         ]
 
-    def _eta(self, storage: EventStorage) -> str:
+    def _place(self, storage: EventStorage) -> str:
+        if self._max_iter is None:
+            return f"step {storage.iter:,}"
+        # An iteration is counted when it is over; behind the last one there is none under way.
+        return f"step {min(storage.iter + 1, self._max_iter):,}/{self._max_iter:,}"
+
+    def _time_left(self, storage: EventStorage) -> str:
         if self._max_iter is None or storage.iter >= self._max_iter:
             return ""
         seconds = self._seconds_per_iteration(storage)
@@ -97,7 +107,7 @@ class CommonMetricPrinter(EventWriter):
         storage.put_scalar(ETA_SECONDS, left, smoothing_hint=False)
         # Flushed and taken as seen: a line is not due because the last one was shown.
         self._unwritten.mark = storage.sequence
-        return f"eta: {timedelta(seconds=int(left))}"
+        return f"{clock(left)} left"
 
     def _seconds_per_iteration(self, storage: EventStorage) -> float | None:
         """Return the usual time of a step, or that since the last line where nobody measures it."""
@@ -110,17 +120,18 @@ class CommonMetricPrinter(EventWriter):
 
     def _pace(self, storage: EventStorage) -> list[str]:
         names, parts = storage.names(), []
-        if TIME in names:
-            parts.append(f"time: {storage.history(TIME).global_avg():.4f} s/iter")
-        if DATA_TIME in names:
-            parts.append(f"data_time: {storage.history(DATA_TIME).avg(self._window_size):.4f} s/iter")
         samples = self._samples_per_second(storage)
         if samples is not None:
-            parts.append(f"total_throughput: {samples:.2f} samples/s")
+            parts.append(f"{samples:,.0f} samples/s")
         if TOKENS_PER_SECOND in names:
-            parts.append(f"tokens: {storage.history(TOKENS_PER_SECOND).latest():.0f}/s")
+            parts.append(f"{storage.history(TOKENS_PER_SECOND).latest():,.0f} tokens/s")
         if MFU in names:
-            parts.append(f"mfu: {storage.history(MFU).latest():.1%}")
+            parts.append(f"mfu {storage.history(MFU).latest():.1%}")
+        if TIME in names and DATA_TIME in names:
+            waits = storage.history(DATA_TIME).avg(self._window_size)
+            share = waits / max(storage.history(TIME).avg(self._window_size), waits) if waits else 0.0
+            # Only where it is worth a look: a loader that keeps up waits next to nothing.
+            parts += [f"waits for data {share:.0%}"] * (share >= WORTH_TELLING)
         return parts
 
     def _samples_per_second(self, storage: EventStorage) -> float | None:
@@ -135,12 +146,13 @@ class CommonMetricPrinter(EventWriter):
 def _rates(storage: EventStorage) -> list[str]:
     """Return the learning rate, or that of each group of parameters."""
     names = sorted(name for name in storage.names() if name == LR or name.startswith(f"{LR}/"))
-    return [f"{name}: {storage.history(name).latest():.2e}" for name in names]
+    return [f"{name} {storage.history(name).latest():.2e}" for name in names]
 
 
 def _memory(storage: EventStorage) -> str:
-    if PEAK_MEMORY_MIB in storage.names():
-        return f"max_mem: {storage.history(PEAK_MEMORY_MIB).latest():.0f}M"
-    if torch.cuda.is_available():
-        return f"max_mem: {torch.cuda.max_memory_allocated() / 2**20:.0f}M"
-    return ""
+    """Return the memory that was taken on a GPU; that of the host is rarely what a run ends by."""
+    if not torch.cuda.is_available():
+        return ""
+    known = PEAK_MEMORY_MIB in storage.names()
+    mebibytes = storage.history(PEAK_MEMORY_MIB).latest() if known else torch.cuda.max_memory_allocated() / 2**20
+    return f"{mebibytes / 1024:.1f} GiB"

@@ -77,12 +77,13 @@ def ends_at_nan(fit: Make) -> None:
 
 def prints_settings(fit: Make) -> None:
     told = fit(callbacks.PrintProgressCallback()).told
-    assert "Starting training run" in told
-    assert "Finished epoch 3/3" in told
+    assert "model   BPR, " in told
+    # The line of an epoch is printed once, by whoever tells of the run.
+    assert told.count("epoch 3/3  ") == 1
 
 
 def shows_how_far_it_is(fit: Make) -> None:
-    assert "Epoch 1" in fit(callbacks.ProgressBarCallback(0.001, 0.001), epochs=20).told
+    assert "epoch  1/20  " in fit(callbacks.ProgressBarCallback(0.001, 0.001), epochs=20).told
 
 
 def shows_metrics(fit: Make) -> None:

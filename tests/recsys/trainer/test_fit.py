@@ -1,6 +1,7 @@
 """`fit`: what it returns, reports, keeps and calls, and when it stops."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from tests.interrupting import metric_lines
 from tests.recsys.trainer.runs import Run, make
 from treadle.checkpoint import read_file
+from treadle.console.lines import fields, number
 from treadle.errors import ConfigError, DataError, LossError, StopTrainingError
 from treadle.recsys import InputType, Interaction, Trainer
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
@@ -92,28 +94,47 @@ def test_a_loss_in_parts_is_added_up_and_each_part_reported(tmp_path: Path, caps
     values = {name: run.trainer._core.run_history.get_latest_metric(name) for name in ("train_loss1", "train_loss2")}
     assert run.trainer.train_loss_dict[0] == sum(values.values())
     assert (
-        f"train_loss1: {values['train_loss1']:.4f}, train_loss2: {values['train_loss2']:.4f}]"
+        f"train_loss1 {number(values['train_loss1'])}  train_loss2 {number(values['train_loss2'])}"
         in capsys.readouterr().out
     )
 
 
-def test_what_is_printed_has_the_form_that_recbole_prints(tmp_path: Path, capsys: Any) -> None:
-    run = make(tmp_path, epochs=1, loss_decimal_place=2)
+def test_an_epoch_is_told_in_one_line_and_the_end_says_where_the_model_is(tmp_path: Path, capsys: Any) -> None:
+    run = make(tmp_path, epochs=2)
+    run.fit(verbose=True)
+    lines = re.sub(r"\d+\.\ds", "TIME", capsys.readouterr().out).splitlines()
+    losses = run.trainer._core.run_history.get_metric_values("train_loss_epoch")
+    assert [line.split("  ")[0] for line in lines[:5]] == ["model", "data", "train", "run on", "folder"]
+    assert lines[5] == f"epoch 1/2  TIME  train {number(losses[0])}  {told_by(run, 0)} *best"
+    assert lines[6].startswith(f"epoch 2/2  TIME  train {number(losses[1])}  {told_by(run, 1)}")
+    score = f"best ndcg@5 {number(run.trainer.best_valid_score)}"
+    assert lines[7:] == [f"finished after 2 epochs, 8 steps; {score}; model {run.trainer.saved_model_file}"]
+
+
+def told_by(run: Any, epoch: int) -> str:
+    """Return what an evaluation found, as a line has it."""
+    history = run.trainer._core.run_history
+    names = [name for name in history.get_metric_names() if name.startswith("valid_") and "@" in name]
+    return fields({name.removeprefix("valid_"): history.get_metric_values(name)[epoch] for name in names})
+
+
+def test_an_overridden_output_of_recbole_is_printed_besides(tmp_path: Path, capsys: Any) -> None:
+    class Own(Trainer):
+        def _generate_train_loss_output(self, *given: Any) -> str:
+            return "in my own words"
+
+    run = make(tmp_path, kind=Own, epochs=1)
     run.fit(verbose=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("epoch 0 training [time: ")
-    assert lines[0].endswith(f"train loss: {run.trainer.train_loss_dict[0]:.2f}]")
-    assert lines[1].startswith("epoch 0 evaluating [time: ")
-    assert lines[1].endswith(f"valid_score: {run.trainer.best_valid_score:f}]")
-    assert lines[2:4] == ["valid result: ", "    ".join(f"{k} : {v}" for k, v in run.trainer.best_valid_result.items())]
-    assert lines[4] == f"Saving current: {run.trainer.saved_model_file}"
+    assert lines[5] == "in my own words"
+    assert lines[6].startswith("epoch 1/1  ")
 
 
 def test_a_quiet_fit_prints_nothing_and_keeps_the_log_in_the_run_folder(tmp_path: Path, capsys: Any) -> None:
     run = make(tmp_path, epochs=1)
     run.fit()
     assert capsys.readouterr().out == ""
-    assert "epoch 0 training" in (Path(run.trainer.saved_model_file).with_suffix("") / "log.txt").read_text()
+    assert "epoch 1/1  " in (Path(run.trainer.saved_model_file).with_suffix("") / "log.txt").read_text()
 
 
 def test_the_run_folder_has_a_line_of_metrics_for_each_epoch(tmp_path: Path) -> None:
@@ -179,7 +200,7 @@ def test_training_stops_after_more_than_stopping_step_evaluations_without_a_bett
 def test_the_reason_names_the_best_epoch(tmp_path: Path, capsys: Any) -> None:
     run = scripted(tmp_path, [0.5, 0.4, 0.3, 0.2, 0.1, 0.0], stopping_step=1, eval_step=2)
     run.fit(verbose=True)
-    assert "Finished training, best eval result in epoch 1" in capsys.readouterr().out
+    assert "the best was in epoch 2" in capsys.readouterr().out
 
 
 def test_fact_10_an_equal_score_is_no_better_one(tmp_path: Path) -> None:

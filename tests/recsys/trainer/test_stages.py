@@ -73,8 +73,8 @@ def test_the_first_stage_keeps_models_now_and_then_and_at_its_end(tmp_path: Path
     kept = sorted(path.name for path in (tmp_path / "saved").glob("S3Rec-tiny-*.pth"))
     assert kept == ["S3Rec-tiny-2.pth", "S3Rec-tiny-4.pth", "S3Rec-tiny-5.pth"]
     told = capsys.readouterr().out
-    assert "epoch 4 pretraining [time" in told
-    assert "epoch 5 training [time" in told
+    assert "epoch 5/6  pretraining  " in told
+    assert "epoch 6/6  0." in told
     quiet = staged(tmp_path / "quiet", pretrain_epochs=2, save_step=1, epochs=1)
     quiet.fit(saved=False)
     assert not (tmp_path / "quiet" / "saved").exists()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from treadle.console.lines import DETAIL
 from treadle.data import Stream, make_loader
 from treadle.data.batch import map_leaves
 from treadle.engine.batch_arguments import bind_placement, call_arguments
@@ -84,7 +85,7 @@ def inference_on_dataset(
         if processes.distributed and not evaluator.local:
             _wait_for_others(evaluator, processes)
     results = evaluator.evaluate() or {}
-    logger.info("evaluated %d batches in %.1f s", batches, time.perf_counter() - began)
+    logger.info("evaluated %d batches in %.1f s", batches, time.perf_counter() - began, extra=DETAIL)
     return results
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle.callbacks import EarlyStoppingCallback, WatchesMetric
+from treadle.console.lines import number, short
 from treadle.data import RandomState
 from treadle.engine import dist
 from treadle.engine.hooks.base import HookBase
@@ -101,7 +102,7 @@ class EvalHook(HookBase):
         dist.synchronize()
 
 
-# Saves the run when a metric is better than ever
+# Saves the run when a metric is the best so far
 
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class BestCheckpointer(HookBase):
             value, iteration = found if found is not None else (math.nan, self.trainer.iter)
             self._best.best_metric, self.best_iter = dist.broadcast_from_main((float(value), int(iteration)))
             self._checkpointer.save(self._name, best=True)
-            logger.info("%s is %.5g, better than ever: saved as %s", self._metric, self.best_metric, self._name)
+            logger.info("*best  %s %s, saved as %s", short(self._metric), number(self.best_metric), self._name)
 
     def _judge(self, found: tuple[Any, int] | None) -> bool:
         if found is None:

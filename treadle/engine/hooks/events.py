@@ -1,11 +1,14 @@
 """What stands in the core's table for what is registered, and whose turn it is after an iteration."""
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import CallbackHandler, TrainerCallback
+from treadle.callbacks.run_head import head_of
+from treadle.console.lines import clock, counted
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import StopTrainingError
 from treadle.runs.preemption import EvaluationInterrupted
@@ -191,10 +194,12 @@ class HookEvents(TrainerCallback):
         self._face: TrainerBase = weakref.proxy(face)
         self._at_end = False
         self._norm: Any = None
+        self._began = 0.0
 
     def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
         """Make sure that all processes have what acts together."""
-        self._at_end = False
+        self._at_end, self._began = False, time.monotonic()
+        trainer.print("\n".join(head_of(trainer)))
         self._go_to(trainer.progress.step, trainer)
         self._face.hook_list.check_others(trainer.processes)
 
@@ -214,6 +219,7 @@ class HookEvents(TrainerCallback):
         """Say that the run came to its end."""
         self._catch_up(trainer)
         self._go_to(trainer.progress.step, trainer)
+        trainer.print(f"trained for {counted(trainer.progress.step, 'step')}, {clock(time.monotonic() - self._began)}")
         self._at_end = True
 
     def on_exception(self, trainer: Any, exception: BaseException, **kwargs: Any) -> None:

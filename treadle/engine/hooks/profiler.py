@@ -12,6 +12,7 @@ import torch
 
 from treadle.callbacks.profiler import started_profiler, write_trace
 from treadle.callbacks.step_timer import record_event
+from treadle.console.lines import DETAIL
 from treadle.engine.hooks.base import HookBase
 from treadle.events.names import TIME
 
@@ -111,9 +112,10 @@ class IterationTimer(HookBase):
         if done > 0:
             seconds = now - self._steady
             text = "overall training speed: %d iterations in %s (%.4f s / it)"
-            logger.info(text, done, _clock(seconds), seconds / done)
+            logger.info(text, done, _clock(seconds), seconds / done, extra=DETAIL)
         outside = max(now - self._began - self._in_steps, 0.0)
-        logger.info("total training time: %s (%s outside of steps)", _clock(now - self._began), _clock(outside))
+        text = "total training time: %s (%s outside of steps)"
+        logger.info(text, _clock(now - self._began), _clock(outside), extra=DETAIL)
 
 
 def _clock(seconds: float) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from treadle.console.lines import DETAIL
 from treadle.engine import dist
 from treadle.engine.core import CoreOptions, EngineCore, StepPlan
 from treadle.engine.hooks.base import HookBase
@@ -174,7 +175,7 @@ class TrainerBase:
         self._core, self.failure, self.evaluated_at = core, None, -1
         self._storage = core.storage
         self._bind(core)
-        logger.info("training from iteration %d to %d", start_iter, max_iter)
+        logger.info("training from iteration %d to %d", start_iter, max_iter, extra=DETAIL)
         try:
             core.run(start_iter, max_iter, resume=resume and carried is None, carried=carried)
         except BaseException as error:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from treadle.config import LazyConfig, get_config, instantiate, try_get_key
 from treadle.config.resolution import resolve_batch_sizes, resolve_train
+from treadle.console.lines import DETAIL, fields
 from treadle.data.batch import mover
 from treadle.data.seeds import fold_seed, seed_generators
 from treadle.engine import dist, hooks
@@ -141,7 +142,9 @@ class DefaultTrainer(TrainerBase):
         if self.cfg.train.activation_checkpoint.enabled:
             patterns = try_get_key(self.cfg, "train.activation_checkpoint.modules", default=None)
             names = set_activation_checkpoint(model, None if patterns is None else list(patterns))
-            logger.info("activations are computed again in %s", names or "the blocks that the model chose")
+            logger.info(
+                "activations are computed again in %s", names or "the blocks that the model chose", extra=DETAIL
+            )
         return model
 
     def _scale_rates(self, cfg: Any) -> None:
@@ -156,7 +159,8 @@ class DefaultTrainer(TrainerBase):
         accumulation = cfg.train.num_accumulation_steps
         if not read_execution(cfg).compiles:
             return EagerTrainer(self.model, self.train_loader, self.optimizer, accumulation)
-        logger.info("graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be")
+        text = "graph mode: the model is compiled by torch.compile; on a GPU the step is recorded if it can be"
+        logger.info(text, extra=DETAIL)
         graph = self.build_graph(cfg, self.model, self.optimizer, self.lr_scheduler, is_train=True)
         self.graph_eval = self.build_graph(cfg, self.model, is_train=False)
         return GraphTrainer(graph, self.train_loader, accumulation)
@@ -323,7 +327,8 @@ class DefaultTrainer(TrainerBase):
 
     def build_writers(self) -> list[EventWriter]:
         """Return the writers: the console, `metrics.json` and, if it is installed, TensorBoard, in `output_dir`."""
-        return default_writers(self.cfg.train.output_dir, self.max_iter, batch_size=self.global_batch_size)
+        size, end = self.global_batch_size, self.max_iter
+        return default_writers(self.cfg.train.output_dir, end, batch_size=size, told=self.evaluated)
 
     @classmethod
     def build_tokenizer(cls, cfg: Any) -> Any:
@@ -448,18 +453,8 @@ class DefaultTrainer(TrainerBase):
             for name, loader in zip(named.names, named, strict=True)
         }
         for name, found in results.items():
-            logger.info("evaluation on %s: %s", name, in_words(found))
+            logger.info("evaluation  %s  %s", name, fields(flatten_results(found)) or "no numbers")
         return next(iter(results.values())) if len(results) == 1 else results
-
-
-def in_words(results: Mapping[str, Any]) -> str:
-    """Return the results of an evaluation in one line.
-
-    >>> in_words({"Acc@1": 97.5, "by_class": {"a": 1 / 3}})
-    'Acc@1 97.5, by_class/a 0.333333'
-    """
-    told = [f"{name} {float(value):.6g}" for name, value in flatten_results(results).items()]
-    return ", ".join(told) or "no numbers"
 
 
 def _check_inner(inner: EagerTrainer, outer: str) -> None:

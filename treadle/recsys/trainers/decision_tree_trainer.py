@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from treadle.console.lines import fields, line
 from treadle.data import Batch, Stream
 from treadle.errors import ConfigError
 from treadle.phase import Phase
@@ -50,8 +51,8 @@ class TreeCore(RecsysCore):
         values = {f"valid/{one.metric}": one.value for one in found}
         self.storage.put_scalars(values, smoothing_hint=False, cur_iter=self.progress.step + 1)
         if rounds.done % self._face.verbose_eval == 0 or rounds.is_over:
-            shown = "".join(f", {one.metric}: {one.value:.6f}" for one in found)
-            self.print(f"round {rounds.done} of {rounds.boosting.rounds}{shown}")
+            shown = fields({one.metric: one.value for one in found})
+            self.print(line(f"round {rounds.done}/{rounds.boosting.rounds}", shown))
 
     def create_run(self) -> "TreeRun":
         """Return a run of rounds."""

@@ -379,7 +379,7 @@ class Trainer(CheckpointTrainer):
     def _core_callbacks(self, options: CoreOptions) -> list[Any]:
         refuse_idle(self.callbacks)
         shows = options.show_progress and not any(_is_progress_bar(one) for one in self.callbacks)
-        shown = [ProgressBarCallback()] if shows else []
+        shown = [ProgressBarCallback(stays=False)] if shows else []
         writers = [] if options.alone or not self._processes.is_main else self._writers(options.run_dir)
         return [*self.callbacks, *shown, *([WritersCallback(*writers)] if writers else [])]
 

@@ -33,6 +33,7 @@ from treadle.search.store.history import Proposal
 from treadle.search.store.store import optuna
 from treadle.search.strategies import STRATEGIES
 from treadle.search.strategies.optuna import OptunaStrategy
+from treadle.search.trial.lines import trial_line
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -395,13 +396,8 @@ class Search:
         """Tell what became of a trial, and keep of all trials only the best."""
         if "replayed_from" in trial:
             return
-        shown = _shown(trial["parameters"])
-        if trial["state"] == "complete":
-            self._tell(f"trial {trial['number']} scored {trial['values'][SCORE]:.4f}: {shown}")
-        elif trial["state"] == "pruned":
-            self._tell(f"trial {trial['number']} pruned: {shown}")
-        else:
-            self._tell(f"trial {trial['number']} failed: {shown}: {trial['error']['message']}")
+        best = self._search.results()["best"]
+        self._tell(trial_line(trial, best=best is not None and best["number"] == trial["number"]))
         self._delete_other_models()
 
     def _delete_other_models(self) -> None:
@@ -471,9 +467,3 @@ def _key(params: Mapping[str, Any]) -> str:
     """Return a name for settings; equal settings share their folder, and so a trial that was cut short goes on."""
     text = json.dumps(dict(params), sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=6).hexdigest()
-
-
-def _shown(params: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
-    )

@@ -76,4 +76,4 @@ def run(folder: Path, say: Callable[[str], object], epochs: int = 10) -> None:
         resume="auto",
     )
     accuracy = result.history["accuracy"][-1]
-    say(f"\n{result.steps} updates, {result.stop_reason}: {accuracy:.1%} of {len(held_out)} held-out digits are read.")
+    say(f"\n{accuracy:.1%} of {len(held_out)} held-out digits are read.")

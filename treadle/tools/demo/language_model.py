@@ -228,9 +228,10 @@ def run(folder: Path, say: Callable[[str], object], iterations: int = 600) -> No
         iterations: How long to train.
     """
     trainer = DefaultTrainer(config(folder, iterations))
-    trainer.train()
+    # A run that was at its end already evaluates nothing.
+    results = trainer.train() or trainer.test(trainer.cfg, trainer.test_loader, trainer.model)
     best = entropy(Sentences(400, seed=1, context=CONTEXT).text)
-    loss = trainer.test(trainer.cfg, trainer.test_loader, trainer.model)["loss"]
+    loss = results["loss"]
     say(f"\nA character costs {loss:.3f} nats; the grammar leaves {best:.3f} open, and no model can do better.")
     model: Any = trainer.model.eval()
     sentences = [f"{part}." for part in model.write(BEGINNING, 600).split(". ")[1:-1]]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from treadle import nas
+from treadle.search.trial.lines import TrialLines, parameters_in
 from treadle.trainer import Trainer
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "none": nn.Identity}
@@ -58,10 +59,13 @@ def run(folder: Path, say: Callable[[str], object], trials: int = 20, epochs: in
     say(f"{trials} trials of two spirals; the share of points on the right one:")
 
     def tried(setting: Mapping[str, Any]) -> float:
-        accuracy = trial(setting, epochs)
-        say(f"  {accuracy:.1%}  width {setting['width']}, {setting['activation']}, rate {setting['rate']:.2g}")
-        return accuracy
+        return trial(setting, epochs)
 
-    results = nas.Search(space, tried, strategy="tpe", trials=trials, seed=0, run_dir=folder).run()
+    lines = TrialLines(say)
+    search = lines.search = nas.Search(
+        space, tried, strategy="tpe", trials=trials, seed=0, run_dir=folder, on_trial=lines
+    )
+    results = search.run()
     best = results["best"]
-    say(f"\nThe best of {len(results['trials'])}: {best['values']['default']:.1%} with {best['parameters']}.")
+    found = parameters_in(best["parameters"])
+    say(f"\nThe best of {len(results['trials'])}: {best['values']['default']:.1%} with {found}.")

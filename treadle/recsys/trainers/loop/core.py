@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from treadle.callbacks import PrintProgressCallback
+from treadle.callbacks.run_head import head_of
 from treadle.checkpoint.run_state import RunState
 from treadle.config.arguments import accepted
 from treadle.data import Batch, Stream
@@ -172,6 +174,16 @@ class RecsysCore(Trainer):
             super().print(*args, **kwargs)
         else:
             self.this_run.checkpointer.log(" ".join(map(str, args)))
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a callback says how the run goes."""
+        return any(isinstance(one, PrintProgressCallback) for one in self.callback_handler)
+
+    def training_run_start(self) -> None:
+        """Print the head of the run, unless a callback does."""
+        if not self.is_told:
+            self.print("\n".join(head_of(self)))
 
     # Setting up ---------------------------------------------------------------------------------------------
 

@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle.callbacks.print_progress import UnshownMetrics, epoch_under_way
 from treadle.config.arguments import accepted
+from treadle.console.lines import clock, counted, fields, line, number
 from treadle.errors import StopTrainingError
 from treadle.recsys.trainers.abstract_trainer import is_overridden
 from treadle.recsys.trainers.loop.core import SAVE_SECONDS, Losses, RecsysCore
 from treadle.recsys.trainers.results import (
     check_validation,
     decoded_metrics,
-    dict2str,
     early_stopping,
     encoded_metrics,
 )
@@ -69,6 +70,9 @@ class EpochEnd:
     ) -> None:
         self._trainer, self._valid_data = trainer, valid_data
         self._saved, self._show_progress, self._callback_fn = saved, show_progress, callback_fn
+        self._base = base
+        self._told: dict[str, Any] = {}
+        self._metrics = UnshownMetrics()
         self._saves_always = is_overridden(trainer, "_save_checkpoint", base)
         self._saved_time = time.monotonic()
         self._unsaved_epoch: int | None = None
@@ -86,20 +90,35 @@ class EpochEnd:
             self._report_loss(epoch, self.core.losses, self.core.seconds)
             self._trainer._after_epoch(epoch, saved=self._saved)
         if not self.evaluates:
+            self._tell(epoch)
             self._save_without_evaluation(epoch)
             if self._callback_fn is not None:
                 self._callback_fn(epoch, None)
         elif self._trainer._is_evaluated(epoch) or self.core.is_at_last_step:
             self._evaluate(epoch)
+        else:
+            self._tell(epoch)
 
     def finish(self) -> None:
-        """Keep the last model, if there was no evaluation to say which is the best."""
-        if self._unsaved_epoch is None:
+        """Keep the last model, if there was no evaluation to say which is the best, and say how the training went."""
+        if self._unsaved_epoch is not None:
+            if self._saved:
+                self._save(self._unsaved_epoch)
+            else:
+                self._trainer._remember_best()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        core, trainer = self.core, self._trainer
+        assert core is not None
+        if core.is_told:
             return
+        told = [f"finished after {counted(core.progress.epoch, 'epoch')}, {counted(core.progress.step, 'step')}"]
+        if trainer.best_valid_result:
+            told.append(f"best {trainer.valid_metric.lower()} {number(trainer.best_valid_score)}")
         if self._saved:
-            self._save(self._unsaved_epoch)
-        else:
-            self._trainer._remember_best()
+            told.append(f"model {trainer.saved_model_file}")
+        core.print("; ".join(told))
 
     def _report_loss(self, epoch: int, losses: Losses | None, seconds: float) -> None:
         trainer, core = self._trainer, self.core
@@ -111,7 +130,22 @@ class EpochEnd:
         if isinstance(known, tuple):
             for number, part in enumerate(known, start=1):
                 core.run_history.update_metric(f"train_loss{number}", part)
-        core.print(trainer._generate_train_loss_output(epoch, 0.0, seconds, known))
+        if is_overridden(trainer, "_generate_train_loss_output", self._base):
+            core.print(trainer._generate_train_loss_output(epoch, 0.0, seconds, known))
+        # The mean, as behind every door; a loop of the user's may have recorded no loss but what it returned.
+        self._told = self._metrics.take(core.run_history, "train_loss_epoch") or {"train_loss_sum": total}
+        if isinstance(known, tuple):
+            self._told |= {f"train_loss{number}": part for number, part in enumerate(known, start=1)}
+
+    def _tell(self, epoch: int, seconds: float = 0.0, *, better: bool = False) -> None:
+        """Print the line of an epoch, unless a callback does."""
+        core, told, self._told = self.core, self._told, {}
+        assert core is not None
+        if core.is_told:
+            return
+        activity = self._trainer._activity(epoch)
+        what = line(f"epoch {epoch_under_way(core)}", "" if activity == "training" else activity)
+        core.print(line(what, clock(core.seconds + seconds), fields(told, best=better)))
 
     def _save_without_evaluation(self, epoch: int) -> None:
         """Save the newest model: at once if somebody else saves it, else now and then; the last is kept at the end."""
@@ -128,7 +162,7 @@ class EpochEnd:
     def _save(self, epoch: int) -> None:
         self._unsaved_epoch = None
         save = self._trainer._save_checkpoint
-        save(epoch, **accepted(save, verbose=True))
+        save(epoch, **accepted(save, verbose=False))
         self._trainer._best = None
 
     def _evaluate(self, epoch: int) -> None:
@@ -144,12 +178,12 @@ class EpochEnd:
             score, trainer.best_valid_score, trainer.cur_step, trainer.stopping_step, bool(trainer.valid_metric_bigger)
         )
         trainer.best_valid_score, trainer.cur_step, stop, better = judgement
-        core.print(f"epoch {epoch} evaluating [time: {seconds:.2f}s, valid_score: {score:f}]")
-        core.print(f"valid result: \n{dict2str(result)}")
+        self._told |= dict(result)
         core.run_history.update_metric("valid_score", score)
         for name, value in getattr(result, "exact", result).items():
             core.run_history.update_metric(f"valid_{name}", value)
         core.move_schedule()
+        self._tell(epoch, seconds, better=better)
         if better:
             trainer.best_valid_result = result
             self._keep_best(epoch)
@@ -157,7 +191,9 @@ class EpochEnd:
             self._callback_fn(epoch, score)
         if stop:
             best = epoch - trainer.cur_step * trainer.eval_step
-            raise StopTrainingError(f"Finished training, best eval result in epoch {best}")
+            since = counted(trainer.cur_step, "evaluation")
+            name = str(trainer.valid_metric).lower()
+            raise StopTrainingError(f"no better {name} in the last {since}; the best was in epoch {best + 1}")
 
     def _keep_best(self, epoch: int) -> None:
         if self._saved:

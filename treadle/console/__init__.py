@@ -1,0 +1,1 @@
+"""How a run is shown: numbers, times and lines in one style for every door."""
