@@ -13,6 +13,7 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -184,7 +185,9 @@ def section(found: dict[str, Case], options: argparse.Namespace) -> str:
     facts = {"before": options.commit, "rounds": f"{rounds} in {options.pairs} pairs of processes"}
     if not options.smoke:
         facts |= {"device": torch.cuda.get_device_name(), "CUDA": str(torch.version.cuda)}
-    where_from = provenance("execution.before_after_gpu", ["torch", "triton", "treadle"], **facts)
+    where_from = provenance("execution.before_after_gpu", ["torch", "triton"], **facts)
+    # The folder is one of that machine, and of no use to whoever measures again.
+    where_from = re.sub(r" --out[ =][^\s`]+", "", where_from)
     return f"## A step before and after, on the GPU\n\n{where_from}\n\n{NOTES}\n\n" + "\n".join(lines)
 
 
