@@ -19,6 +19,10 @@ ORDER = (
     "config",
     "files",
     "precision.tf32",
+    "parallel.rendezvous",
+    "parallel.flight_recorder",
+    "parallel.launch.slurm",
+    "parallel.processes",
     "runs",
     "data",
     "phase",
@@ -26,16 +30,17 @@ ORDER = (
     "ops",
     "checkpoint.format",
     "checkpoint.importers",
-    "result",
     "callback",
     "optim",
     "schedules",
     "memory",
     "execution",
     "parallel",
-    "loop",
-    "checkpoint",
+    "checkpoint.policy",
     "spec",
+    "loop",
+    "result",
+    "checkpoint",
     "run",
     "callbacks",
     "trainer",
@@ -52,8 +57,6 @@ ORDER = (
     "__main__",
 )
 """The rooms, from the lowest to the highest; a module belongs to the longest name that it begins with."""
-FOR_TYPES = {"treadle.trainer", "treadle.run", "treadle.spec", "treadle.parallel.processes"}
-"""What lower rooms may import for type checkers: a part knows by type what it is a part of."""
 
 
 class Import(NamedTuple):

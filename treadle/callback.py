@@ -4,14 +4,11 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.checkpoint.format.shards import materialised
 from treadle.config.arguments import accepted_names
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -84,66 +81,66 @@ class TrainerCallback:
         super().__init_subclass__(**kwargs)
         _reject_misspelt_events(cls)
 
-    def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_init_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called once the trainer is built, before a subclass's own attributes exist."""
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
         """Called when everything is ready and the first epoch is about to begin."""
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: Any, **kwargs: Any) -> None:
         """Called before the first batch of an epoch."""
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: Any, **kwargs: Any) -> None:
         """Called before the data of an update is fetched."""
 
-    def on_train_step_start(self, trainer: "Trainer", batch: Any = None, **kwargs: Any) -> None:
+    def on_train_step_start(self, trainer: Any, batch: Any = None, **kwargs: Any) -> None:
         """Called before the loss of a micro-batch."""
 
     def on_train_step_end(
-        self, trainer: "Trainer", batch: Any = None, batch_output: Any = None, step: int = 0, **kwargs: Any
+        self, trainer: Any, batch: Any = None, batch_output: Any = None, step: int = 0, **kwargs: Any
     ) -> None:
         """Called after the loss of a micro-batch, before its gradient."""
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called after the weights were updated and the schedule moved on."""
 
-    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+    def on_log(self, trainer: Any, scalars: Any = None, **kwargs: Any) -> None:
         """Called when a log is due, with the scalars that just came from the device."""
 
-    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called after the last batch of an epoch, when its loss is recorded."""
 
-    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_start(self, trainer: Any, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Called before an evaluation; `is_intermediate` says that it is in the middle of an epoch."""
 
-    def on_eval_step_start(self, trainer: "Trainer", batch: Any = None, **kwargs: Any) -> None:
+    def on_eval_step_start(self, trainer: Any, batch: Any = None, **kwargs: Any) -> None:
         """Called before the loss of an evaluation batch."""
 
-    def on_eval_step_end(self, trainer: "Trainer", batch: Any = None, batch_output: Any = None, **kwargs: Any) -> None:
+    def on_eval_step_end(self, trainer: Any, batch: Any = None, batch_output: Any = None, **kwargs: Any) -> None:
         """Called after the loss of an evaluation batch."""
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: Any, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Called after an evaluation, when its metrics are recorded."""
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called when an epoch's training and evaluation are both done."""
 
-    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_stop_training_error(self, trainer: Any, **kwargs: Any) -> None:
         """Called when somebody asked to stop and the run is about to end."""
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called when the run is over, stopped runs included."""
 
-    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_evaluation_run_start(self, trainer: Any, **kwargs: Any) -> None:
         """Called before `Trainer.evaluate` begins."""
 
-    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_evaluation_run_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called after `Trainer.evaluate` ends."""
 
-    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+    def on_exception(self, trainer: Any, exception: BaseException, **kwargs: Any) -> None:
         """Called when a run dies of `exception`, which is raised again afterwards."""
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: Any, *, training: bool) -> None:
         """Get ready for a run, or for an evaluation by itself; called before the event that opens it.
 
         What a callback cannot do without is done here, and not at that event: a subclass may have other plans for it.
@@ -222,7 +219,7 @@ def accepting(method: Handler) -> Handler:
     if names is None:
         return method
 
-    def call(trainer: "Trainer", **kwargs: Any) -> None:
+    def call(trainer: Any, **kwargs: Any) -> None:
         method(trainer, **{name: value for name, value in kwargs.items() if name in names})
 
     return call
@@ -313,7 +310,7 @@ class CallbackHandler:
         """Return the callbacks that act at `event`, in the order they are called."""
         return [callback for callback in self.callback_list if listens(callback, event)]
 
-    def call_event(self, event: str, trainer: "Trainer", **kwargs: Any) -> None:
+    def call_event(self, event: str, trainer: Any, **kwargs: Any) -> None:
         """Call every callback that listens to `event`, in registration order.
 
         A wish to stop ends the event at once, unless `on_stop` takes it as a request to be met later.
@@ -326,7 +323,7 @@ class CallbackHandler:
                     raise
 
     @contextmanager
-    def session(self, event: str | None, trainer: "Trainer") -> Iterator[None]:
+    def session(self, event: str | None, trainer: Any) -> Iterator[None]:
         """Fire the event that opens a run; while entered, events reach only callbacks that came through it.
 
         Without an event, whoever runs inside fires it.
@@ -349,7 +346,7 @@ class CallbackHandler:
             raise
         self.end_session()
 
-    def start_session(self, event: str | None, trainer: "Trainer") -> None:
+    def start_session(self, event: str | None, trainer: Any) -> None:
         """Fire the event that opens a run, one callback after the other; `session` does this and the closing."""
         self._started, self._starting = [], True
         try:
@@ -387,7 +384,7 @@ class CallbackHandler:
                 failures.append(failure)
         return failures
 
-    def fire_exception(self, trainer: "Trainer", exception: BaseException) -> None:
+    def fire_exception(self, trainer: Any, exception: BaseException) -> None:
         """Tell every callback of `exception`; their own failures are logged and do not hide it."""
         for callback in self.active:
             if not listens(callback, "on_exception"):

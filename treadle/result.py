@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.loop.interfaces import RunLike, RunningTrainer
 from treadle.runs.html_table import html_table
 
 if TYPE_CHECKING:
     from treadle.events import RunHistory
-    from treadle.run import Run
-    from treadle.trainer import Trainer
 
 EVALUATION_LOSS, TRAINING_LOSS = "eval_loss_epoch", "train_loss_epoch"
 
@@ -79,7 +78,7 @@ def find_best(name: str, values: list[Any], *, greater_is_better: bool) -> BestM
     return BestMetric(name, float(value), place)
 
 
-def watched_by(trainer: "Trainer") -> tuple[str, bool] | None:
+def watched_by(trainer: RunningTrainer) -> tuple[str, bool] | None:
     """Return the metric that a run is judged by, and whether a greater value of it is better.
 
     It is the one that a callback watches, or that checkpoints are kept by, else the loss of the evaluation; None where
@@ -99,7 +98,7 @@ def best_so_far(history: "RunHistory", name: str, greater_is_better: bool) -> Be
     return find_best(name, history.get_metric_values(name), greater_is_better=greater_is_better)
 
 
-def build_result(run: "Run") -> TrainResult:
+def build_result(run: RunLike) -> TrainResult:
     """Return how a run went."""
     trainer, history = run.trainer, run.trainer.run_history
     return TrainResult(

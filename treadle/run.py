@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.checkpoint.checkpointer import NoCheckpointer
 from treadle.checkpoint.run_state import RunState
@@ -13,6 +13,7 @@ from treadle.events import LossTracker
 from treadle.execution import CompiledVerbs, Execution
 from treadle.loop import Due, Evaluator, Log, Schedule, Stop, Updater
 from treadle.loop.custom_loop import end_custom_epoch, train_epoch
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import REMEDY, RollBack
 from treadle.loop.run_config import TrainerRunConfig, settle_config
 from treadle.memory.device import forget_peak, keep_host_memory
@@ -21,10 +22,7 @@ from treadle.parallel.errors import failing_together
 from treadle.phase import Phase
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
 from treadle.runs.preemption import EvaluationInterrupted
-
-if TYPE_CHECKING:
-    from treadle.spec import RunSpec
-    from treadle.trainer import Trainer
+from treadle.spec import RunSpec
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
@@ -60,7 +58,7 @@ class Run:
         in_custom_update: Whether an `update` that a user wrote is at work.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         before: Run | None = vars(trainer).get("this_run")
         self.trainer, self.spec = trainer, trainer.spec
         self.config: TrainerRunConfig | None = None
@@ -86,7 +84,7 @@ class Run:
         self.due.wake()
 
     @property
-    def settings(self) -> "RunSpec":
+    def settings(self) -> RunSpec:
         """What the run was asked to do; `spec` of one that was asked for nothing yet is the trainer's.
 
         Raises:

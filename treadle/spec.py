@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -24,9 +24,6 @@ from treadle.precision.formats import PrecisionName
 from treadle.precision.tf32 import ConvolutionPrecision, MatmulPrecision
 from treadle.progress import Cadence
 from treadle.schedules.extend import Extend
-
-if TYPE_CHECKING:
-    from treadle.loop.run_config import TrainerRunConfig
 
 Interval = Literal["step", "epoch"]
 OnNonFinite = Literal["raise", "skip", "rollback"]
@@ -150,17 +147,6 @@ class RunSpec:
             raise ConfigError(f"scheduler_interval={self.scheduler_interval!r} is unknown; use 'step' or 'epoch'")
 
     # What follows from it -----------------------------------------------------------------------------------
-
-    def as_in(self, config: "TrainerRunConfig", own: "TrainerRunConfig") -> "RunSpec":
-        """Return the options of a run by `config`, where it differs from the trainer's `own`."""
-        names = {"num_epochs", "max_num_train_steps", "gradient_accumulation_steps", "gradient_clip_value"}
-        changed = {
-            "max_steps" if name == "max_num_train_steps" else name: getattr(config, name)
-            for name in names
-            # Compared with the trainer's own, not with what was asked: a limit that was resolved may be another.
-            if getattr(config, name) != getattr(own, name)
-        }
-        return replace(self, **changed) if changed else self
 
     def interval_of(self, scheduler: Any) -> Interval:
         """Return when `scheduler` moves on: as asked, else per epoch for a plateau and per step for others."""

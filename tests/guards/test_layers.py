@@ -9,7 +9,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from benchmarks.layers import FOR_TYPES, ORDER, PACKAGE, all_imports, modules, points_up, room, typing_imports
+from benchmarks.layers import ORDER, PACKAGE, all_imports, modules, points_up, room, typing_imports
 
 PACKS = {"engine", "recsys", "nas"}
 UPDATES = {"loop.update", "loop.nonfinite", "loop.custom_loop", "loop.accelerator", "precision", "optim.fused"}
@@ -24,17 +24,16 @@ def test_imports_point_to_the_same_room_or_an_earlier_one() -> None:
     assert [str(found) for found in all_imports() if points_up(found)] == []
 
 
+def test_imports_for_type_checkers_do_so_too() -> None:
+    """What a part of a run is a part of, it knows by a protocol of its own room or of an earlier one."""
+    assert len(typing_imports()) > len(all_imports())
+    assert [str(found) for found in typing_imports() if points_up(found)] == []
+
+
 def test_each_room_of_the_order_is_there_and_each_module_is_in_one() -> None:
     below = {name.removeprefix("treadle.") for name in modules() if name != "treadle"}
     assert {one for one in ORDER if one not in below} == set()
     assert {room(name) for name in modules() if name != "treadle"} == set(ORDER)
-
-
-def test_types_are_imported_from_later_rooms_by_parts_only() -> None:
-    seen = {(found.importer, found.imported, found.line) for found in all_imports()}
-    for_types = [one for one in typing_imports() if (one.importer, one.imported, one.line) not in seen]
-    assert for_types
-    assert [str(found) for found in for_types if points_up(found) and found.imported not in FOR_TYPES] == []
 
 
 def test_every_import_of_treadle_names_a_module_that_is_there() -> None:

@@ -1,14 +1,11 @@
 """Makes batch norms see the batches of all processes."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class ConvertSyncBatchNormCallback(TrainerCallback):
@@ -17,7 +14,7 @@ class ConvertSyncBatchNormCallback(TrainerCallback):
     On one process nothing changes. The weights stay the same objects, so the optimizer goes on to hold them.
     """
 
-    def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_init_end(self, trainer: Any, **kwargs: Any) -> None:
         """Convert the model, before anything is wrapped around it.
 
         Raises:

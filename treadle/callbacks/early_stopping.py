@@ -1,12 +1,10 @@
 """Ends a run that no longer gets better."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.errors import ConfigError, StopTrainingError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
 class EarlyStoppingCallback(WatchesMetric):
@@ -45,7 +43,7 @@ class EarlyStoppingCallback(WatchesMetric):
         super().reset()
         self.early_stopping_counter = 0
 
-    def new_value(self, trainer: "Trainer", value: float) -> None:
+    def new_value(self, trainer: RunningTrainer, value: float) -> None:
         """Count a value without improvement.
 
         Raises:

@@ -1,12 +1,10 @@
 """Reports the norm of the gradient."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
+from treadle.loop.interfaces import RunningTrainer
 from treadle.progress import Cadence
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class GradientNormMonitor(TrainerCallback):
@@ -23,22 +21,22 @@ class GradientNormMonitor(TrainerCallback):
         self._cadence = Cadence.parse(every, name="GradientNormMonitor: every")
         self._asked_before = False
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Ask the trainer for the norm, in a run."""
         if training:
             self._asked_before = trainer.track_gradient_norm
             trainer.track_gradient_norm = True
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Put the norm of this update, if it is due."""
         if trainer.gradient_norm is not None and self._cadence.due_after_step(trainer.progress.step):
             trainer.storage.put_scalar("gradient_norm", trainer.gradient_norm)
 
-    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Put the norm of the last update of the epoch, if it is due by epochs."""
         if trainer.gradient_norm is not None and self._cadence.due_after_epoch(trainer.run_history.current_epoch):
             trainer.storage.put_scalar("gradient_norm", trainer.gradient_norm)
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Let the trainer do without the norm, unless somebody else asked for it."""
         trainer.track_gradient_norm = self._asked_before

@@ -1,13 +1,11 @@
 """Reports the learning rates."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from treadle.callback import TrainerCallback
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
 class LearningRateMonitor(TrainerCallback):
@@ -21,17 +19,17 @@ class LearningRateMonitor(TrainerCallback):
         self._rates: list[Any] = []
         self._reported_step = 0
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Forget the rates of an earlier run."""
         self._rates, self._reported_step = [], 0
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Take note of the rates that the update will use; afterwards the schedule has moved on."""
         self._rates = [
             _as_of_now(group["lr"]) for optimizer in trainer.optimizers().values() for group in optimizer.param_groups
         ]
 
-    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+    def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
         """Report the rates, to the storage and to the callbacks that come later."""
         step = trainer.progress.step
         if not self._rates or step == self._reported_step:
@@ -47,7 +45,7 @@ def _as_of_now(rate: Any) -> Any:
     return rate.detach().clone() if isinstance(rate, Tensor) else rate
 
 
-def _names(trainer: "Trainer") -> list[str]:
+def _names(trainer: RunningTrainer) -> list[str]:
     optimizers = trainer.optimizers()
     paths = []
     for name, optimizer in optimizers.items():

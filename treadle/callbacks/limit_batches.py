@@ -2,13 +2,11 @@
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from treadle.callback import TrainerCallback
 from treadle.errors import require_positive
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 ENVIRONMENT_VARIABLE = "TREADLE_LIMIT_BATCHES"
 
@@ -23,7 +21,7 @@ class LimitBatchesCallback(TrainerCallback):
     def __init__(self, num_batches: int) -> None:
         self.num_batches = require_positive("LimitBatchesCallback: num_batches", num_batches)
 
-    def on_init_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_init_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Set the limit, before a run asks how long its data is."""
         present = trainer.max_batches_per_epoch
         trainer.max_batches_per_epoch = self.num_batches if present is None else min(present, self.num_batches)

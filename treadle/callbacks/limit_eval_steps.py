@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
+from treadle.loop.interfaces import RunningTrainer
 
 if TYPE_CHECKING:
     from treadle.data import Stream
-    from treadle.trainer import Trainer
 
 
 class LimitEvalStepsCallback(TrainerCallback):
@@ -25,7 +25,7 @@ class LimitEvalStepsCallback(TrainerCallback):
         self.limit_intermediate_only = limit_intermediate_only
         self._limited: tuple[Stream, int | None] | None = None
 
-    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_start(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Set the limit on the evaluation data."""
         stream = trainer._eval_dataloader
         if stream is None or (self.limit_intermediate_only and not is_intermediate):
@@ -33,7 +33,7 @@ class LimitEvalStepsCallback(TrainerCallback):
         self._limited = (stream, stream.limit)
         stream.limit = self.num_eval_steps if stream.limit is None else min(stream.limit, self.num_eval_steps)
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Give the evaluation data the limit back that it had."""
         self._restore()
 

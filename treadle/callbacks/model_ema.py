@@ -3,18 +3,16 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watched_metric import WatchesMetric
 from treadle.checkpoint.format.suffixes import file_format
+from treadle.loop.interfaces import RunningTrainer
 from treadle.parallel.state_dict import load_state, state_of
 from treadle.progress import Cadence
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 PREFIX = "ema_model_"
 USUAL = "ema_model.pt"
@@ -71,7 +69,7 @@ class ModelEmaCallback(WatchesMetric):
         self._cadence = Cadence.parse(1 if update_every is None else update_every, name="update_every")
         self._evaluates = False
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Start the average at the model's weights, in a run."""
         super().begin_session(trainer, training=training)
         if not training:
@@ -84,18 +82,18 @@ class ModelEmaCallback(WatchesMetric):
     def require_evaluations(self, trainer: Any) -> None:
         """Require nothing: without evaluations of the average that of the end is saved."""
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Move the average, unless the update that was replayed did so."""
         if self not in trainer.this_run.execution.recorded_callbacks and self._cadence.due_after_step(
             trainer.progress.step
         ):
             self.recorded_update(trainer)
 
-    def is_recordable(self, trainer: "Trainer") -> bool:
+    def is_recordable(self, trainer: RunningTrainer) -> bool:
         """Whether the average moves with every update and on the device alone, so that it can be recorded with it."""
         return self._cadence.in_steps == 1 and not trainer.this_run.updater.skipped.steps
 
-    def recorded_update(self, trainer: "Trainer") -> None:
+    def recorded_update(self, trainer: RunningTrainer) -> None:
         """Move the average, as a part of a recorded update too."""
         model, applied = trainer.get_model(keep_torch_compile=False), trainer.this_run.updater.applied
         if applied is None:
@@ -103,12 +101,12 @@ class ModelEmaCallback(WatchesMetric):
         else:
             self.ema_model.update(model, applied)
 
-    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Move the average, if it moves by epochs."""
         if self._cadence.due_after_epoch(trainer.run_history.current_epoch):
             self.ema_model.update(trainer.get_model(keep_torch_compile=False))
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Evaluate the average after the model was evaluated."""
         if self._evaluates:
             with self._in_place_of_the_model(trainer):
@@ -117,18 +115,18 @@ class ModelEmaCallback(WatchesMetric):
                 trainer._run_eval_epoch(data, is_training=in_training, is_intermediate=is_intermediate)
             super().on_eval_epoch_end(trainer, is_intermediate)
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save the average if it is the best so far."""
         if self._evaluates:
             super().on_training_run_epoch_end(trainer)
 
-    def new_value(self, trainer: "Trainer", value: float) -> None:
+    def new_value(self, trainer: RunningTrainer, value: float) -> None:
         """Save the average if `value` is the best so far."""
         if self.is_better(value):
             self.best_metric = value
             self._save(trainer, {self.watch_metric: value})
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save the average, if no evaluation could tell which one is best."""
         if not self._evaluates:
             self._save(trainer, {})
@@ -138,12 +136,12 @@ class ModelEmaCallback(WatchesMetric):
         """Close the callbacks of the average's evaluations."""
         self._handler.end_session()
 
-    def _save(self, trainer: "Trainer", extra: dict[str, Any]) -> None:
+    def _save(self, trainer: RunningTrainer, extra: dict[str, Any]) -> None:
         with self._in_place_of_the_model(trainer):
             trainer.save_checkpoint(self.save_path, checkpoint_kwargs=extra, save_optimizer=False, save_scheduler=False)
 
     @contextmanager
-    def _in_place_of_the_model(self, trainer: "Trainer") -> Iterator[None]:
+    def _in_place_of_the_model(self, trainer: Any) -> Iterator[None]:
         """Let the trainer work with the average, its callbacks and its names of metrics."""
         history = trainer.run_history
         model, handler, prefix = trainer.model, trainer.callback_handler, history.metric_name_prefix

@@ -1,13 +1,11 @@
 """Where a callback writes that was not told where."""
 
 import os
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
-def place_of(given: str | os.PathLike[str] | None, usual: str, trainer: "Trainer") -> str | os.PathLike[str]:
+def place_of(given: str | os.PathLike[str] | None, usual: str, trainer: RunningTrainer) -> str | os.PathLike[str]:
     """Return the path that was given, else the usual one in the folder of the run, or here if the run has none."""
     if given is not None:
         return given

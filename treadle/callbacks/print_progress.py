@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from treadle.callback import TrainerCallback
 from treadle.callbacks.run_head import head_of
 from treadle.console.lines import clock, counted, fields, line, number, short
+from treadle.loop.interfaces import RunningTrainer
 from treadle.result import best_so_far, watched_by
 from treadle.runs.place import run_address
 
 if TYPE_CHECKING:
     from treadle.events import RunHistory
-    from treadle.trainer import Trainer
 
 WIDTH = 80
 
@@ -53,39 +53,39 @@ class PrintProgressCallback(TrainerCallback):
         self._metrics = UnshownMetrics()
         self._began = self._epoch_began = self._evaluation_began = 0.0
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Forget how the run before ended, and take its metrics as shown."""
         self._stopped, self._began = False, time.monotonic()
         self._metrics = UnshownMetrics()
         self._metrics.take(trainer.run_history)
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print the head, and the settings if they are asked for."""
         trainer.print("\n".join(head_of(trainer)))
         if self.verbose and trainer.run_config is not None:
             settings = trainer.run_config.to_dict()
             trainer.print(settings_table({name: value for name, value in settings.items() if name not in REPEATED}))
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print what was recorded after the line of the last epoch, and begin to take the time of this one."""
         self._print_rest(trainer)
         self._epoch_began = time.monotonic()
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Print the metrics of an evaluation within an epoch."""
         if is_intermediate:
             self._tell(trainer, f"step {trainer.progress.step:,}", "")
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print the line of the epoch; it says so if the epoch was left before its data ended."""
         left = f"left at step {trainer.progress.step:,}" if trainer.this_run.epoch_is_cut else ""
         self._tell(trainer, f"epoch {epoch_under_way(trainer)}", clock(time.monotonic() - self._epoch_began), left=left)
 
-    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_stop_training_error(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Take note that the run ends before its time; the trainer itself prints why."""
         self._stopped = True
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print how the run ended, its best value, and where it is kept."""
         self._print_rest(trainer)
         done, how = trainer.progress, "stopped" if self._stopped else "finished"
@@ -97,11 +97,11 @@ class PrintProgressCallback(TrainerCallback):
             told.append(f"best {short(best.name)} {number(best.value)}")
         trainer.print("; ".join([*told, *_folder(trainer)]))
 
-    def on_evaluation_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_evaluation_run_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Begin to take the time of an evaluation by itself."""
         self._evaluation_began = time.monotonic()
 
-    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_evaluation_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print what it found."""
         history = trainer.run_history
         results = getattr(history, "results", None)
@@ -110,14 +110,14 @@ class PrintProgressCallback(TrainerCallback):
             self._metrics.take(history, name)
         trainer.print(line("evaluation", clock(time.monotonic() - self._evaluation_began), fields(found)))
 
-    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+    def on_exception(self, trainer: RunningTrainer, exception: BaseException, **kwargs: Any) -> None:
         """Print what ended the run, and where it is kept; a run that was asked to leave has said so already."""
         if trainer.this_run.stop.left:
             return
         told = f"the run ended with {type(exception).__name__} after {counted(trainer.progress.step, 'step')}"
         trainer.print("; ".join([told, *_folder(trainer)]))
 
-    def _tell(self, trainer: "Trainer", what: str, spent: str, *, left: str = "") -> None:
+    def _tell(self, trainer: RunningTrainer, what: str, spent: str, *, left: str = "") -> None:
         """Print a line of metrics, or hand it to the table that a notebook shows."""
         found = self._metrics.take(trainer.run_history)
         watched = watched_by(trainer)
@@ -135,13 +135,13 @@ class PrintProgressCallback(TrainerCallback):
             table.add_row(what, spent, found, best=best)
             trainer.this_run.checkpointer.log(text)
 
-    def _print_rest(self, trainer: "Trainer") -> None:
+    def _print_rest(self, trainer: RunningTrainer) -> None:
         rest = self._metrics.take(trainer.run_history)
         if rest:
             trainer.print(f"  {fields(rest)}")
 
 
-def _folder(trainer: "Trainer") -> list[str]:
+def _folder(trainer: RunningTrainer) -> list[str]:
     return [] if trainer.run_dir is None else [f"folder {run_address(trainer.run_dir)}"]
 
 
@@ -167,7 +167,7 @@ def _shown_as(value: Any) -> str:
     return str(value)
 
 
-def epoch_under_way(trainer: "Trainer") -> str:
+def epoch_under_way(trainer: RunningTrainer) -> str:
     """Return the number of the epoch in this run, and of how many; a history may go on from the run before."""
     total = None if trainer.run_config is None else trainer.run_config.num_epochs
     under_way = trainer.progress.epoch + 1

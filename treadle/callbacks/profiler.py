@@ -2,13 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
 class ProfilerCallback(TrainerCallback):
@@ -50,17 +48,17 @@ class ProfilerCallback(TrainerCallback):
         }
         self._profiler: Any = None
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Start to record before the first chosen step."""
         if trainer.progress.step + 1 == self.first_step:
             self._profiler = started_profiler(**self._options)
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Write the trace after the last chosen step."""
         if self._profiler is not None and trainer.progress.step >= self.last_step:
             self._write(trainer, self.last_step)
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Write what there is, if the run ended while it was recorded."""
         if self._profiler is not None:
             self._write(trainer, trainer.progress.step)
@@ -71,7 +69,7 @@ class ProfilerCallback(TrainerCallback):
         if profiler is not None:
             profiler.stop()
 
-    def _write(self, trainer: "Trainer", last_step: int) -> None:
+    def _write(self, trainer: RunningTrainer, last_step: int) -> None:
         profiler = self._profiler
         self.close()
         folder = self.folder or (trainer.run_dir or Path()) / "profile"

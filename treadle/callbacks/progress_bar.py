@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -13,9 +13,7 @@ from treadle.callbacks.epoch_table import EpochTable
 from treadle.callbacks.print_progress import PrintProgressCallback, epoch_under_way
 from treadle.callbacks.progress_display import Activity, BarDisplay, Display, NotebookDisplay, make_display
 from treadle.console.lines import number
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -52,27 +50,27 @@ class ProgressBarCallback(TrainerCallback):
         """The table of epochs that a notebook shows; None where there is none."""
         return self._display.table if isinstance(self._display, NotebookDisplay) else None
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Start to look."""
         self._start(trainer)
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Show the epoch."""
         self._training = self._begin(_training(trainer, self._notes))
 
-    def on_train_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Leave the epoch as it is shown."""
         self._finish(self._training)
 
-    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_start(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Show the evaluation, below the epoch if it is in the middle of one."""
         self._evaluating = self._begin(_evaluating(trainer))
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Leave the evaluation as it is shown."""
         self._finish(self._evaluating)
 
-    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+    def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
         """Take note of the loss and the learning rate."""
         if scalars and "train_loss" in scalars:
             self._notes["loss"] = number(float(scalars["train_loss"]))
@@ -80,19 +78,19 @@ class ProgressBarCallback(TrainerCallback):
         if rates and not (isinstance(rates[0], Tensor) and rates[0].is_cuda):
             self._notes["lr"] = f"{float(rates[0]):.3g}"
 
-    def on_stop_training_error(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_stop_training_error(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Stop to look; why the run stops stands there already, and no bar is drawn below it."""
         self.close(wipe=True)
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Stop to look."""
         self.close()
 
-    def on_evaluation_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_evaluation_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Stop to look."""
         self.close()
 
-    def on_exception(self, trainer: "Trainer", exception: BaseException, **kwargs: Any) -> None:
+    def on_exception(self, trainer: RunningTrainer, exception: BaseException, **kwargs: Any) -> None:
         """Give the terminal back before the error is shown; no bar is drawn below what was said of it."""
         self.close(wipe=True)
 
@@ -112,7 +110,7 @@ class ProgressBarCallback(TrainerCallback):
                 display.close(wipe=wipe)
         self._training = self._evaluating = None
 
-    def _start(self, trainer: "Trainer") -> None:
+    def _start(self, trainer: RunningTrainer) -> None:
         self.close()
         if not trainer.processes.is_local_main:
             return
@@ -154,7 +152,7 @@ def _guard_forks() -> None:
         os.register_at_fork(before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release)
 
 
-def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
+def _training(trainer: RunningTrainer, notes: dict[str, str]) -> Activity:
     progress, config = trainer.progress, trainer.run_config
     known = [] if config is None else [config.num_local_update_steps_per_epoch, config.max_num_train_steps]
     per_epoch, limit = known or (None, None)
@@ -169,7 +167,7 @@ def _training(trainer: "Trainer", notes: dict[str, str]) -> Activity:
     )
 
 
-def _evaluating(trainer: "Trainer") -> Activity:
+def _evaluating(trainer: RunningTrainer) -> Activity:
     stream = trainer._eval_dataloader
     return Activity(
         "evaluation",

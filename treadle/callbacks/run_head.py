@@ -1,18 +1,16 @@
 """What is said of a run before its first epoch: at most six lines."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from treadle.console.lines import counted
+from treadle.loop.interfaces import RunningTrainer
 from treadle.runs.place import run_address
 
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
-
-def head_of(trainer: "Trainer") -> list[str]:
+def head_of(trainer: RunningTrainer) -> list[str]:
     """Return the head of a run: its model, its data, its length, on what and how it runs, and its folder."""
     told = {
         "model": f"{type(trainer.get_model(keep_torch_compile=False)).__name__}, {parameters_of(trainer)}",
@@ -24,7 +22,7 @@ def head_of(trainer: "Trainer") -> list[str]:
     return [f"{name:<6}  {value}" for name, value in told.items() if value]
 
 
-def parameters_of(trainer: "Trainer") -> str:
+def parameters_of(trainer: RunningTrainer) -> str:
     """Return how many numbers the optimizers of a trainer learn, and how many stay as they are."""
     groups = [group for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
     learning = {id(one) for group in groups for one in group["params"] if one.requires_grad}
@@ -40,7 +38,7 @@ def _size(parameter: Tensor) -> int:
     return 0 if is_lazy(parameter) else parameter.numel()
 
 
-def _data(trainer: "Trainer") -> str:
+def _data(trainer: RunningTrainer) -> str:
     data, config = trainer.this_run.data, trainer.run_config
     trained = _amount(data.training, data.train_dataset)
     evaluated = "" if data.evaluation is None else _amount(data.evaluation, data.eval_dataset)
@@ -63,7 +61,7 @@ def _amount(stream: Any, dataset: Any) -> str:
         return "" if length is None else counted(length, "batch")
 
 
-def _length(trainer: "Trainer") -> str:
+def _length(trainer: RunningTrainer) -> str:
     config = trainer.run_config
     if config is None:
         return ""
@@ -76,7 +74,7 @@ def _length(trainer: "Trainer") -> str:
     return ", ".join(parts)
 
 
-def _machine(trainer: "Trainer") -> str:
+def _machine(trainer: RunningTrainer) -> str:
     run, processes = trainer.this_run, trainer.processes
     asked = run.spec.execution if isinstance(run.spec.execution, str) else type(run.execution).__name__
     # "auto" is decided when a run begins, unless it records: then it is known after the first steps.

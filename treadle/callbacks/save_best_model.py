@@ -1,14 +1,12 @@
 """Keeps the best weights of a run."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callbacks.placing import place_of
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.checkpoint.format.suffixes import file_format
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 USUAL = "best_model.pt"
 
@@ -49,13 +47,13 @@ class SaveBestModelCallback(WatchesMetric):
         self.save_scheduler = save_scheduler
         self.load_saved_checkpoint = load_saved_checkpoint
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Begin to watch, and find the place of the file."""
         super().begin_session(trainer, training=training)
         if training:
             self.save_path = place_of(self._given, USUAL, trainer)
 
-    def new_value(self, trainer: "Trainer", value: float) -> None:
+    def new_value(self, trainer: RunningTrainer, value: float) -> None:
         """Save a checkpoint if `value` is the best so far."""
         if not self.is_better(value):
             return
@@ -67,7 +65,7 @@ class SaveBestModelCallback(WatchesMetric):
             save_scheduler=self.save_scheduler,
         )
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Load the best checkpoint."""
         if self.load_saved_checkpoint and self.best_metric is not None:
             trainer.load_checkpoint(

@@ -3,14 +3,12 @@
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.callbacks.placing import place_of
 from treadle.errors import ConfigError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 USUAL = "training_states"
 
@@ -56,41 +54,41 @@ class SaveTrainingStateCallback(TrainerCallback):
         self._due: list[str] = []
         self._kept: list[str] = []
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Leave the folders of earlier runs alone."""
         if not training:
             return
         self.save_dir = Path(place_of(self._given, USUAL, trainer))
         self._due, self._kept = [], []
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Take note if a state is due by steps."""
         step = trainer.progress.step
         if self.save_every_n_steps is not None and step % self.save_every_n_steps == 0:
             self._due.append(f"step_{step}")
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Take note if a state is due by epochs."""
         epoch = trainer.run_history.current_epoch
         if self.save_every_n_epochs is not None and epoch % self.save_every_n_epochs == 0:
             self._due.append(f"epoch_{epoch}")
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save what is due, before the data of the next step is drawn."""
         if self._due:
             self._save_due(trainer)
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save what is due, before the next epoch."""
         self._save_due(trainer)
 
-    def on_training_run_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save what is due, and the end of the run."""
         self._save_due(trainer)
         if self.save_at_end:
             trainer.save_training_state(self.save_dir / "final")
 
-    def _save_due(self, trainer: "Trainer") -> None:
+    def _save_due(self, trainer: RunningTrainer) -> None:
         due, self._due = self._due, []
         for name in due:
             # Counted before it is written: the state saved must know of its own folder.

@@ -1,12 +1,10 @@
 """Evaluates within epochs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
 class StepBasedEvaluationCallback(TrainerCallback):
@@ -23,7 +21,7 @@ class StepBasedEvaluationCallback(TrainerCallback):
             )
         self.eval_every_n_steps = eval_every_n_steps
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Make sure that a run has something to evaluate on.
 
         Raises:
@@ -32,7 +30,7 @@ class StepBasedEvaluationCallback(TrainerCallback):
         if training and trainer._eval_dataloader is None:
             raise ConfigError("StepBasedEvaluationCallback has nothing to evaluate on; pass eval_dataset= to train()")
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Evaluate if it is due."""
         if trainer.progress.step % self.eval_every_n_steps == 0:
             trainer.parallel.share_buffers(trainer.model)

@@ -3,16 +3,14 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
 from treadle.events.names import STEP_PART
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 VERBS = {"calculate_gradients": "forward", "backward_step": "backward", "apply_gradients": "update"}
 """The verbs that are timed, and what the time inside of each, but outside of the others, is called."""
@@ -46,11 +44,11 @@ class StepTimer(TrainerCallback):
         self._outside, self._steps, self._left = 0.0, 0, 0.0
         self._evaluation_began = 0.0
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Count from here."""
         self._forget()
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Add up what passed since the last update, and time this one if it is its turn."""
         if self._left:
             self._outside += time.perf_counter() - self._left
@@ -58,7 +56,7 @@ class StepTimer(TrainerCallback):
         if (trainer.progress.step + 1) % self._every == 0:
             self._sample = _Sample(trainer)
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Keep what was timed."""
         if self._sample is not None:
             self._sample.close()
@@ -66,15 +64,15 @@ class StepTimer(TrainerCallback):
             self._sample = None
         self._left = time.perf_counter()
 
-    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_start(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Stop the clock."""
         self._evaluation_began = time.perf_counter()
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Let the clock go on."""
         self._left += time.perf_counter() - self._evaluation_began
 
-    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+    def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
         """Report the mean of each part since the last log."""
         found = [parts for sample in self._samples if (parts := sample.parts()) is not None]
         self._samples = []
@@ -99,7 +97,7 @@ class _Sample:
         trainer: Whose update it is.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self._on_gpu = trainer.device.type == "cuda"
         self._spans: list[tuple[str, Mark, Mark]] = []
         self._replaced: list[tuple[Any, str, Any]] = []

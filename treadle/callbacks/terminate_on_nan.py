@@ -1,15 +1,13 @@
 """Ends a run whose evaluation became nan or infinite."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.callbacks.watched_metric import evaluates_by_itself, reported_by_itself
 from treadle.errors import NonFiniteError
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import REMEDY
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class TerminateOnNaNCallback(TrainerCallback):
@@ -19,7 +17,7 @@ class TerminateOnNaNCallback(TrainerCallback):
     due, when they are on the host anyway, and names the step where it began.
     """
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Raise if the loss of the evaluation was not finite, or anything that an evaluation of a door reported.
 
         Raises:
@@ -33,7 +31,7 @@ class TerminateOnNaNCallback(TrainerCallback):
         if name in history.get_metric_names():  # an evaluation of the user's own may report something else
             self._check(trainer, name)
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Raise if anything is not finite that a door has reported of the epoch just now."""
         if evaluates_by_itself(trainer):
             self._check(trainer, *reported_by_itself(trainer))

@@ -3,17 +3,15 @@
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from treadle.callback import TrainerCallback
 from treadle.data.prefetch import Waiting, what_to_try
 from treadle.events.names import DATA_TIME, PEAK_MEMORY_MIB, SAMPLES_PER_SECOND, STEPS_PER_SECOND
+from treadle.loop.interfaces import RunningTrainer
 from treadle.memory.device import peak_device_memory
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 @dataclass(slots=True)
@@ -47,26 +45,26 @@ class ThroughputMonitor(TrainerCallback):
         self._logs = 0
         self._told = False
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Know nothing of earlier runs."""
         self._logs, self._told = 0, False
 
-    def on_train_epoch_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Count from here."""
         for stream in trainer.streams.values():
             stream.waiting = Waiting(trainer.device)
         self._mark = _here(trainer)
 
-    def on_eval_epoch_start(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_start(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Stop the clock."""
         self._evaluation_began = time.perf_counter()
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Let the clock go on."""
         if self._mark is not None:
             self._mark.time += time.perf_counter() - self._evaluation_began
 
-    def on_log(self, trainer: "Trainer", scalars: Any = None, **kwargs: Any) -> None:
+    def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
         """Report the rates since the last log, to the storage and to the callbacks that come later."""
         before, now = self._mark, _here(trainer)
         if before is None or now.step == before.step or now.time <= before.time:
@@ -84,7 +82,7 @@ class ThroughputMonitor(TrainerCallback):
             trainer.storage.put_scalar(PEAK_MEMORY_MIB, memory / 2**20, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
 
-    def _report_waiting(self, trainer: "Trainer", steps: int, seconds: float) -> None:
+    def _report_waiting(self, trainer: RunningTrainer, steps: int, seconds: float) -> None:
         waited = {name: stream.waiting.take() for name, stream in trainer.streams.items() if stream.waiting is not None}
         share = sum(waited.values()) / seconds
         trainer.storage.put_scalar(DATA_TIME, sum(waited.values()) / steps)
@@ -99,7 +97,7 @@ class ThroughputMonitor(TrainerCallback):
             )
 
 
-def _here(trainer: "Trainer") -> _Mark:
+def _here(trainer: RunningTrainer) -> _Mark:
     return _Mark(time.perf_counter(), trainer.progress.step, trainer.progress.samples)
 
 

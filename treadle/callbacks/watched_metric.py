@@ -2,13 +2,11 @@
 
 import math
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError, UnknownMetricError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 EVALUATION_LOSS = "eval_loss_epoch"
 
@@ -46,7 +44,7 @@ class WatchesMetric(TrainerCallback):
         self._values_seen = 0
         self._evaluated = False
 
-    def new_value(self, trainer: "Trainer", value: float) -> None:
+    def new_value(self, trainer: RunningTrainer, value: float) -> None:
         """Act on a new value of the metric."""
         raise NotImplementedError
 
@@ -63,7 +61,7 @@ class WatchesMetric(TrainerCallback):
         gain = value - self.best_metric if self.greater_is_better else self.best_metric - value
         return gain > by_more_than
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Begin to watch, in a run.
 
         Raises:
@@ -95,7 +93,7 @@ class WatchesMetric(TrainerCallback):
                 f"{trainer.HOW_TO_EVALUATE}, or leave the callback out"
             )
 
-    def on_eval_epoch_end(self, trainer: "Trainer", is_intermediate: bool = False, **kwargs: Any) -> None:
+    def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
         """Look for a new value after an evaluation within an epoch.
 
         Raises:
@@ -107,7 +105,7 @@ class WatchesMetric(TrainerCallback):
         if evaluates_by_itself(trainer):
             self._require_metric(trainer)
 
-    def on_training_run_epoch_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Look for a new value at the end of an epoch.
 
         Raises:
@@ -129,7 +127,7 @@ class WatchesMetric(TrainerCallback):
                 "set watch_metric= to one of these"
             )
 
-    def _look(self, trainer: "Trainer") -> None:
+    def _look(self, trainer: RunningTrainer) -> None:
         values = trainer.run_history.get_metric_values(self.watch_metric)
         if len(values) <= self._values_seen:
             return

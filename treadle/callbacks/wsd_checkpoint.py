@@ -2,15 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.callbacks.placing import place_of
 from treadle.errors import CheckpointError, ConfigError
+from treadle.loop.interfaces import RunningTrainer
 from treadle.schedules import WSDLrScheduler
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 USUAL = "checkpoints"
 IN_A_RUN = "wsd_checkpoints"
@@ -46,13 +44,13 @@ class WSDCheckpointCallback(TrainerCallback):
         self.initial_checkpoint = None if initial_checkpoint is None else Path(initial_checkpoint)
         self._due: list[Path] = []
 
-    def begin_session(self, trainer: "Trainer", *, training: bool) -> None:
+    def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Find the place of the checkpoints, in a run."""
         if training:
             self._due = []
             self.save_dir = Path(place_of(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
 
-    def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_training_run_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Load the checkpoint to start from.
 
         Raises:
@@ -70,7 +68,7 @@ class WSDCheckpointCallback(TrainerCallback):
         else:
             raise CheckpointError(f"WSDCheckpointCallback: initial_checkpoint={str(start)!r} is no folder and no file")
 
-    def on_update_end(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save the weights where a decay ends; take note of the state where one begins."""
         schedule = self._schedule(trainer)
         done, step = schedule.get_current_step(), trainer.progress.step
@@ -84,13 +82,13 @@ class WSDCheckpointCallback(TrainerCallback):
             elif done == period["pre_decay_step"]:
                 self._due.append(self.save_dir / f"checkpoint_{step}_pre_decay")
 
-    def on_update_start(self, trainer: "Trainer", **kwargs: Any) -> None:
+    def on_update_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Save the state before the first step of a decay, when all of the step before is done."""
         if self._due:
             trainer.save_training_state(self._due.pop())
 
     @staticmethod
-    def _schedule(trainer: "Trainer") -> WSDLrScheduler:
+    def _schedule(trainer: RunningTrainer) -> WSDLrScheduler:
         if not isinstance(trainer.scheduler, WSDLrScheduler):
             present = "none" if trainer.scheduler is None else f"a {type(trainer.scheduler).__name__}"
             raise ConfigError(

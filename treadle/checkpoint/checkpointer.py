@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.checkpoint.format.manifest import require_facts
 from treadle.checkpoint.run_state import RunState
@@ -14,6 +14,7 @@ from treadle.checkpoint.saver import Saver
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError, NonFiniteError, some_of
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import RollBack
 from treadle.parallel.liveness import PeerLiveness
 from treadle.result import find_best
@@ -32,9 +33,6 @@ from treadle.runs.lock import held_here
 from treadle.runs.metrics_file import MetricsFile
 from treadle.runs.provenance import files_named, origin
 from treadle.schedules.extend import SCHEDULED, fit_schedule
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 PATIENCE_AFTER_FAILURE = 10.0
 """Seconds that the last checkpoint of a run that failed waits for the parts of other ranks."""
@@ -123,7 +121,7 @@ class RunCheckpointer(NoCheckpointer):
 
     saves = True
 
-    def __init__(self, trainer: "Trainer", state: RunState, folder: Path) -> None:
+    def __init__(self, trainer: RunningTrainer, state: RunState, folder: Path) -> None:
         super().__init__()
         self.trainer, self._state = trainer, state
         self.folder = RunFolder(folder)

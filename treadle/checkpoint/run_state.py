@@ -1,7 +1,7 @@
 """What a run is made of where it stands, and how it is brought back there."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -13,12 +13,10 @@ from treadle.data import RandomState, fold_seed
 from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
+from treadle.loop.interfaces import RunningTrainer
 from treadle.optim.state import OptimizerState
 from treadle.runs.description import kept_by
 from treadle.runs.elastic import Split, joined_losses, split_anew
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 LOCAL = ("random", "losses")
 """What differs between the ranks of a run, beside their places in the data."""
@@ -41,7 +39,7 @@ class RunState:
         began_at: The step at which this start of the run began; None before.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
         self.restored: Restored | None = None
         self.began_at: int | None = None

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.checkpoint.format.file import write_file
 from treadle.checkpoint.format.kinds import read_checkpoint, read_training_state
@@ -12,13 +12,11 @@ from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_di
 from treadle.checkpoint.run_state import state_file
 from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 
 def save_checkpoint(
-    self: "Trainer",
+    self: RunningTrainer,
     save_path: str | os.PathLike[str],
     checkpoint_kwargs: dict[str, Any] | None = None,
     save_optimizer: bool = True,
@@ -57,7 +55,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    self: "Trainer",
+    self: RunningTrainer,
     checkpoint_path: str | os.PathLike[str],
     load_optimizer: bool = True,
     load_scheduler: bool = True,
@@ -84,7 +82,7 @@ def load_checkpoint(
 
 
 def import_checkpoint(
-    self: "Trainer", path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
+    self: RunningTrainer, path: str | os.PathLike[str], *, load_optimizer: bool = False, load_scheduler: bool = False
 ) -> dict[str, Any]:
     """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
 
@@ -106,7 +104,7 @@ def import_checkpoint(
     return state
 
 
-def _load_optimizers(trainer: "Trainer", states: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def _load_optimizers(trainer: RunningTrainer, states: dict[str, Any], path: str | os.PathLike[str]) -> None:
     present = trainer.optimizers()
     if not isinstance(states, dict):
         raise CheckpointError(f"{path} holds a {type(states).__name__} where the states of optimizers should be")
@@ -121,7 +119,7 @@ def _load_optimizers(trainer: "Trainer", states: dict[str, Any], path: str | os.
 
 
 def save_training_state(
-    self: "Trainer", output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
+    self: RunningTrainer, output_dir: str | os.PathLike[str], checkpoint_kwargs: dict[str, Any] | None = None
 ) -> None:
     """Write everything that a run needs to go on exactly from here into a folder.
 
@@ -139,7 +137,7 @@ def save_training_state(
     self.processes.barrier()
 
 
-def load_training_state(self: "Trainer", input_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def load_training_state(self: RunningTrainer, input_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Bring the run back to where `save_training_state` saw it; return what was kept beside it.
 
     Raises:

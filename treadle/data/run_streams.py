@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,9 +12,7 @@ from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import draw_seed, fold_seed, seed_generators
 from treadle.data.stream import Stream
 from treadle.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.runs.interfaces import TrainerLike
 
 # The data of a run: what it was given, and the streams that batches are drawn from
 
@@ -57,7 +55,7 @@ class Streams:
         seed: What the order of the data follows from, and random numbers of samples.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: TrainerLike) -> None:
         self.trainer = trainer
         self.by_name: dict[str, Stream] = {}
         self.seed = 0

@@ -7,10 +7,10 @@ import torch
 
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution.compiled import RECORDING_MODES, Compile
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-    from treadle.trainer import Trainer
 
 # Which ways of carrying out a step there are, and which a device allows
 
@@ -63,7 +63,7 @@ class Execution:
     """Whether updates may be replayed from a recording, so that their verbs are not called."""
     update: Callable[["Phase", list[Any]], None]
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: TrainerLike) -> None:
         self.reason: str | None = None
         self.recorded_callbacks: frozenset[Any] = frozenset()
         # The verb itself: nothing of ours lies between the loop and it.

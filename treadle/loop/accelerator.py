@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.errors import did_you_mean
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 INSTEAD = {
     "prepare": "the trainer prepares its own model, optimizer and data; use add_stream() for other data, and "
@@ -40,7 +38,7 @@ class AcceleratorFacade:
     optimizer_step_was_skipped = False
     """Whether an update was left out; a schedule counts those too, and only the device knows."""
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self._trainer = trainer
         self._processes = trainer.processes
 

@@ -1,12 +1,10 @@
 """What is due after which step and epoch of a run."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from treadle.progress import Cadence
-
-if TYPE_CHECKING:
-    from treadle.spec import RunSpec
+from treadle.spec import RunSpec
 
 AGREEMENT_STEPS = 10
 """How many steps several processes go before they ask each other whether one wants to stop."""
@@ -62,7 +60,7 @@ class Due:
         self._custom_loop = self._told_of_rounding = False
 
     @classmethod
-    def of(cls, spec: "RunSpec", *, evaluates: bool, alone: bool) -> "Due":
+    def of(cls, spec: RunSpec, *, evaluates: bool, alone: bool) -> "Due":
         """Return what is due in a run by what it was asked to do.
 
         Args:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from torch.utils.hooks import RemovableHandle
 
@@ -11,26 +11,23 @@ from treadle.config.arguments import accepted
 from treadle.data import RunPass, Stream
 from treadle.errors import ConfigError, DataError, StopTrainingError
 from treadle.events import LossTracker
+from treadle.loop.interfaces import RunLike, RunningTrainer
 from treadle.loop.verbs import LIBRARIES
 from treadle.ops.loss_items import IGNORED, find_criterion
 from treadle.precision import CustomLoopForward, ScaledPasses, ScaledSteps
 from treadle.progress import Progress
 from treadle.runs.preemption import InterruptibleEvaluation, interruptible
 
-if TYPE_CHECKING:
-    from treadle.run import Run
-    from treadle.trainer import Trainer
-
 UPDATING = ("update", "calculate_gradients")
 """The verbs of an update that have the model called."""
 
 
-def custom_loop_forward(trainer: "Trainer") -> CustomLoopForward:
+def custom_loop_forward(trainer: RunningTrainer) -> CustomLoopForward:
     """Return what has the model run in the precision of the run while a loop of the user's is at work."""
     return CustomLoopForward(trainer.precision, trainer.model, lambda: trainer.this_run.in_core_loop)
 
 
-def train_epoch(run: "Run", train_dl: Any = None) -> None:
+def train_epoch(run: RunLike, train_dl: Any = None) -> None:
     """Train one epoch on `train_dl` or the run's data, by the loop of the trainer or by one of the user's."""
     trainer = run.trainer
     optimizers = list(trainer.optimizers().values())
@@ -58,7 +55,7 @@ def train_epoch(run: "Run", train_dl: Any = None) -> None:
         )
 
 
-def end_custom_epoch(run: "Run") -> None:
+def end_custom_epoch(run: RunLike) -> None:
     """Do for a loop of the user's what its epoch left undone: samples, the log, the loss of the epoch."""
     history = run.trainer.run_history
     rounded = run.due.note_custom_loop()
@@ -72,7 +69,7 @@ def end_custom_epoch(run: "Run") -> None:
         run.record_epoch_loss()
 
 
-def perform_passes(trainer: "Trainer", batch: Any, step: int) -> None:
+def perform_passes(trainer: RunningTrainer, batch: Any, step: int) -> None:
     """Add the gradient of one micro-batch, for loops of the user's; `step` is its number in the epoch, from 0.
 
     The loss is divided by the micro-batches of its update, of which the last of an epoch may have fewer.
@@ -94,7 +91,7 @@ class CustomLoopUpdates:
     a loop of somebody else has. Gradients are averaged by the trainer's `exchange`.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self._trainer = trainer
         self._handles: list[RemovableHandle] = []
         self._own_updates = trainer.progress.step
@@ -153,7 +150,7 @@ class CustomStep:
         own: Whether the optimizer steps in the trainer's own `update`.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self._trainer = trainer
         self._steps = 0
         self.own = False
@@ -192,7 +189,7 @@ class CustomRun:
     begins one, the second ends the last one and saves the run, before anything at its end may change the weights.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         if trainer.on_nonfinite == "rollback":
             raise ConfigError(
                 "on_nonfinite='rollback' goes back in the run, which a _run_training of your own would not notice; "
@@ -310,7 +307,7 @@ class CustomRun:
         trainer.this_run.finish()
 
 
-def guard_evaluation(kind: type["Trainer"]) -> None:
+def guard_evaluation(kind: type[RunningTrainer]) -> None:
     """Have a `_run_eval_epoch` that a user wrote leave alone what is training's: its losses, modes and generators.
 
     It can be broken off where it goes through the run's evaluation data, until it has recorded something, which would
@@ -321,7 +318,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
         return
 
     @wraps(own)
-    def run_eval_epoch(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
+    def run_eval_epoch(trainer: RunningTrainer, *args: Any, **kwargs: Any) -> Any:
         # A user's evaluation adds to `_loss_tracker` too, as in pytorch-accelerated: it gets one of its own.
         tracker, trainer._loss_tracker = trainer._loss_tracker, LossTracker(trainer.progress)
         try:
@@ -339,7 +336,7 @@ def guard_evaluation(kind: type["Trainer"]) -> None:
     setattr(kind, "_run_eval_epoch", run_eval_epoch)  # noqa: B010 - mypy knows it as a method
 
 
-def guard_updates(kind: type["Trainer"]) -> None:
+def guard_updates(kind: type[RunningTrainer]) -> None:
     """Have it noted while an `update` or `calculate_gradients` that a user wrote is at work."""
     for name in UPDATING:
         own = vars(kind).get(name)
@@ -349,7 +346,7 @@ def guard_updates(kind: type["Trainer"]) -> None:
 
 def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
-    def verb(trainer: "Trainer", *args: Any, **kwargs: Any) -> Any:
+    def verb(trainer: RunningTrainer, *args: Any, **kwargs: Any) -> Any:
         run = trainer.this_run
         before, run.in_custom_update = run.in_custom_update, True
         try:
@@ -360,7 +357,7 @@ def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
-def custom_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
+def custom_updates(trainer: RunningTrainer) -> AbstractContextManager[Any]:
     """Return what has the model run in the precision of the run where an `update` that a user wrote calls it.
 
     In fp16 it is said once that it does not. What runs under autocast already, as in verbs of the trainer's that it
@@ -380,7 +377,7 @@ def custom_updates(trainer: "Trainer") -> AbstractContextManager[Any]:
     return CustomLoopForward(trainer.precision, trainer.model, idle, tell if trainer.progress == Progress() else None)
 
 
-def _interruptible_evaluation(trainer: "Trainer") -> InterruptibleEvaluation | None:
+def _interruptible_evaluation(trainer: RunningTrainer) -> InterruptibleEvaluation | None:
     """Return how an evaluation that a user wrote is broken off; None if it is not."""
     if trainer.this_run.evaluator.leavable is None or trainer.processes.distributed:
         return None
@@ -390,7 +387,7 @@ def _interruptible_evaluation(trainer: "Trainer") -> InterruptibleEvaluation | N
     )
 
 
-def _recorded(trainer: "Trainer") -> dict[str, int]:
+def _recorded(trainer: RunningTrainer) -> dict[str, int]:
     """Return how many values each metric has."""
     history = trainer.run_history
     return {name: len(history.get_metric_values(name)) for name in history.get_metric_names()}

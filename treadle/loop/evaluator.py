@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,15 +13,13 @@ from treadle.data.loaders import loader_arguments, require_loader
 from treadle.errors import DataError
 from treadle.events import EvaluationHistory, LossTracker
 from treadle.loop.cadence import AGREEMENT_STEPS
+from treadle.loop.interfaces import RunningTrainer
 from treadle.ops.eval_mode import keep_modes
 from treadle.ops.loss_items import counted_in
 from treadle.ops.losses import check_loss, describe_batch
 from treadle.parallel import in_step
 from treadle.progress import AFTER_STEP
 from treadle.runs.preemption import EvaluationInterrupted, InterruptibleEvaluation
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class Evaluator:
@@ -34,7 +32,7 @@ class Evaluator:
         leavable: How the evaluation that comes next is broken off when the run is asked to leave; None if it is not.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
         self.leavable: InterruptibleEvaluation | None = None
 

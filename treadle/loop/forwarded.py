@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from treadle.data import RunPass, Stream
 from treadle.data.loaders import require_loader
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.loop.interfaces import RunningTrainer
 
 Value = TypeVar("Value")
 
@@ -95,7 +93,7 @@ def _take_the_place(trainer: Any, before: Stream, after: Stream) -> None:
 
 
 @contextmanager
-def training_on(trainer: "Trainer", train_dl: Any) -> Iterator[None]:
+def training_on(trainer: RunningTrainer, train_dl: Any) -> Iterator[None]:
     """Have an epoch trained on what its loop was called with, if that is other data than the run's."""
     own = trainer._train_dataloader
     if train_dl is not None:

@@ -1,20 +1,17 @@
 """What a run reads from the device now and then: its losses, and whether its numbers are finite."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
 from treadle.errors import DataError, NonFiniteError
 from treadle.events import NonFinite
 from treadle.events.names import PEAK_MEMORY_MIB
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import REMEDY, RollBack, nonfinite_error
 from treadle.memory.device import peak_device_memory
 from treadle.optim.gradients import norm_of
 from treadle.precision.fallback import fell_back
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class Log:
@@ -26,7 +23,7 @@ class Log:
         trainer: Whose run it is.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
 
     def write(self) -> None:

@@ -1,14 +1,12 @@
 """What a run resolved its settings to."""
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.loop.interfaces import RunLike, RunningTrainer
 from treadle.runs.place import run_address
-
-if TYPE_CHECKING:
-    from treadle.run import Run
-    from treadle.trainer import Trainer
+from treadle.spec import RunSpec
 
 DECIDED = ("is_local_process_zero", "is_world_process_zero", "is_distributed", "mixed_precision", "num_processes")
 """What is settled when the trainer is built, and cannot be changed by a config."""
@@ -104,7 +102,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else type(value).__name__
 
 
-def settle_config(run: "Run") -> None:
+def settle_config(run: RunLike) -> None:
     """Have the settings of a run resolved, by the verb for it, and have it go by what came of that."""
     trainer, spec = run.trainer, run.spec
     asked: dict[str, Any] = {
@@ -117,11 +115,23 @@ def settle_config(run: "Run") -> None:
     own = resolved_config(trainer, **asked)
     size = spec.per_device_batch_size
     run.config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)
-    run.spec = spec.as_in(run.config, own)
+    run.spec = _spec_by(run.config, own, spec)
+
+
+def _spec_by(config: TrainerRunConfig, own: TrainerRunConfig, spec: RunSpec) -> RunSpec:
+    """Return the options of a run by `config`, where it differs from the trainer's `own`."""
+    names = {"num_epochs", "max_num_train_steps", "gradient_accumulation_steps", "gradient_clip_value"}
+    changed = {
+        "max_steps" if name == "max_num_train_steps" else name: getattr(config, name)
+        for name in names
+        # Compared with the trainer's own, not with what was asked: a limit that was resolved may be another.
+        if getattr(config, name) != getattr(own, name)
+    }
+    return replace(spec, **changed) if changed else spec
 
 
 def resolved_config(
-    trainer: "Trainer",
+    trainer: RunningTrainer,
     num_epochs: int | None,
     gradient_accumulation_steps: int,
     max_num_train_steps: int | None,

@@ -1,14 +1,12 @@
 """The learning rates of a run: how they follow the batch, and the scheduler that moves them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.loop.interfaces import RunningTrainer
 from treadle.optim.lr_scaling import scale_rates
 from treadle.schedules.factory import require_scheduler
 from treadle.schedules.placeholders import replace_placeholders, values_in
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 
 class Schedule:
@@ -25,7 +23,7 @@ class Schedule:
         factor: What the rates of the optimizers are multiplied by at present, by this run or by one before it.
     """
 
-    def __init__(self, trainer: "Trainer", before: "Schedule | None" = None) -> None:
+    def __init__(self, trainer: RunningTrainer, before: "Schedule | None" = None) -> None:
         self.trainer = trainer
         self.factor: float = 1.0 if before is None else before.factor
         self.factory: Any = None

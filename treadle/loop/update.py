@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.execution.cuda_graph.inputs import PlacedWindow
 from treadle.loop.evaluator import mean_loss, size_in
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import FiniteGuard, SkippedSteps
 from treadle.loop.oom_retry import BeforeAttempt, OomRetry
 from treadle.memory.offload import OffloadedState
@@ -30,9 +31,6 @@ from treadle.optim.gradients import (
 from treadle.parallel.grad_allreduce import GradientAverager
 from treadle.parallel.pipeline.loss import StageLoss
 from treadle.phase import LossVerb, Phase, params_of
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
@@ -63,7 +61,7 @@ class Updater:
         means: What is known of losses that are means over something else than samples.
     """
 
-    def __init__(self, trainer: "Trainer") -> None:
+    def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
         self._own_backward = trainer.overrides("backward_step")
         self.exchanges = trainer.processes.distributed

@@ -1,7 +1,7 @@
 """The strategy of a plan, and what it cannot do."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.callback import MICRO_BATCH_EVENTS
 from treadle.errors import ConfigError
@@ -9,9 +9,7 @@ from treadle.memory.offload import is_elementwise
 from treadle.parallel.plan import Plan, resolve_plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.strategy import Strategy
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.runs.interfaces import TrainerLike
 
 STAGE_VERBS = ("calculate_train_batch_loss", "calculate_eval_batch_loss", "calculate_prediction")
 
@@ -49,7 +47,7 @@ def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strateg
     return DTensorStrategy(processes, plan, degrees)
 
 
-def check_trainer(trainer: "Trainer", base: type) -> None:
+def check_trainer(trainer: TrainerLike, base: type) -> None:
     """Refuse, before anything runs, what a trainer is built with and its plan cannot do.
 
     Args:
@@ -67,7 +65,7 @@ def check_trainer(trainer: "Trainer", base: type) -> None:
         raise ConfigError(f"{plan}: {problem}")
 
 
-def _problems(trainer: "Trainer", base: Any) -> list[str]:
+def _problems(trainer: TrainerLike, base: Any) -> list[str]:
     found: list[str] = []
     if type(trainer)._run_train_epoch is not base._run_train_epoch:
         found.append("the loop of an epoch is your own, and may do anything; leave it to the trainer")
@@ -93,7 +91,7 @@ def _problems(trainer: "Trainer", base: Any) -> list[str]:
     return found
 
 
-def _stage_problems(trainer: "Trainer", base: Any) -> list[str]:
+def _stage_problems(trainer: TrainerLike, base: Any) -> list[str]:
     """Return what stages cannot do: several micro-batches are under way at once, and no rank sees all of one."""
     found: list[str] = []
     for event in MICRO_BATCH_EVENTS:

@@ -1,14 +1,10 @@
 """What a run in fp16 does when fp16 will not do."""
 
-from typing import TYPE_CHECKING
-
 from treadle.errors import NonFiniteError
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.runs.interfaces import TrainerLike
 
 
-def fell_back(trainer: "Trainer", bad_loss: str | None) -> bool:
+def fell_back(trainer: TrainerLike, bad_loss: str | None) -> bool:
     """Leave fp16 if it will not do, on all processes together; return whether that was done now.
 
     Weights are as they were before the updates that failed. So a loss that is not finite in fp16 is no reason to end
@@ -39,7 +35,7 @@ def fell_back(trainer: "Trainer", bad_loss: str | None) -> bool:
     return True
 
 
-def _overflows(trainer: "Trainer") -> str | None:
+def _overflows(trainer: TrainerLike) -> str | None:
     """Return what is wrong with the gradients if no scale of the loss helps, the same on every process."""
     scaler = trainer.precision.scaler
     assert scaler is not None, "only a scaled loss has a scale"

@@ -22,10 +22,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle.errors import ConfigError
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
-    from treadle.trainer import Trainer
-
     # To a type checker it is the whole number that it becomes, so that it fits wherever a schedule takes one.
     _Number = int
 else:
@@ -313,7 +312,7 @@ def replace_placeholders(value: Any, values: RunNumbers) -> Any:
     return value
 
 
-def replace_trainer_placeholder_values(trainer: "Trainer", instance: Any) -> Any:
+def replace_trainer_placeholder_values(trainer: TrainerLike, instance: Any) -> Any:
     """Return `instance` with the numbers of the trainer's run in the place of placeholders; see `replace_placeholders`.
 
     Raises:
@@ -337,7 +336,7 @@ def _rebuild(original: list[Any] | tuple[Any, ...], items: list[Any]) -> list[An
     return type(original)(*items) if named else tuple(items)
 
 
-def values_in(trainer: "Trainer") -> dict[str, int | None]:
+def values_in(trainer: TrainerLike) -> dict[str, int | None]:
     """Return what the placeholders in a scheduler factory stand for in the run of a trainer."""
     run = trainer.this_run
     config, settings, data = run.config, run.spec, run.data

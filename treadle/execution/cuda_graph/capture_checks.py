@@ -18,15 +18,15 @@ from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError
 from treadle.execution.cuda_graph.capture_errors import callers_line
 from treadle.execution.cuda_graph.inputs import CONSTANTS, leaves
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-    from treadle.trainer import Trainer
 
 # What is known to be impossible to record, before anything is tried
 
 
-def refuse_run(trainer: "Trainer") -> None:
+def refuse_run(trainer: TrainerLike) -> None:
     """Refuse a run whose settings or callbacks rule a recording out, whatever its steps are.
 
     Raises:

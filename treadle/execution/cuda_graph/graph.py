@@ -30,10 +30,10 @@ from treadle.execution.cuda_graph.graph_cache import BUDGET, GraphCache, Key
 from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, signature_of
 from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay, tensors_in
 from treadle.optim.fused import Capturable
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-    from treadle.trainer import Trainer
 
 ON_THE_HOST = frozenset({"progress", "history", "losses", "random", "poisoned", "micro_batches", "metrics_file"})
 """What is tracked and no step changes."""
@@ -62,7 +62,7 @@ class GraphExecution(Execution):
     _copies_small = False
     _told = False
 
-    def __init__(self, trainer: "Trainer", recorder: Recorder, *, required: bool) -> None:
+    def __init__(self, trainer: TrainerLike, recorder: Recorder, *, required: bool) -> None:
         self.reason: str | None = None
         self.recorded_callbacks: frozenset[Any] = frozenset()
         self._trainer = trainer
@@ -260,7 +260,7 @@ class GraphExecution(Execution):
         return PendingRows(len(numbers), dtype=dtype, device=self._trainer.device)
 
     def _is_recordable(self, callback: Any) -> bool:
-        recordable: Callable[[Trainer], bool] | None = getattr(callback, "is_recordable", None)
+        recordable: Callable[[TrainerLike], bool] | None = getattr(callback, "is_recordable", None)
         return recordable is not None and recordable(self._trainer)
 
     def _try_step(
@@ -420,17 +420,17 @@ def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield f"model.{name}", tensor.detach()
 
 
-def _scaler_of(trainer: "Trainer") -> list[Any]:
+def _scaler_of(trainer: TrainerLike) -> list[Any]:
     scaler = trainer.precision.scaler
     return [] if scaler is None else scaler.tensors()
 
 
-def _gate_of(trainer: "Trainer") -> list[Any]:
+def _gate_of(trainer: TrainerLike) -> list[Any]:
     gate = trainer.this_run.updater.gate
     return [] if gate is None else gate.tensors()
 
 
-def execution_of(trainer: "Trainer") -> Execution:
+def execution_of(trainer: TrainerLike) -> Execution:
     """Return what carries out the updates of the run that a trainer begins."""
     run, how = trainer.this_run, trainer.this_run.spec
     if how.compile is not None and (run.verbs is None or run.verbs.model is not trainer.model):

@@ -11,7 +11,7 @@ from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.errors import TreadleError
 
 if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+    from treadle.loop.interfaces import RunningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class ReportTrialCallback(WatchesMetric):
     def __init__(self, watch_metric: str = EVALUATION_LOSS) -> None:
         super().__init__(watch_metric, greater_is_better=False)
 
-    def new_value(self, trainer: "Trainer", value: float) -> None:
+    def new_value(self, trainer: "RunningTrainer", value: float) -> None:
         """Report a value.
 
         Raises:
