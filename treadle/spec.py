@@ -236,10 +236,15 @@ def check_parts(model: Any, loss_func: Any, optimizer: Any, callbacks: Any) -> N
         raise ConfigError(f"loss_func is the class {name}; pass an instance: loss_func={name}()")
     if loss_func is not None and not callable(loss_func):
         raise ConfigError(f"loss_func is a {type(loss_func).__name__}; pass a callable of (outputs, targets), or None")
-    several = list(optimizer.values()) if isinstance(optimizer, Mapping) else [optimizer]
-    for one in several:
-        if one is not None and not isinstance(one, Optimizer):
-            raise ConfigError(f"optimizer is a {type(one).__name__}; pass a torch.optim.Optimizer, or a dict of them")
+    several = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
+    listed = list(several) if isinstance(several, (list, tuple)) else [several]
+    if not listed:
+        raise ConfigError(f"optimizer={optimizer!r} has no optimizer in it; pass None to evaluate only")
+    for one in listed:
+        if not isinstance(one, Optimizer) and (one is not None or several is not one):
+            raise ConfigError(
+                f"optimizer is a {type(one).__name__}; pass a torch.optim.Optimizer, or a list or a dict of them"
+            )
     if callbacks is None or isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Iterable):
         raise ConfigError(f"callbacks={callbacks!r}; pass a sequence of callbacks, or () for none")
 

@@ -34,6 +34,7 @@ from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.memory.offload import check_offload
 from treadle.ops.loss_items import count_targets, own_loss
 from treadle.ops.losses import default_loss, model_inputs, read_targets
+from treadle.optim.combined import as_named
 from treadle.optim.fused import check_closures
 from treadle.optim.gradients import LossReduction
 from treadle.optim.lr_scaling import LRScaling
@@ -62,8 +63,8 @@ class Trainer:
     Args:
         model: The module to train.
         loss_func: `loss_func(outputs, targets)`; None if the model returns its loss, or both loss verbs are overridden.
-        optimizer: What updates the weights, or several by name for a trainer with phases; None is enough to
-            evaluate.
+        optimizer: What updates the weights; or several, in a list or by name, which step together, or in turns if
+            `phases` says so. None is enough to evaluate.
         callbacks: Instances or classes, called in this order.
         run_history: Where metrics of epochs are kept; by default in memory.
         metrics: Torchmetrics by name, kept during evaluations.
@@ -148,7 +149,7 @@ class Trainer:
         self,
         model: nn.Module,
         loss_func: Any,
-        optimizer: Optimizer | Mapping[str, Optimizer] | None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | None,
         callbacks: Iterable[Any] = DEFAULT_CALLBACKS,
         run_history: RunHistory | None = None,
         *,
@@ -401,15 +402,11 @@ class Trainer:
         come for the same epoch each time, for a run is resumed by asking for them again.
         """
         assert self._train_dataloader is not None
-        if len(self.optimizers()) > 1:
-            raise ConfigError(
-                f"this trainer has the optimizers {sorted(self.optimizers())}; override phases() to say which acts when"
-            )
         yield Phase(
             "train",
             self._train_dataloader,
             self.calculate_train_batch_loss,
-            next(iter(self.optimizers().values())),
+            self.this_run.updater.all_optimizers,
             scheduler=self.scheduler,
             accumulation=self.settings.gradient_accumulation_steps,
         )
@@ -700,9 +697,7 @@ class Trainer:
 
     def optimizers(self) -> dict[str, Optimizer]:
         """Return the optimizers by name; a single one is called "optimizer"."""
-        if self.optimizer is None:
-            return {}
-        return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"optimizer": self.optimizer}
+        return as_named(self.optimizer)
 
     def track(self, **objects: Any) -> Self:
         """Save each object with every checkpoint of this trainer, under its keyword."""

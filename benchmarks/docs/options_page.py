@@ -78,7 +78,9 @@ CONFLICTS = [
     Conflict('execution="graph"', "several processes", "gradients are exchanged inside"),
     Conflict('execution="graph"', "parallel=Plan(shard=...)", "which execution='graph' cannot record; use 'compile'"),
     Conflict("offload_optimizer=True", "an optimizer that mixes weights", "not known to be right for"),
-    Conflict("create_scheduler_fn", "several optimizers", "create_scheduler_fn is for one optimizer"),
+    Conflict(
+        "create_scheduler_fn", "optimizers that take turns", "create_scheduler_fn is for optimizers that step together"
+    ),
     Conflict("lr_scaling", "batches of unknown size", "needs a batch size"),
     Conflict("extend=None", "a schedule by the length of a run that became longer", "pass extend='stretch'"),
     Conflict("parallel=Plan(shard=...)", "a loop of one's own", "is your own, and may do anything"),

@@ -224,19 +224,17 @@ def test_a_run_with_phases_is_continued_from_any_step_exactly(data: TensorDatase
         assert result.history == expected.history
 
 
-def test_several_optimizers_without_phases_are_an_error_that_names_them(data: TensorDataset) -> None:
-    model = TwoPlayers()
-    trainer = Trainer(model, nn.MSELoss(), optimizers_of(model), callbacks=(), device="cpu")
-    with pytest.raises(ConfigError, match=r"the optimizers \['left', 'right'\]; override phases\(\)"):
-        trainer.train(data, 1)
-
-
-def test_a_schedule_for_several_optimizers_is_an_error_that_says_where_it_belongs(data: TensorDataset) -> None:
+def test_a_schedule_for_optimizers_that_take_turns_is_an_error_that_says_where_it_belongs(data: TensorDataset) -> None:
     from torch.optim.lr_scheduler import StepLR
 
+    class Turns(Trainer):
+        def phases(self, epoch: int) -> Any:
+            raise AssertionError("the run must not get here")
+
     model = TwoPlayers()
-    trainer = Trainer(model, nn.MSELoss(), optimizers_of(model), callbacks=(), device="cpu")
-    with pytest.raises(ConfigError, match=r"create_scheduler_fn is for one optimizer; .* override create_scheduler"):
+    trainer = Turns(model, nn.MSELoss(), optimizers_of(model), callbacks=(), device="cpu")
+    match = r"create_scheduler_fn is for optimizers that step together; .* override create_scheduler"
+    with pytest.raises(ConfigError, match=match):
         trainer.train(data, 1, create_scheduler_fn=lambda optimizer: StepLR(optimizer, 1))
 
 

@@ -114,9 +114,16 @@ def two_optimizers() -> dict[str, Any]:
     return {"a": first, "b": second}
 
 
-@provokes("create_scheduler_fn", "several optimizers")
+class Turns(Trainer):
+    """Says by itself which optimizer acts when."""
+
+    def phases(self, epoch: int) -> Any:
+        return ()
+
+
+@provokes("create_scheduler_fn", "optimizers that take turns")
 def one_schedule_for_two(folder: Path, patch: Any) -> None:
-    made = built()
+    made = built(Turns)
     made.optimizer = {str(place): torch.optim.SGD([one], lr=0.1) for place, one in enumerate(made.model.parameters())}
     made.train(points(), num_epochs=1, create_scheduler_fn=LinearLR)
 

@@ -9,7 +9,9 @@ from tests.parallel.launching import EXACT
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("scenario", ["weights", "weights_accumulated", "ignored", "ignored_accumulated", "both"])
+@pytest.mark.parametrize(
+    "scenario", ["weights", "weights_accumulated", "ignored", "ignored_accumulated", "both", "two_optimizers"]
+)
 def test_two_processes_make_the_gradient_of_one_batch(launched: Launch, scenario: str) -> None:
     whole = scenario.removesuffix("_accumulated")
     reference = launched("weighted", processes=1).rank_zero(whole)

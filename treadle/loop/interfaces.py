@@ -1,6 +1,6 @@
 """What the parts of a run, and what keeps it, know of the run and of its trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,7 +39,7 @@ class RunningTrainer(TrainerLike, Protocol):
     What it has from `checkpoint/` is `Any` here.
     """
 
-    optimizer: Optimizer | Mapping[str, Optimizer] | None
+    optimizer: Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | None
     exchange: GradientExchange
     precision: Precision
     parallel: Strategy

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.optim import Optimizer
 
 from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
+from treadle.optim.combined import members_of
 from treadle.optim.fused import counters_to_device
 from treadle.optim.gradients import norm_of
 from treadle.phase import params_of
@@ -131,8 +133,11 @@ class FiniteGuard:
         if self._agree is not None:
             # Before anybody steps: ranks that hold pieces of one model make an update all together, or none of them.
             self._agree(bad)
-        stride = self._strides.get(id(optimizer), _at_once)
-        stride(lambda: guarded_step(optimizer, bad))
+        for member in members_of(optimizer):
+            stride = self._strides.get(id(member), _at_once)
+            stride(partial(guarded_step, member, bad))
+        # Torch's schedulers warn if they move before the optimizer did, which an update left out looks like.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
         self._buffers.put_back(bad)
         # In place, as all that an update leaves behind: the replay of a recorded step writes where the recording did.
         torch.eq(bad, 0, out=self.applied)
@@ -221,8 +226,6 @@ def guarded_step(optimizer: Optimizer, bad: Tensor) -> None:
             earlier = before.get(id(tensor))
             # A state that the optimizer has just made was nothing before, which is zero.
             _choose(bad, torch.zeros_like(tensor) if earlier is None else earlier, tensor)
-    # Torch's schedulers warn if they move before the optimizer did, which an update left out looks like.
-    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def _at_once(step: Callable[[], None]) -> None:

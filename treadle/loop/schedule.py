@@ -71,14 +71,13 @@ class Schedule:
         """Return the scheduler of the factory given to `train`, its placeholders replaced."""
         if self.factory is None:
             return None
-        optimizers = self.trainer.optimizers()
-        if len(optimizers) > 1:
+        if len(self.trainer.optimizers()) > 1 and self.trainer.overrides("phases"):
             raise ConfigError(
-                "create_scheduler_fn is for one optimizer; with several, override create_scheduler "
-                "and give each phase its scheduler"
+                "create_scheduler_fn is for optimizers that step together; where they take turns, override "
+                "create_scheduler and give each phase its scheduler"
             )
         factory = replace_placeholders(self.factory, values_in(self.trainer))
-        return factory(next(iter(optimizers.values())))
+        return factory(self.trainer.this_run.updater.all_optimizers)
 
     def step(self) -> None:
         """Move on: by one update, or, where a metric drives it, by that metric's latest value."""

@@ -19,6 +19,7 @@ from treadle.loop.oom_retry import BeforeAttempt, OomRetry
 from treadle.memory.offload import OffloadedState
 from treadle.ops.loss_items import MeansOverItems, MeansSeen, counted_in, find_criterion, items_in_window, says_items
 from treadle.ops.losses import check_loss, describe_batch, name_of
+from treadle.optim.combined import CombinedOptimizer
 from treadle.optim.fused import direct_step, prefer_fused, refuse_closures, state_to_weights
 from treadle.optim.gradients import (
     WindowScale,
@@ -71,6 +72,7 @@ class Updater:
         self.norm: Tensor | None = None
         self.applied: Tensor | None = None
         self.optimizers: list[Optimizer] = []
+        self._combined: CombinedOptimizer | None = None
         self.skipped = SkippedSteps()
         self.splits = OomRetry()
         self.gate: FiniteGuard | None = None
@@ -159,7 +161,17 @@ class Updater:
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer of the phase under way; in a loop of the user's, the only one."""
-        return next(iter(self.trainer.optimizers().values())) if self.phase is None else self.phase.optimizer
+        return self.all_optimizers if self.phase is None else self.phase.optimizer
+
+    @property
+    def all_optimizers(self) -> Optimizer:
+        """What updates all weights: the optimizer of the trainer, or several as one, unless they take turns."""
+        several = list(self.trainer.optimizers().values())
+        if len(several) == 1 or self.trainer.overrides("phases"):
+            return several[0]
+        if self._combined is None or self._combined.members != tuple(several):
+            self._combined = CombinedOptimizer(several)
+        return self._combined
 
     @property
     def trained(self) -> list[Any]:
@@ -435,7 +447,7 @@ class Updater:
     def step(self) -> None:
         """Have the optimizer update the weights, unless something is not finite and that is to leave no trace."""
         gate = None if self.gate is None else self.guard_in_use
-        optimizer = self.optimizer if self.phase is None else self.phase.optimizer
+        optimizer = self.all_optimizers if self.phase is None else self.phase.optimizer
         if gate is None:
             direct_step(optimizer)
             return

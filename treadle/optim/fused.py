@@ -12,6 +12,7 @@ from torch.optim import Adam, AdamW, Optimizer
 from torch.optim import optimizer as base
 
 from treadle.errors import ConfigError
+from treadle.optim.combined import CombinedOptimizer
 
 # The update of a fused Adam, without what torch does around it at every step
 
@@ -33,6 +34,11 @@ def direct_step(optimizer: Optimizer) -> None:
     It pays in small steps: one of the MLP 64-64-64-10 on a CPU takes 187 µs, and 242 µs by the optimizer's own `step`;
     one of a small CNN the same by both (benchmarks/RESULTS.md, "Shortcuts of a step on a CPU", 2026-11-19).
     """
+    if isinstance(optimizer, CombinedOptimizer):
+        for member in optimizer.members:
+            direct_step(member)
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        return
     # Most are not fused on a CPU, which is known from their first group.
     fused = type(optimizer) in (Adam, AdamW) and optimizer.param_groups[0]["fused"] is True
     updates = _updates_of(optimizer) if fused and _is_unobserved(optimizer) else None

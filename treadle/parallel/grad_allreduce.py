@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError, some_of
+from treadle.optim.combined import members_of
 from treadle.optim.gradients import gradients_of
 from treadle.parallel.processes import Processes
 from treadle.phase import params_of
@@ -120,13 +121,13 @@ class GradientExchange:
         # Weak: the trainer holds this, and a circle would keep its model in memory until the garbage is next searched.
         self._keeper: Callable[[], Any] = weakref.ref(keeper)
         self._averager = GradientAverager(processes)
-        self._noted: Optimizer | None = None
+        self._noted: tuple[Optimizer, ...] = ()
         self._admitted: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._handles: list[RemovableHandle] = []
         self.weigh: Callable[[Any], float] = _alike
 
     def __enter__(self) -> Self:
-        self._noted = None
+        self._noted = ()
         _inside.append(self)
         if self._processes.distributed:
             given = list(self._keeper().optimizers().values())
@@ -155,12 +156,12 @@ class GradientExchange:
 
     def note(self, optimizer: Optimizer | None) -> None:
         """Take note that the gradients of `optimizer` are those of all processes; None that no one's are, any more."""
-        self._noted = optimizer
+        self._noted = () if optimizer is None else members_of(optimizer)
 
     def passes(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` may step as it is."""
         # `direct_step` asks this too: only if all hooks would pass may it go past `step`, and so past them.
-        return optimizer is self._noted or bool(_apart) or _inside[-1] is not self
+        return any(optimizer is one for one in self._noted) or bool(_apart) or _inside[-1] is not self
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Average the gradients of `optimizer`, which is about to step; those that a closure makes, after it."""

@@ -87,6 +87,16 @@ def labels(parts: int = 1) -> Report:
 program.add("labels_accumulated", partial(labels, parts=3))
 
 
+@program.scenario
+def two_optimizers() -> Report:
+    model = classifier()
+    first, last = (torch.optim.SGD(model[place].parameters(), lr=0.1 + place, momentum=0.9) for place in (0, 2))
+    trainer = trainer_of(model, optimizer=[first, last], metrics=None)
+    settings = {"clip_norm": 0.05, "train_dataloader_kwargs": {"shuffle": False}}
+    result = trainer.train(data(ignored=True), num_epochs=2, per_device_batch_size=per_device(trainer), **settings)
+    return {"weights": outcome(trainer, result)["weights"], "steps": result.steps}
+
+
 class Own(Trainer):
     def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
         return {"loss": self.loss_func(self.model(batch[0]), batch[1]), "batch_size": len(batch[1])}

@@ -3,7 +3,7 @@
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from treadle.data.random_state import set_cuda_state
 from treadle.events.pending import PendingRows
 from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.inputs import Inputs
+from treadle.optim.combined import members_of
 
 # Recording work on a CUDA device, and leaving the device usable when that fails
 
@@ -151,6 +152,14 @@ def rounded_rates(optimizer: Optimizer) -> Iterator[None]:
     A run that is resumed makes ordinary steps where the first run replayed: with rates in double precision it would
     end in other bits. Only `optimizer.step` sees the rounded numbers, for a schedule goes on from those it wrote.
     """
+    with ExitStack() as hooks:
+        for member in members_of(optimizer):
+            hooks.enter_context(_rounded_rates(member))
+        yield
+
+
+@contextmanager
+def _rounded_rates(optimizer: Optimizer) -> Iterator[None]:
     exact: list[Any] = []
 
     def lend(optimizer: Optimizer, *step: Any) -> None:

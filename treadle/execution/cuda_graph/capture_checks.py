@@ -18,6 +18,7 @@ from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError
 from treadle.execution.cuda_graph.capture_errors import callers_line
 from treadle.execution.cuda_graph.inputs import CONSTANTS, leaves
+from treadle.optim.combined import members_of
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ def refuse_optimizer(optimizer: Optimizer, *, moves: bool) -> None:
     Raises:
         CaptureError: It does; it says for what.
     """
+    for member in members_of(optimizer):
+        _refuse_member(member, moves=moves)
+
+
+def _refuse_member(optimizer: Optimizer, *, moves: bool) -> None:
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             elsewhere = isinstance(value, Tensor) and value.device != parameter.device
