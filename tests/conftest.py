@@ -22,6 +22,17 @@ CACHES = {".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache", "__pycac
 """What tools may leave in the checkout."""
 THERE_BEFORE = pytest.StashKey[set[str]]()
 RunExample = Callable[..., str]
+LONGEST = (
+    "tests/parallel/test_plans.py",
+    "tests/parallel/test_equality.py",
+    "tests/docs/test_tutorial.py",
+    "tests/recsys/trainer/test_processes.py",
+    "tests/engine/test_distributed.py",
+    "tests/search/test_launchers.py",
+    "tests/nas/test_execution.py",
+    "tests/docs/test_site.py",
+)
+"""Files with a test that takes longer than ten seconds: run last, it would keep one worker when the others are done."""
 
 
 MEMORY = Path("/dev/shm")
@@ -73,6 +84,13 @@ def _left_behind(config: pytest.Config) -> list[str]:
 
 def _entries() -> set[str]:
     return {entry.name for entry in os.scandir(ROOT)} - CACHES
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have workers begin with what takes longest; one process alone runs files in their order."""
+    if hasattr(config, "workerinput"):
+        ranks = {ROOT / name: rank for rank, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:

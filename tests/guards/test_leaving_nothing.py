@@ -25,3 +25,7 @@ def test_a_run_that_leaves_a_file_in_the_checkout_fails(
     assert status == (pytest.ExitCode.TESTS_FAILED if leaves else pytest.ExitCode.OK)
     told = f"ERROR weights.pt appeared in {tmp_path} while the tests ran; have them write into tmp_path"
     assert (told in output) is leaves
+
+
+def test_the_files_that_workers_begin_with_are_there() -> None:
+    assert [name for name in conftest.LONGEST if not (conftest.ROOT / name).is_file()] == []
