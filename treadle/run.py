@@ -10,7 +10,7 @@ from treadle.data import Batch
 from treadle.data.run_streams import RunData, Streams
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.events import LossTracker
-from treadle.execution import CompiledVerbs, Execution
+from treadle.execution import CompiledVerbs, Execution, close_execution
 from treadle.loop import Due, Evaluator, Log, Schedule, Stop, Updater
 from treadle.loop.custom_loop import end_custom_epoch, train_epoch
 from treadle.loop.interfaces import RunningTrainer
@@ -154,7 +154,7 @@ class Run:
         finally:
             self.stop.looping = False
             with ExitStack() as last_first:
-                last_first.callback(self.execution.close)
+                last_first.callback(close_execution, self)
                 last_first.callback(self.checkpointer.close, waits=waits)
                 last_first.callback(self.streams.close)
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.checkpoint.policy import Policy
 from treadle.errors import ConfigError, did_you_mean, require_positive
-from treadle.execution.base import ExecutionMode
+from treadle.execution.base import ExecutionOption
 from treadle.execution.compiled import Compile
 from treadle.optim.gradients import REDUCTIONS, LossReduction
 from treadle.optim.lr_scaling import LRScaling
@@ -60,7 +60,7 @@ class RunSpec:
     max_rollbacks: int = 3
     deterministic: bool = False
     microbatch: Microbatch = "fixed"
-    execution: ExecutionMode | Callable[..., Any] = "eager"
+    execution: ExecutionOption | Callable[..., Any] = "auto"
     compile: Compile | None = None
     activation_checkpointing: Sequence[str] = ()
     offload_optimizer: bool = False

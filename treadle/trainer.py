@@ -21,7 +21,7 @@ from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_col
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
-from treadle.execution import Compile, CudaGraphs, Execution, ExecutionMode, Recorder, check_execution, execution_of
+from treadle.execution import Compile, CudaGraphs, Execution, ExecutionOption, Recorder, check_execution, execution_of
 from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
@@ -85,8 +85,8 @@ class Trainer:
         max_rollbacks: How often a run may roll back before it gives up.
         deterministic: Whether torch must give the same bits each time, and fail where it cannot.
         execution: How a step is carried out: "eager" line by line, "compile" with `torch.compile`, "graph" recorded
-            on the CUDA device and replayed, "auto" recorded where it can be and line by line elsewhere; or what
-            makes an `Execution` of one's own for a trainer.
+            on the CUDA device and replayed, "auto" the fastest of these, measured there; the `Choice` or the
+            `execution.json` of an earlier run; or what makes an `Execution` of one's own for a trainer.
         compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
         microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
         activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
@@ -167,7 +167,7 @@ class Trainer:
         max_rollbacks: int = 3,
         deterministic: bool = False,
         microbatch: Microbatch = "fixed",
-        execution: ExecutionMode | Callable[["Trainer"], Execution] = "eager",
+        execution: ExecutionOption | Callable[["Trainer"], Execution] = "auto",
         compile: bool | str | Compile = False,
         activation_checkpointing: Sequence[str] | None = None,
         offload_optimizer: bool = False,
@@ -689,7 +689,7 @@ class Trainer:
     @property
     def is_compiled(self) -> bool:
         """Whether the trainer has forward passes compiled."""
-        return self.spec.compile is not None
+        return self.spec.compile is not None or self.this_run.verbs is not None
 
     @property
     def _accelerator(self) -> AcceleratorFacade:

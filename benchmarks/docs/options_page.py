@@ -8,7 +8,7 @@ import ast
 import inspect
 import re
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import treadle.trainer
 from treadle.engine.config import keys as of_engine
@@ -129,11 +129,19 @@ def _arguments(method: ast.FunctionDef, told: dict[str, str]) -> list[Argument]:
     ]
 
 
+def _words_of(kind: Any) -> list[str]:
+    """Return what is in a type of several, word by word."""
+    if get_origin(kind) is Literal:
+        return [f'"{text}"' for text in get_args(kind)]
+    parts = get_args(kind)
+    return [word for part in parts for word in _words_of(part)] if parts else [kind.__name__]
+
+
 def _spelt_out(annotation: str) -> str:
     """Return an annotation with the words that a name such as `LossReduction` stands for in its place."""
-    words = {name: get_args(kind) for name, kind in vars(treadle.trainer).items() if get_origin(kind) is Literal}
-    for name, texts in words.items():
-        annotation = re.sub(rf"\b{name}\b", " | ".join(f'"{text}"' for text in texts), annotation)
+    for name, kind in vars(treadle.trainer).items():
+        if get_origin(kind) in (Literal, Union):
+            annotation = re.sub(rf"\b{name}\b", " | ".join(_words_of(kind)), annotation)
     return re.sub(r"Literal\[(\w+)\]", r'"\1"', annotation)
 
 

@@ -8,17 +8,21 @@ from torch.utils.data import TensorDataset
 
 from tests.execution.recording import TapeRecorder
 from treadle import Trainer
+from treadle.execution import Execution, GraphExecution
 
 
 class Recorded(Trainer):
     """A trainer that records on the CPU."""
 
     def __init__(self, *args: Any, required: bool = True, **kwargs: Any) -> None:
-        super().__init__(*args, execution="auto", **kwargs)
-        self.recorder = TapeRecorder()
-        self.execution = "graph" if required else "auto"
+        super().__init__(*args, execution="eager", **kwargs)
+        self.recorder, self.required = TapeRecorder(), required
 
-    def create_recorder(self) -> TapeRecorder:
+    def create_execution(self) -> Execution:
+        recorder = self.create_recorder()
+        return Execution(self) if recorder is None else GraphExecution(self, recorder, required=self.required)
+
+    def create_recorder(self) -> Any:
         return self.recorder
 
 

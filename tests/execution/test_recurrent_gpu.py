@@ -88,10 +88,11 @@ def test_a_run_repeats_itself_in_one_process(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_gives_the_numbers_of_ordinary_steps(kind: str) -> None:
-    assert same(trained(kind, execution="auto"), trained(kind, execution="eager"))
+    for execution in ("auto", "graph"):
+        assert same(trained(kind, execution=execution), trained(kind, execution="eager"))
 
 
-@pytest.mark.parametrize("execution", ["eager", "auto"])
+@pytest.mark.parametrize("execution", ["eager", "graph"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_cut_resumes_with_the_same_dropout(kind: str, execution: str, tmp_path: Path) -> None:
     options = {"num_epochs": 3, "per_device_batch_size": 8, "save_every": "5 steps", "log_every": 1000}

@@ -14,6 +14,7 @@ from treadle.checkpoint.saver import Saver
 from treadle.checkpoint.store import CheckpointStore
 from treadle.checkpoint.tracked import explaining_mismatch
 from treadle.errors import CheckpointError, NonFiniteError, some_of
+from treadle.execution.choice import FILE
 from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import RollBack
 from treadle.parallel.liveness import PeerLiveness
@@ -164,6 +165,7 @@ class RunCheckpointer(NoCheckpointer):
         metrics = MetricsFile(self.folder.path / "metrics.jsonl", trainer.progress, trainer.print)
         if fresh:
             metrics.truncate()
+            (self.folder.path / FILE).unlink(missing_ok=True)
         trainer.track(metrics_file=metrics)
         trainer.storage.on_flush = metrics.put
         self._metrics_file = metrics

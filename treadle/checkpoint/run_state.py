@@ -21,8 +21,8 @@ from treadle.runs.elastic import Split, joined_losses, split_anew
 LOCAL = ("random", "losses")
 """What differs between the ranks of a run, beside their places in the data."""
 
-MAIN_ONLY = ("metrics_file",)
-"""What only the first rank has, and a run in another folder may lack."""
+OPTIONAL = ("metrics_file", "execution")
+"""What only the first rank has, and a run in another folder may lack; and what only runs that choose have."""
 
 Restored = tuple[dict[str, Any], dict[str, Any]]
 """A state to go on from: what all ranks have in common, and what is this one's."""
@@ -245,7 +245,7 @@ class RunState:
         state = {**common, **mine}
         # On the first of two loads a callback or a verb may not have tracked its objects yet; the second one takes all.
         surplus = [name for name in state if name not in trainer.tracked.names()] if partly else []
-        trainer.tracked.load_state_dict(state, optional=(*MAIN_ONLY, *surplus))
+        trainer.tracked.load_state_dict(state, optional=(*OPTIONAL, *surplus))
         for optimizer in trainer.optimizers().values() if trainer.progress.step else ():
             # It made its steps before the run was saved; a schedule that now moves first would complain.
             optimizer._opt_called = True  # type: ignore[attr-defined]

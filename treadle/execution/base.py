@@ -1,11 +1,13 @@
 """How the updates of a run are carried out; by default line by line."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.execution.choice import Choice
 from treadle.execution.compiled import RECORDING_MODES, Compile
 from treadle.runs.interfaces import TrainerLike
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 ExecutionMode = Literal["eager", "compile", "graph", "auto"]
 EXECUTIONS: tuple[ExecutionMode, ...] = get_args(ExecutionMode)
+ExecutionOption = ExecutionMode | Choice | Path
+"""What a run is told; the path is that of the record of a choice, or of the folder of a run with one."""
 
 
 def check_execution(execution: Any, device: torch.device, compile: Compile | None = None) -> None:
@@ -27,8 +31,16 @@ def check_execution(execution: Any, device: torch.device, compile: Compile | Non
     """
     if callable(execution):
         return
+    if isinstance(execution, Choice) or is_file(execution):
+        chosen = execution if isinstance(execution, Choice) else Choice.read(execution)
+        if chosen.records and device.type != "cuda":
+            raise ConfigError(
+                f"execution={str(execution)!r} says {chosen.chosen!r}, which records the step on a CUDA device, and "
+                f"this run is on {device.type}; use 'auto' here"
+            )
+        return
     if execution not in EXECUTIONS:
-        near = did_you_mean(str(execution), EXECUTIONS) or f"; use one of {EXECUTIONS}"
+        near = did_you_mean(str(execution), EXECUTIONS) or f"; use one of {EXECUTIONS}, or the execution.json of a run"
         raise ConfigError(f"execution={execution!r} is unknown{near}")
     if execution != "graph":
         return
@@ -42,6 +54,15 @@ def check_execution(execution: Any, device: torch.device, compile: Compile | Non
             f"compile={compile.mode!r} records CUDA graphs of its own, which execution='graph' cannot record again; "
             "use compile=True or 'max-autotune-no-cudagraphs'"
         )
+
+
+def is_file(execution: Any) -> bool:
+    """Whether an execution is the place of a choice; in texts, such as configs, its file.
+
+    >>> is_file("runs/first/execution.json"), is_file("auto")
+    (True, False)
+    """
+    return isinstance(execution, Path) or (isinstance(execution, str) and execution.endswith(".json"))
 
 
 class Execution:

@@ -45,6 +45,16 @@ def is_own_file(path: Path) -> bool:
     return _is_mark(text[len(body) :].removeprefix(COMMENT).strip(), body)
 
 
+def mark_text(text: str) -> str | None:
+    """Return the user's mark for a text; None without a key."""
+    return _mark(text)
+
+
+def is_own_text(mark: Any, text: str) -> bool:
+    """Whether `mark` is the mark of this user for a text."""
+    return _is_mark(mark, text)
+
+
 def manifest_mark(manifest: dict[str, Any]) -> str | None:
     """Return the user's mark for what a manifest says of how its run is made again; None without a key."""
     return _mark(_how(manifest))

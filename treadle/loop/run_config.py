@@ -52,7 +52,7 @@ class TrainerRunConfig:
     loss_scaling: dict[str, Any] | None = field(default=None, kw_only=True)
     activation_checkpointing: list[str] | None = field(default=None, kw_only=True)
     offload_optimizer: bool = field(default=False, kw_only=True)
-    execution: str = field(default="eager", kw_only=True)
+    execution: str = field(default="auto", kw_only=True)
     compile: str | None = field(default=None, kw_only=True)
     eval_every: str | None = field(default=None, kw_only=True)
     log_every: str = field(default="", kw_only=True)
@@ -185,7 +185,7 @@ def resolved_config(
         offload_optimizer=spec.offload_optimizer,
         execution=spec.execution
         if isinstance(spec.execution, str)
-        else getattr(spec.execution, "__name__", repr(spec.execution)),
+        else getattr(spec.execution, "__name__", str(spec.execution)),
         compile=None if spec.compile is None else spec.compile.describe(),
         eval_every=str(spec.eval_every) if trains and data.eval_dataset is not None else None,
         log_every=str(spec.log_every) if trains else "",

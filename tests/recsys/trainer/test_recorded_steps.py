@@ -9,6 +9,7 @@ import torch
 from tests.execution.recording import TapeRecorder, noted_steps
 from tests.interrupting import assert_same_bits
 from tests.recsys.trainer.runs import assert_same_training, fit_through, interactions, make
+from treadle.execution import GraphExecution
 from treadle.execution.cuda_graph.inputs import CopiedInputs, GatheredInputs
 from treadle.recsys.trainers.loop.core import RecsysCore
 
@@ -26,8 +27,13 @@ VIEWS = ("view", "expand", "detach", "squeeze", "select.int", "slice.Tensor", "s
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
+    return record_all(monkeypatch)
+
+
+def record_all(monkeypatch: pytest.MonkeyPatch) -> TapeRecorder:
+    """Have all runs recorded from now on, and return by what."""
     made = TapeRecorder()
-    monkeypatch.setattr(RecsysCore, "create_recorder", lambda core: made)
+    monkeypatch.setattr(RecsysCore, "create_execution", lambda core: GraphExecution(core, made, required=True))
     return made
 
 
@@ -43,8 +49,7 @@ def test_replayed_steps_of_a_recommender_give_the_bits_of_ordinary_ones(
     model = case.split()[0]
     eager = make(tmp_path / "eager", model, **SHUFFLED[case])
     eager.fit()
-    made, steps = TapeRecorder(), noted_steps(monkeypatch)
-    monkeypatch.setattr(RecsysCore, "create_recorder", lambda core: made)
+    made, steps = record_all(monkeypatch), noted_steps(monkeypatch)
     recorded = make(tmp_path / "recorded", model, **SHUFFLED[case])
     recorded.fit()
     assert_same_bits(learnt(eager), learnt(recorded))

@@ -16,6 +16,7 @@ from treadle.engine import dist
 from treadle.engine.core import CoreOptions
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution import EXECUTIONS
+from treadle.execution.base import is_file
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
 from treadle.parallel.pipeline.split import enters_first, names_taken, parameters_of
@@ -213,7 +214,9 @@ def read_execution(cfg: Any) -> Execution:
     chosen = try_get_key(cfg, "train.execution", default=None)
     compiles = bool(try_get_key(cfg, "graph.enabled", default=False))
     if chosen is None:
-        return Execution(compiles, "auto" if compiles else "eager")
+        return Execution(compiles, "auto")
+    if is_file(chosen):
+        return Execution(compiles, str(chosen))
     if chosen not in EXECUTIONS:
         near = did_you_mean(str(chosen), EXECUTIONS) or f"; use one of {EXECUTIONS}, or None"
         raise ConfigError(f"train.execution={chosen!r} is unknown{near}")

@@ -21,6 +21,8 @@ from treadle.optim.combined import members_of
 
 
 Replay = Callable[[], None]
+SPARE = 2**30
+"""How many unused bytes the first recording leaves to eager steps: it takes time to have them given back."""
 
 
 class Recorder(Protocol):
@@ -56,7 +58,12 @@ class CudaGraphs:
     def capture(self, work: Callable[[], None], generators: Iterable[torch.Generator] = ()) -> Replay:
         """Return what repeats `work`, which draws from the device's generator and from `generators`."""
         random = torch.cuda.get_rng_state(self._device)
-        self._keeper = self._keeper or self._record_something()
+        if self._keeper is None:
+            # Eager steps leave memory behind that they do not use, and recordings cannot.
+            unused = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+            if unused > SPARE:
+                torch.cuda.empty_cache()
+            self._keeper = self._record_something()
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
@@ -257,6 +264,12 @@ class CapturedStep:
             self.rates.write()
         self.replays += 1
         self.replay()
+
+    def begin_anew(self) -> None:
+        """Forget replays that were only made to see what they take."""
+        self.inputs.rewind()
+        if self.rows is not None:
+            self.rows.begin()
 
 
 def arguments_of(optimizer: Optimizer, *, rates: bool) -> list[list[Any]]:

@@ -6,13 +6,12 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from treadle.data.batch import mover
 from treadle.errors import CaptureError
 from treadle.events.pending import PendingRows
 from treadle.execution.base import Execution
-from treadle.execution.compiled import CompiledVerbs
 from treadle.execution.cuda_graph.capture import CapturedStep, Rates, Recorded, Recorder, arguments_of, rounded_rates
 from treadle.execution.cuda_graph.capture_checks import (
     Attributes,
@@ -28,15 +27,13 @@ from treadle.execution.cuda_graph.capture_checks import (
 from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.graph_cache import BUDGET, GraphCache, Key
 from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, signature_of
-from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay, tensors_in
+from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay
+from treadle.execution.step_state import owners_of, tensors_of
 from treadle.optim.fused import Capturable
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-
-ON_THE_HOST = frozenset({"progress", "history", "losses", "random", "poisoned", "micro_batches", "metrics_file"})
-"""What is tracked and no step changes."""
 
 
 class GraphExecution(Execution):
@@ -100,6 +97,7 @@ class GraphExecution(Execution):
         """Give back the memory of the recordings, and have optimizers count where they did before."""
         self._release()
         self._capturable.undo()
+        self._tries = False
 
     def _release(self) -> None:
         self.forget()
@@ -109,6 +107,21 @@ class GraphExecution(Execution):
     def count(self) -> int:
         """How many recordings were made so far."""
         return self._recordings.made
+
+    def look(self) -> None:
+        """Take note of which attributes change in place from one window to the next."""
+        self._changing = self._moving.look(owners_of(self._trainer))
+
+    def rehearse(self, phase: "Phase", window: list[Any]) -> CapturedStep:
+        """Record the update of `window` before it is its turn; everything is afterwards as it was.
+
+        Raises:
+            CaptureError: It cannot be recorded.
+        """
+        refuse_run(self._trainer)
+        self._prepare()
+        refuse_window(phase, window)
+        return self._record(phase, window, (phase.name, signature_of(window)))
 
     def update(self, phase: "Phase", window: list[Any]) -> None:
         """Make the update of `window`: by a recording, or step by step where there is none."""
@@ -122,6 +135,8 @@ class GraphExecution(Execution):
             if step is None:
                 self._update_as_usual(phase, window)
                 return
+            phase.stream.leave_small_on_host()
+            self._copies_small = True
             self._latest[phase.name] = step
             values = step.inputs.values_of(window)
             assert values is not None, "a recording is found by the shape of the window"
@@ -165,7 +180,7 @@ class GraphExecution(Execution):
             refuse_run(self._trainer)
             self._prepare()
             refuse_window(phase, window)
-            self._changing = self._moving.look(self._owners())
+            self.look()
             return self._record(phase, window, key) if self._is_time(phase, key) else None
         except CaptureError as error:
             self.give_up(str(error), error)
@@ -223,7 +238,7 @@ class GraphExecution(Execution):
         """Record the update of `window`; everything is afterwards as it was."""
         trainer = self._trainer
         refuse_optimizer(phase.optimizer, moves=self._moves(phase))
-        before = Snapshot(self._tensors(), find_generators(trainer.model, trainer))
+        before = Snapshot(tensors_of(trainer, self._changing), find_generators(trainer.model, trainer))
         inputs = inputs_for(window)
         rates = Rates(phase.optimizer, trainer.device) if self._moves(phase) else None
         arguments = arguments_of(phase.optimizer, rates=rates is None)
@@ -246,8 +261,6 @@ class GraphExecution(Execution):
             for optimizer in trainer.this_run.updater.optimizers:
                 # A step that failed half-way leaves gradients behind, which the next one would add to.
                 optimizer.zero_grad()
-        phase.stream.leave_small_on_host()
-        self._copies_small = True
         made = CapturedStep(replay, inputs, phase.optimizer, arguments, recorded, rows, rates, frozenset(callbacks))
         self._recordings.add(key, made)
         return made
@@ -267,7 +280,7 @@ class GraphExecution(Execution):
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        attributes = Attributes(self._owners()) if check else None
+        attributes = Attributes(owners_of(self._trainer)) if check else None
         try:
             if attributes is None:
                 return step(), None
@@ -285,16 +298,6 @@ class GraphExecution(Execution):
             before.restore()
             if attributes is not None:
                 attributes.undo()
-
-    def _owners(self) -> dict[str, object]:
-        """Return the objects that a user's step may change, by name."""
-        trainer = self._trainer
-        owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
-        # Metrics are modules, and count their updates in Python.
-        for name, value in vars(trainer).items():
-            if isinstance(value, nn.Module) and not any(value is one for one in owners.values()):
-                owners[f"trainer.{name}"] = value
-        return owners
 
     def _capture(
         self, step: Callable[[], Recorded], inputs: Inputs, rows: PendingRows | None
@@ -331,14 +334,14 @@ class GraphExecution(Execution):
             inputs.rewind()
             replay()
         replayed = before.now()
-        if check_replay(before.copies, stepped, replayed, None):
+        if check_replay(before.began, stepped, replayed, None):
             return
         # Some kernels do not repeat themselves: how far the steps are from themselves says how much is allowed.
         before.restore()
         inputs.rewind()
         step()
         step()
-        check_replay(before.copies, stepped, replayed, before.now())
+        check_replay(before.began, stepped, replayed, before.now())
 
     def _step(self, phase: "Phase", inputs: Inputs, rates: Rates | None, callbacks: list[Any]) -> Recorded:
         """Do the step, with all that belongs to the host left out."""
@@ -380,17 +383,6 @@ class GraphExecution(Execution):
             for group, number in zip(phase.optimizer.param_groups, numbers, strict=True):
                 group["lr"] = number
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that a step may change, by name, each once."""
-        trainer = self._trainer
-        changing = trainer.tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
-        found = {**self._changing, **dict(tensors_in(changing)), **dict(_tensors_of(trainer.model))}
-        found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
-        # A sparse tensor is a constant, such as the edges of a graph.
-        dense = {name: tensor for name, tensor in found.items() if tensor.layout == torch.strided}
-        once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in dense.items()}
-        return {name: found[name] for name in once.values()}
-
     def _state_keys(self) -> list[set[int]]:
         return [set(map(id, optimizer.state)) for optimizer in self._trainer.this_run.updater.optimizers]
 
@@ -413,32 +405,3 @@ class GraphExecution(Execution):
             trainer.storage.repeat(recorded.puts)
         if phase.scheduler is not None and trainer.this_run.schedule.by_step:
             trainer.scheduler_step()
-
-
-def _tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        yield f"model.{name}", tensor.detach()
-
-
-def _scaler_of(trainer: TrainerLike) -> list[Any]:
-    scaler = trainer.precision.scaler
-    return [] if scaler is None else scaler.tensors()
-
-
-def _gate_of(trainer: TrainerLike) -> list[Any]:
-    gate = trainer.this_run.updater.gate
-    return [] if gate is None else gate.tensors()
-
-
-def execution_of(trainer: TrainerLike) -> Execution:
-    """Return what carries out the updates of the run that a trainer begins."""
-    run, how = trainer.this_run, trainer.this_run.spec
-    if how.compile is not None and (run.verbs is None or run.verbs.model is not trainer.model):
-        run.verbs = CompiledVerbs(how.compile, trainer.model)
-    if callable(how.execution):
-        own: Execution = how.execution(trainer)
-        return own
-    recorder = trainer.create_recorder() if how.execution in ("graph", "auto") else None
-    return (
-        Execution(trainer) if recorder is None else GraphExecution(trainer, recorder, required=how.execution == "graph")
-    )

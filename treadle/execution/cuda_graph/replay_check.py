@@ -18,6 +18,14 @@ NOISE = 0.1
 """How far apart two runs of the same steps may end, as a share of the distance that they covered."""
 
 
+LARGEST = 2**20
+"""Of a larger tensor, so many elements spread over it are compared: all of it would double the memory of a run."""
+ON_DEVICE = 2**28
+"""Bytes of tensors that are always copied where they are."""
+SHARE = 0.1
+"""More than that are copied there as long as they are no larger share of what a step takes in any case."""
+
+
 class Snapshot:
     """Copies of named tensors and of every generator, to compare with and to go back to.
 
@@ -28,23 +36,52 @@ class Snapshot:
 
     def __init__(self, tensors: dict[str, Tensor], generators: Iterable[torch.Generator] = ()) -> None:
         self._live = tensors
-        self.copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._copies = dict(zip(tensors, copies_of(list(tensors.values())), strict=True))
+        pairs = [(name, tensor, self._copies[name]) for name, tensor in tensors.items()]
+        # A copy never changes; of one on the host, what is compared is taken from the tensor while it is the same.
+        self.began = {
+            name: _part(copy, whole=False) if copy.device == tensor.device else _part(tensor, whole=False).clone()
+            for name, tensor, copy in pairs
+        }
         self._random = RandomState()
         self._generators = self._random.state_dict()
         self._others = [(generator, generator.get_state()) for generator in generators]
 
-    def now(self) -> dict[str, Tensor]:
-        """Return copies of the tensors as they are now."""
-        return {name: tensor.detach().clone() for name, tensor in self._live.items()}
+    def now(self, *, whole: bool = False) -> dict[str, Tensor]:
+        """Return copies of the tensors as they are now: of large ones elements spread over them, or all."""
+        return {name: _part(tensor, whole=whole).clone() for name, tensor in self._live.items()}
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back in place."""
         for name, tensor in self._live.items():
-            tensor.copy_(self.copies[name])
+            tensor.copy_(self._copies[name])
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """Put the generators back."""
         self._random.load_state_dict(self._generators)
         for generator, state in self._others:
             generator.set_state(state)
+
+
+def copies_of(tensors: list[Tensor]) -> list[Tensor]:
+    """Return copies: on the host where they would take much of the device's memory, or there is too little of it."""
+    on_host = takes_much(tensors)
+    return [tensor.detach().to("cpu", copy=True) if on_host else tensor.detach().clone() for tensor in tensors]
+
+
+def takes_much(tensors: Iterable[Tensor]) -> bool:
+    """Whether copies of some tensors would be much of what a step takes of the memory of their device."""
+    size = sum(tensor.nbytes for tensor in tensors if tensor.is_cuda)
+    return size > ON_DEVICE and size > SHARE * torch.cuda.max_memory_allocated()
+
+
+def _part(tensor: Tensor, *, whole: bool) -> Tensor:
+    tensor = tensor.detach()
+    if whole or tensor.numel() <= LARGEST:
+        return tensor
+    return tensor.flatten()[:: tensor.numel() // LARGEST]
 
 
 def tensors_in(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -50,7 +50,7 @@ def refuse_recording(trainer: str, options: dict[str, Any]) -> None:
             f"{trainer} goes another way in every step, and a recorded step goes the same for ever; use "
             "execution='eager' or 'compile', or DartsTrainer, whose steps are all alike"
         )
-    if options.get("execution") == "auto":
+    if options.get("execution", "auto") == "auto":
         options["execution"] = "eager"
 
 

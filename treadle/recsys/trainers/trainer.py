@@ -13,6 +13,7 @@ from torch import Tensor
 
 from treadle.callbacks import ProgressBarCallback
 from treadle.errors import ConfigError, DataError, NonFiniteError
+from treadle.execution import Choice
 from treadle.ops.eval_mode import keep_modes
 from treadle.recsys.config.core_options import refused_in_custom_loop
 from treadle.recsys.data.dataloader import AbstractDataLoader
@@ -405,7 +406,7 @@ class Trainer(CheckpointTrainer):
     def _execution(self) -> Any:
         """Return how steps are carried out: a word, or what makes an execution of one's own."""
         asked = self.config["execution"] or "auto"
-        return asked if callable(asked) else str(asked)
+        return asked if callable(asked) or isinstance(asked, Choice) else str(asked)
 
     def _precision(self) -> Any:
         """Return the format of the run: `precision`, a word or what makes one, or what `enable_amp` stands for."""
