@@ -29,6 +29,7 @@ class Shape:
         size: Samples in a batch.
         precision: "fp32" or "bf16".
         compared: Whether losses can be compared: not with dropout.
+        alone: Whether one loop at a time has to have the device, each timed after the other, and none is in fp32.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Shape:
     size: int
     precision: str = "bf16"
     compared: bool = True
+    alone: bool = False
 
 
 class DeepCross(nn.Module):
@@ -198,8 +200,9 @@ SHAPES = [
             max_position_embeddings=2048,
             use_cache=False,
         ),
-        _tokens(2048, 32_000),
+        _tokens(2048, 32_000, decoder=True),
         8,
+        alone=True,
     ),
     Shape("nn.LSTM, 2 layers, dropout", Recurrent, _series, 64, "fp32", compared=False),
     Shape(

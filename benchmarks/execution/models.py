@@ -221,26 +221,40 @@ def measure(
     def losses_of(loop: Loop) -> list[float]:
         return torch.stack([loop.step(batches[number % BATCHES]) for number in range(COMPARED)]).tolist()  # type: ignore[no-any-return]
 
-    reference = losses_of(Loop(fresh(), device, bf16=False))
-    _free(device)
-    before = torch.cuda.memory_allocated() if cuda else 0
-    hand = Loop(fresh(), device, bf16=bf16)
-    own = losses_of(hand)
-    found["peaks"] = {"hand": (torch.cuda.max_memory_allocated() - before) / 2**30} if cuda else {}
-    others: dict[str, Callable[[int], float]] = {"hand": lambda steps: hand.round(batches, steps)}
-    try:
-        if not cuda:
-            raise RuntimeError("only on a CUDA device")
-        began, before = time.perf_counter(), _free(device)
-        compiled = Loop(fresh(), device, bf16=bf16, mode="reduce-overhead")
-        for number in range(4):
-            compiled.step(batches[number])
+    reference = None if shape.alone else losses_of(Loop(fresh(), device, bf16=False))
+    found["peaks"] = {}
+    others: dict[str, Callable[[int], float]] = {}
+    alone: dict[str, list[float]] = {}
+    own = [] if shape.alone else losses_of(Loop(fresh(), device, bf16=bf16))
+
+    def take(name: str, mode: str | None) -> Loop:
+        """Make a loop, note its losses and its peak, and time it at once or have it timed in turn."""
+        before, began = _free(device), time.perf_counter()
+        loop = Loop(fresh(), device, bf16=bf16, mode=mode)
+        loop.step(batches[0])
         wait(device)
-        found["compile_s"] = time.perf_counter() - began
-        found["peaks"]["torch.compile"] = (torch.cuda.max_memory_allocated() - before) / 2**30
-        others["torch.compile"] = lambda steps: compiled.round(batches, steps)
-    except Exception as error:
-        found["torch.compile failed"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        found[f"{name}: first s"] = time.perf_counter() - began
+        for batch in batches[:3]:
+            loop.step(batch)
+        if cuda:
+            found["peaks"][name] = (torch.cuda.max_memory_allocated() - before) / 2**30
+        if shape.alone:
+            steps = max(3, int(seconds / (loop.round(batches, 3) / 1000)))
+            alone[name] = [loop.round(batches, steps) for _ in range(rounds)]
+        else:
+            others[name] = lambda steps: loop.round(batches, steps)
+        return loop
+
+    hand: Loop | None = take("hand", None)
+    if cuda:
+        try:
+            # Where the device is busy all the time, recordings of torch.compile's own gain nothing.
+            take("torch.compile", "default" if shape.alone else "reduce-overhead")
+        except Exception as error:
+            found["torch.compile failed"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    if shape.alone:
+        hand = None
+        torch._dynamo.reset()
     before = _free(device)
     clock = Rounds(others, 1, 0.001) if smoke else Rounds(others, rounds, seconds)
     trainer = _trainer(fresh(), clock, shape, device)
@@ -251,15 +265,15 @@ def measure(
         state: Any = trainer.tracked._objects.get("execution")
         choice: Choice | None = None if state is None else state.choice
         found["choice"] = None if choice is None else choice.plain()
-    found["ms"] = clock.found
+    found["ms"] = {**alone, **clock.found}
     found["parity"] = parity(shape, reference, own, clock.losses)
-    usual = statistics.median(clock.found["hand"])
-    if cuda:
+    usual = statistics.median(found["ms"]["hand"])
+    if cuda and hand is not None:
         found["busy"] = busy_share(hand, batches, usual)
     del trainer
     others.clear()
     _free(device)
-    if hf and cuda:
+    if hf and cuda and not shape.alone:
         try:
             found["ms"]["HF Trainer"] = [
                 time_hf(fresh(), shape, batches, max(5, min(100, int(1000 * seconds / usual))))
@@ -274,13 +288,13 @@ def _trainer(model: nn.Module, clock: Rounds, shape: Shape, device: torch.device
     return Trainer(model, None, optimizer, callbacks=(clock,), precision=shape.precision, device=device)
 
 
-def parity(shape: Shape, reference: list[float], own: list[float], treadle: list[float]) -> dict[str, Any]:
+def parity(shape: Shape, reference: list[float] | None, own: list[float], treadle: list[float]) -> dict[str, Any]:
     """Return how far losses are apart, as shares, and whether that is within the bar."""
 
     def apart(one: list[float], other: list[float]) -> float:
         return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(one, other, strict=True))
 
-    if not shape.compared:
+    if not shape.compared or reference is None:
         return {"compared": False}
     if shape.precision == "fp32":
         found = apart(treadle, reference)

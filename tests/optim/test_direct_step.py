@@ -90,6 +90,52 @@ def test_the_update_is_that_of_torch_bit_by_bit(
     assert len(made) == 3 * 2  # the first of four updates, of two groups, makes the state
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.1},
+    "dampening": {"momentum": 0.9, "dampening": 0.3},
+    "nesterov": {"momentum": 0.9, "nesterov": True},
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("without", [None, 1], ids=["all gradients", "one gradient is missing"])
+def test_the_update_of_a_fused_sgd_is_that_of_torch_bit_by_bit(
+    settings: str, device: str, without: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(weights: list[nn.Parameter]) -> Optimizer:
+        groups: list[dict[str, Any]] = [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.3}]
+        return torch.optim.SGD(groups, lr=0.1, fused=True, **SETTINGS[settings])
+
+    expected = run(make, lambda one: one.step(), weights=weights_of(device), without=without)
+    with counted(monkeypatch) as made:
+        found = run(make, direct_step, weights=weights_of(device), without=without)
+    assert same(found, expected)
+    # Momenta are made by the first of four updates, of two groups.
+    assert len(made) == (3 if "momentum" in SETTINGS[settings] else 4) * 2
+
+
+def test_a_momentum_that_is_late_is_made_by_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(weights: list[nn.Parameter]) -> Optimizer:
+        optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, fused=True)
+        optimizer.register_step_pre_hook(module.give_momenta)
+        return optimizer
+
+    ends = []
+    for step in (direct_step, torch.optim.SGD.step):
+        weights = weights_of()
+        optimizer = make(weights)
+        with counted(monkeypatch) as made:
+            for number in range(4):
+                give_gradients(weights, number, without=2 if number < 2 else None)
+                step(optimizer)
+        ends.append((numbers_of(weights, optimizer), len(made)))
+    assert same(ends[0][0], ends[1][0])
+    # The first update and the third, in which a weight has its first gradient, are the optimizer's own.
+    assert [made for _, made in ends] == [2, 0]
+
+
 def test_adam_with_decay_beside_the_gradient_is_updated_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(weights: list[nn.Parameter]) -> Optimizer:
         return Adam(weights, lr=0.1, weight_decay=0.1, fused=True, decoupled_weight_decay=True)
@@ -127,7 +173,9 @@ OTHERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "amsgrad": lambda weights: Adam(weights, amsgrad=True, fused=True),
     "maximize": lambda weights: Adam(weights, maximize=True, fused=True),
     "a rate in a tensor": lambda weights: Adam(weights, lr=torch.tensor(0.1), fused=True),
-    "another optimizer": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.5, fused=True),
+    "another optimizer": lambda weights: torch.optim.RMSprop(weights, lr=0.1),
+    "SGD that is not fused": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.5),
+    "SGD that maximizes": lambda weights: torch.optim.SGD(weights, lr=0.1, maximize=True, fused=True),
     "a subclass": lambda weights: Own(weights, fused=True),
     "two types in a group": mixed,
 }

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from treadle.console.lines import counted
+from treadle.execution.base import Execution
 from treadle.loop.interfaces import RunningTrainer
 from treadle.runs.place import run_address
 
@@ -76,9 +77,9 @@ def _length(trainer: RunningTrainer) -> str:
 
 def _machine(trainer: RunningTrainer) -> str:
     run, processes = trainer.this_run, trainer.processes
-    asked = run.spec.execution if isinstance(run.spec.execution, str) else type(run.execution).__name__
-    # "auto" is decided when a run begins, unless it records: then it is known after the first steps.
-    how = "eager" if asked == "auto" and not run.execution.replays else asked
+    asked, used = run.spec.execution, type(run.execution)
+    # What "auto" chooses is known after the first steps; where there is no choice, it is eager.
+    how = "eager" if asked == "auto" and used is Execution else used.__name__ if callable(asked) else str(asked)
     if run.spec.compile is not None and how != "compile":
         how += ", compiled"
     parts = [str(trainer.device), how, trainer.precision.kind]

@@ -28,11 +28,10 @@ from treadle.execution.cuda_graph.graph_cache import WARM_UP
 from treadle.execution.cuda_graph.inputs import PlacedWindow, Signature, signature_of
 from treadle.execution.cuda_graph.replay_check import takes_much
 from treadle.execution.step_state import all_owners_of, tensors_of
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-    from treadle.run import Run
-    from treadle.trainer import Trainer
 
 LOST = 0.2
 """Seconds that a try may cost in any run, if what it may gain is more."""
@@ -64,7 +63,7 @@ class AutoExecution(Execution):
             of the run or its checkpoint says.
     """
 
-    def __init__(self, trainer: "Trainer", recorder: Recorder | None, given: Choice | None = None) -> None:
+    def __init__(self, trainer: TrainerLike, recorder: Recorder | None, given: Choice | None = None) -> None:
         super().__init__(trainer)
         self.update = self._update
         self._trainer, self._given = trainer, given
@@ -77,6 +76,7 @@ class AutoExecution(Execution):
         self._is_looked_up = False
         self._moving = MovingTensors()
         self._changing: dict[str, Tensor] = {}
+        self._room: dict[str, Tensor] = {}
         self._counts: dict[tuple[str, Signature], int] = {}
         self._updates, self._next, self._began = 0, WARM_UP, 0.0
 
@@ -228,7 +228,13 @@ class AutoExecution(Execution):
 
     def _choose(self, phase: "Phase", window: list[Any], left: int | None) -> Choice:
         """Measure every way that may pay, and return the fastest; everything is afterwards as it was."""
+        self._room = {}
+        if self._graph is not None:
+            self._graph.room = self._room
         trials = list(self._trials(phase, window, left))
+        self._room = {}
+        if self._graph is not None:
+            self._graph.room = None
         eager, *others = trials
         best = eager
         for trial in others:
@@ -297,6 +303,7 @@ class AutoExecution(Execution):
     ) -> Trial:
         """Return what becomes of a candidate."""
         began, seconds, refused = perf_counter(), 0.0, ""
+        candidate.room = self._room
         try:
             seconds = candidate.measure(phase, window, self._changing, weights=weights)
             if check is not None:
@@ -345,7 +352,7 @@ def _gathered(window: list[Any]) -> list[Any]:
     return window.gathered() if isinstance(window, PlacedWindow) else window
 
 
-def compiled_verbs(trainer: "Trainer", how: Compile) -> CompiledVerbs:
+def compiled_verbs(trainer: TrainerLike, how: Compile) -> CompiledVerbs:
     """Return what compiles the losses of a trainer; the compiler then has what it made for this run before."""
     folder = trainer.this_run.spec.run_dir
     if folder is not None and (reason := load_artifacts(folder)):
@@ -353,14 +360,14 @@ def compiled_verbs(trainer: "Trainer", how: Compile) -> CompiledVerbs:
     return CompiledVerbs(how, trainer.model)
 
 
-def close_execution(run: "Run") -> None:
+def close_execution(run: Any) -> None:
     """Give back what the updates of a run took, and keep what was compiled for them."""
     run.execution.close()
     if run.verbs is not None and run.spec.run_dir is not None and run.trainer.processes.is_main:
         save_artifacts(run.spec.run_dir)
 
 
-def execution_of(trainer: "Trainer") -> Execution:
+def execution_of(trainer: TrainerLike) -> Execution:
     """Return what carries out the updates of the run that a trainer begins."""
     run, how = trainer.this_run, trainer.this_run.spec
     if how.compile is None:

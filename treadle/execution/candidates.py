@@ -19,10 +19,10 @@ from treadle.execution.cuda_graph.graph import GraphExecution
 from treadle.execution.cuda_graph.inputs import PlacedWindow, like
 from treadle.execution.cuda_graph.replay_check import Snapshot
 from treadle.execution.step_state import all_owners_of, tensors_of
+from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
-    from treadle.trainer import Trainer
 
 FEWEST, MOST, ENOUGH = 3, 50, 0.02
 """An update is timed at least and at most so often, and no more once so many seconds are measured."""
@@ -46,7 +46,10 @@ class Candidate:
         ends: The weights after the first updates that it made; None where nobody asked for them.
     """
 
-    def __init__(self, trainer: "Trainer", verbs: CompiledVerbs | None = None, *, compiled: bool = False) -> None:
+    room: dict[str, Tensor] | None = None
+    """Memory of the host for copies of a large state, which candidates may share."""
+
+    def __init__(self, trainer: TrainerLike, verbs: CompiledVerbs | None = None, *, compiled: bool = False) -> None:
         self.name = EAGER if verbs is None and not compiled else COMPILED
         self.losses: list[Any] = []
         self.ends: dict[str, Tensor] | None = None
@@ -88,7 +91,7 @@ class Candidate:
         kept, run.verbs = run.verbs, self._verbs or run.verbs
         try:
             self.build(phase, window)
-            with apart(self._trainer, changing) as (recorded, before):
+            with apart(self._trainer, changing, self.room) as (recorded, before):
                 self.run()
                 self.losses = list(recorded.losses)
                 if weights:
@@ -113,7 +116,7 @@ class RecordedCandidate(Candidate):
 
     def __init__(
         self,
-        trainer: "Trainer",
+        trainer: TrainerLike,
         graph: GraphExecution,
         verbs: CompiledVerbs | None = None,
         *,
@@ -168,7 +171,9 @@ def wait_for(device: torch.device) -> None:
 
 
 @contextmanager
-def apart(trainer: "Trainer", changing: Mapping[str, Tensor]) -> Iterator[tuple[Recorded, Snapshot]]:
+def apart(
+    trainer: TrainerLike, changing: Mapping[str, Tensor], room: dict[str, Tensor] | None = None
+) -> Iterator[tuple[Recorded, Snapshot]]:
     """Make updates of which nothing is left: no weight, counter, random number, loss or event.
 
     What a step does beyond the objects that the trainer and the model keep, such as writing to a file, is done.
@@ -176,9 +181,10 @@ def apart(trainer: "Trainer", changing: Mapping[str, Tensor]) -> Iterator[tuple[
     Args:
         trainer: Whose updates they are.
         changing: Attributes that change in place, by name.
+        room: Memory of the host for copies of a large state.
     """
     run, handler, updater = trainer.this_run, trainer.callback_handler, trainer.this_run.updater
-    before = Snapshot(tensors_of(trainer, changing), find_generators(trainer.model, trainer))
+    before = Snapshot(tensors_of(trainer, changing), find_generators(trainer.model, trainer), room)
     attributes = Attributes(all_owners_of(trainer))
     optimizers = [_OptimizerBefore(optimizer) for optimizer in updater.optimizers]
     recorded, losses, table = Recorded(), run.losses, handler.table
@@ -244,7 +250,7 @@ def check_bits(eager: dict[str, Tensor] | None, other: dict[str, Tensor] | None)
         raise CaptureError(f"deterministic=True, and {name.removeprefix('model.')} has other bits than by eager steps")
 
 
-def seconds_to_compile(trainer: "Trainer") -> float:
+def seconds_to_compile(trainer: TrainerLike) -> float:
     """Return about how long it takes to compile a model for which nothing is in the compiler's caches.
 
     BERT with four layers takes 15 s on a machine with an H200, GPT-2 with twelve 27 s, a small MLP 5 s

@@ -1,15 +1,13 @@
 """What an update may change: the tensors, and the objects whose attributes a user's step may set."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from treadle.execution.cuda_graph.replay_check import tensors_in
-
-if TYPE_CHECKING:
-    from treadle.trainer import Trainer
+from treadle.runs.interfaces import TrainerLike
 
 ON_THE_HOST = frozenset(
     {"progress", "history", "losses", "random", "poisoned", "micro_batches", "metrics_file", "execution"}
@@ -19,7 +17,7 @@ LIBRARIES = frozenset({"treadle", "torch", "torchmetrics", "builtins", "collecti
 """Where the objects come from that no step of a user's counts in."""
 
 
-def tensors_of(trainer: "Trainer", changing: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def tensors_of(trainer: TrainerLike, changing: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return every tensor that a step may change, by name, each once.
 
     Args:
@@ -35,7 +33,7 @@ def tensors_of(trainer: "Trainer", changing: Mapping[str, Tensor] | None = None)
     return {name: found[name] for name in once.values()}
 
 
-def owners_of(trainer: "Trainer") -> dict[str, object]:
+def owners_of(trainer: TrainerLike) -> dict[str, object]:
     """Return the objects that a user's step may change, by name."""
     owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
     # Metrics are modules, and count their updates in Python.
@@ -45,7 +43,7 @@ def owners_of(trainer: "Trainer") -> dict[str, object]:
     return owners
 
 
-def all_owners_of(trainer: "Trainer") -> dict[str, object]:
+def all_owners_of(trainer: TrainerLike) -> dict[str, object]:
     """Return these, and objects of a user's own classes that the trainer keeps, such as one that counts its calls."""
     return owners_of(trainer) | {
         f"trainer.{name}": value
@@ -59,11 +57,11 @@ def _tensors_in_model(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield f"model.{name}", tensor.detach()
 
 
-def _scaler_of(trainer: "Trainer") -> list[Any]:
+def _scaler_of(trainer: TrainerLike) -> list[Any]:
     scaler = trainer.precision.scaler
     return [] if scaler is None else scaler.tensors()
 
 
-def _gate_of(trainer: "Trainer") -> list[Any]:
+def _gate_of(trainer: TrainerLike) -> list[Any]:
     gate = trainer.this_run.updater.gate
     return [] if gate is None else gate.tensors()

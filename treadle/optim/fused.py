@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, Optimizer
 from torch.optim import optimizer as base
 
 from treadle.errors import ConfigError
@@ -25,7 +25,7 @@ _PLAIN = (nn.Parameter, Tensor)
 
 
 def direct_step(optimizer: Optimizer) -> None:
-    """Let `optimizer` make its update; a fused Adam or AdamW by torch's operation alone.
+    """Let `optimizer` make its update; a fused Adam, AdamW or SGD by torch's operation alone.
 
     Around the one operation that updates all weights, torch calls hooks, keeps a record for profilers, keeps compilers
     out and sorts tensors by device. Where somebody listens or has replaced `step`, and wherever anything is out of the
@@ -40,7 +40,7 @@ def direct_step(optimizer: Optimizer) -> None:
         optimizer._opt_called = True  # type: ignore[attr-defined]
         return
     # Most are not fused on a CPU, which is known from their first group.
-    fused = type(optimizer) in (Adam, AdamW) and optimizer.param_groups[0]["fused"] is True
+    fused = type(optimizer) in FUSED and optimizer.param_groups[0]["fused"] is True
     updates = _updates_of(optimizer) if fused and _is_unobserved(optimizer) else None
     if updates is None:
         refuse_closures(optimizer)
@@ -111,7 +111,7 @@ def _acts(optimizer: Optimizer) -> bool:
 def _is_torchs(of_class: Any, of_object: Any) -> bool:
     """Whether `step` is torch's own, or that with what a schedule of torch's puts around it, to note that it came."""
     noted = of_object is None or (hasattr(of_object, "_wrapped_by_lr_sched") and of_object.__wrapped__ is of_class)
-    return noted and of_class.__module__ == Adam.__module__
+    return noted and of_class.__module__ in (Adam.__module__, SGD.__module__)
 
 
 def _updates_of(optimizer: Optimizer) -> list[_Update] | None:
@@ -121,7 +121,8 @@ def _updates_of(optimizer: Optimizer) -> list[_Update] | None:
         weights = [weight for weight in group["params"] if weight.grad is not None]
         # A weight without a state is updated for the first time: making the state is the optimizer's.
         states: list[Any] = [optimizer.state.get(weight) for weight in weights]
-        if not (_is_plain(group) and all(states) and all(map(_is_dense, weights))):
+        plain = _is_plain_sgd(group, states) if "momentum" in group else _is_plain(group) and all(states)
+        if not (plain and all(map(_is_dense, weights))):
             return None
         # The operation is for one device and type; it refuses others, but the optimizer sorts them.
         if len({(weight.device, weight.dtype) for weight in weights}) == 1:
@@ -138,15 +139,36 @@ def _is_plain(group: _Group) -> bool:
     return numbers and group["fused"] is True and not special
 
 
+def _is_plain_sgd(group: _Group, states: list[Any]) -> bool:
+    """Whether the settings are those of a usual fused SGD, and momenta are there if it has any."""
+    special = group["maximize"] or group["differentiable"]
+    known = not group["momentum"] or all(state and state.get("momentum_buffer") is not None for state in states)
+    return type(group["lr"]) is float and group["fused"] is True and known and not special
+
+
 def _is_dense(weight: Any) -> bool:
     return type(weight) in _PLAIN and not weight.grad.is_sparse
 
 
 _STEP, _MEAN, _SQUARES = itemgetter("step"), itemgetter("exp_avg"), itemgetter("exp_avg_sq")
-_GRADIENT = attrgetter("grad")
+_GRADIENT, _MOMENTUM = attrgetter("grad"), itemgetter("momentum_buffer")
 
 
 def _make(group: _Group, weights: list[Any], states: list[dict[str, Tensor]]) -> None:
+    if "momentum" in group:
+        torch._fused_sgd_(
+            weights,
+            list(map(_GRADIENT, weights)),
+            list(map(_MOMENTUM, states)) if group["momentum"] else [],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=False,
+            is_first_step=False,
+        )
+        return
     operation = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
     counts = list(map(_STEP, states))
     torch._foreach_add_(counts, 1)
@@ -195,6 +217,11 @@ def prefer_fused(optimizer: Optimizer) -> None:
     counters_to_device(optimizer)
 
 
+def _passes(optimizer: Optimizer) -> bool:
+    """Say that `give_momenta` would do nothing: whoever asks goes on only where all momenta are there."""
+    return True
+
+
 def give_momenta(optimizer: Optimizer, *step: Any) -> None:
     """Give weights a momentum of zero where others have one already, which torch's fused SGD takes for granted.
 
@@ -209,6 +236,9 @@ def give_momenta(optimizer: Optimizer, *step: Any) -> None:
         if len(late) < len(trained):
             for parameter in late:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+give_momenta.passes = _passes  # type: ignore[attr-defined]
 
 
 class Capturable:

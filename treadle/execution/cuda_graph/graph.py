@@ -49,6 +49,7 @@ class GraphExecution(Execution):
 
     Attributes:
         reason: Why nothing is recorded any more; None while it is.
+        room: Memory of the host for copies of a large state; None has it taken anew for each recording.
     """
 
     # Which modules train and which weights learn in what is recorded.
@@ -62,6 +63,7 @@ class GraphExecution(Execution):
     def __init__(self, trainer: TrainerLike, recorder: Recorder, *, required: bool) -> None:
         self.reason: str | None = None
         self.recorded_callbacks: frozenset[Any] = frozenset()
+        self.room: dict[str, Tensor] | None = None
         self._trainer = trainer
         self._recorder = recorder
         self._required = required
@@ -238,7 +240,8 @@ class GraphExecution(Execution):
         """Record the update of `window`; everything is afterwards as it was."""
         trainer = self._trainer
         refuse_optimizer(phase.optimizer, moves=self._moves(phase))
-        before = Snapshot(tensors_of(trainer, self._changing), find_generators(trainer.model, trainer))
+        generators = find_generators(trainer.model, trainer)
+        before = Snapshot(tensors_of(trainer, self._changing), generators, self.room)
         inputs = inputs_for(window)
         rates = Rates(phase.optimizer, trainer.device) if self._moves(phase) else None
         arguments = arguments_of(phase.optimizer, rates=rates is None)

@@ -32,11 +32,18 @@ class Snapshot:
     Args:
         tensors: The tensors themselves, by name.
         generators: Generators beside torch's own.
+        room: Memory of the host by name, for copies that are made there; kept by whoever makes several, one after the
+            other, for it takes longer to get it than to copy.
     """
 
-    def __init__(self, tensors: dict[str, Tensor], generators: Iterable[torch.Generator] = ()) -> None:
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        generators: Iterable[torch.Generator] = (),
+        room: dict[str, Tensor] | None = None,
+    ) -> None:
         self._live = tensors
-        self._copies = dict(zip(tensors, copies_of(list(tensors.values())), strict=True))
+        self._copies = copies_of(tensors, {} if room is None else room)
         pairs = [(name, tensor, self._copies[name]) for name, tensor in tensors.items()]
         # A copy never changes; of one on the host, what is compared is taken from the tensor while it is the same.
         self.began = {
@@ -55,7 +62,7 @@ class Snapshot:
     def restore(self) -> None:
         """Put everything back in place."""
         for name, tensor in self._live.items():
-            tensor.copy_(self._copies[name])
+            tensor.copy_(self._copies[name], non_blocking=True)
         self.restore_random()
 
     def restore_random(self) -> None:
@@ -65,10 +72,23 @@ class Snapshot:
             generator.set_state(state)
 
 
-def copies_of(tensors: list[Tensor]) -> list[Tensor]:
-    """Return copies: on the host where they would take much of the device's memory, or there is too little of it."""
-    on_host = takes_much(tensors)
-    return [tensor.detach().to("cpu", copy=True) if on_host else tensor.detach().clone() for tensor in tensors]
+def copies_of(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies: on the host where they would be much of what a step takes of the device's memory.
+
+    Args:
+        tensors: The tensors by name.
+        room: Memory of the host, which is taken from there and added there.
+    """
+    if not takes_much(tensors.values()):
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    copies: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        known = room.get(name)
+        if known is None or known.shape != tensor.shape or known.dtype != tensor.dtype:
+            known = room[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copies[name] = known.copy_(tensor.detach(), non_blocking=True)
+    torch.cuda.synchronize()
+    return copies
 
 
 def takes_much(tensors: Iterable[Tensor]) -> bool:
