@@ -148,13 +148,14 @@ class AutoExecution(Execution):
         if choice.compiles is not None and not self._is_compiled:
             run.verbs = self._verbs(choice.compiles)
         if choice.records and self._graph is not None:
-            run.execution = self._graph
+            taken: Execution = self._graph
         else:
             if choice.records:
                 self._trainer.print(f"{choice.chosen!r} was chosen, but nothing can be recorded here: steps are eager")
             self.close()
-            run.execution = Execution(self._trainer)
-        return run.execution
+            taken = Execution(self._trainer)
+        run.execution = taken
+        return taken
 
     def _verbs(self, how: Compile) -> CompiledVerbs:
         if self._compiled is None:

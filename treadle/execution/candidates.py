@@ -189,8 +189,8 @@ def apart(
     optimizers = [_OptimizerBefore(optimizer) for optimizer in updater.optimizers]
     recorded, losses, table = Recorded(), run.losses, handler.table
     left = {name: getattr(updater, name) for name in ("phase", "samples", "stepped", "norm", "applied")}
-    run.losses, updater.recording = recorded, True  # type: ignore[assignment]
-    handler.table = defaultdict(tuple)  # type: ignore[assignment]
+    run.losses, updater.recording = recorded, True
+    handler.table = defaultdict(tuple)
     try:
         with trainer.storage.diverted():
             yield recorded, before
