@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick long servers lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
+.PHONY: api package-test first-result demo docs test quick long servers lint types format clean peers bench-overhead bench-resume images recbole bench-recsys bench-bridge
 
 demo: .venv/demo.stamp
 	$(BIN)/treadle demo digits
@@ -59,6 +59,19 @@ format: .venv/dev.stamp
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) --editable ".[dev]"
 	touch $@
+
+# The wheel and the source distribution in empty environments, with the oldest and the newest dependencies.
+# ROWS="3.11-oldest" takes some of the rows; KEEP=DIR keeps the environments, which have some GB each.
+package-test: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.package $(ROWS) $(if $(KEEP),--keep $(KEEP))
+
+# Seconds from `pip install` to the page of a first run.
+first-result: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.package.first_result
+
+# The list of public names and signatures, after it was changed on purpose.
+api: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.docs.public_api
 
 clean:
 	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache

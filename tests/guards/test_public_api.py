@@ -1,164 +1,76 @@
-"""The public names are exactly those that are exported, and each of them says what it is."""
+"""What users rely on changes only on purpose: names and signatures, dependencies, size, what an import costs."""
 
-import ast
-import importlib
-import inspect
-import pkgutil
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
-from itertools import pairwise
+import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-import treadle
+from benchmarks.docs.public_api import SNAPSHOT, snapshot
+from benchmarks.package.environments import ROOT, requirements
 
-PACKAGE = Path(treadle.__file__).parent
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def tree_of(module: str) -> ast.Module:
-    path = PACKAGE.parent.joinpath(*module.split("."))
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-
-
-def all_modules() -> list[str]:
-    found = pkgutil.walk_packages([str(PACKAGE)], "treadle.")
-    return ["treadle", *sorted(module.name for module in found)]
+CORE = {"hydra-core", "numpy", "omegaconf", "pyyaml", "rich", "safetensors", "torch", "torchmetrics", "typer"}
+PACKAGES_OF_TRAINER = {"numpy", "safetensors", "torch", "torchgen", "typing_extensions"}
+"""What `from treadle import Trainer` loads of other people's, besides what torch finds by itself."""
+FOUND_BY_TORCH = {"_cython_3_2_4", "_distutils_hack", "cython_runtime", "dill", "tqdm", "__mp_main__"}
+MOST_BYTES = 6 * 2**20
+"""Of all files of the package, as they are installed."""
 
 
-def is_public(module: str) -> bool:
-    return not any(part.startswith("_") for part in module.split("."))
+def test_public_names_and_signatures_are_those_of_the_snapshot() -> None:
+    assert snapshot() == SNAPSHOT.read_text(encoding="utf-8"), "if this is meant: make api, and a line in CHANGELOG.md"
 
 
-def test_each_exported_name_stands_there_once() -> None:
-    assert len(treadle.__all__) == len(set(treadle.__all__))
+def test_the_core_needs_nine_packages_and_no_more() -> None:
+    assert {one.split(">")[0] for one in requirements()} == CORE
 
 
-@pytest.mark.parametrize("name", treadle.__all__)
-def test_an_exported_name_resolves(name: str) -> None:
-    assert getattr(treadle, name) is not None
+def _modules_after(line: str) -> set[str]:
+    program = f"import json, sys\n{line}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
 
 
-def test_dir_lists_the_exported_names_and_nothing_else() -> None:
-    assert dir(treadle) == sorted(treadle.__all__)
+def test_import_treadle_loads_one_module_and_nothing_of_others() -> None:
+    loaded = _modules_after("import treadle") - _modules_after("")
+    others = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
+    assert others - FOUND_BY_TORCH == {"treadle"}
+    assert {name for name in loaded if name.startswith("treadle")} == {"treadle"}
 
 
-def test_a_star_import_gives_the_exported_names_and_nothing_else() -> None:
-    names: dict[str, object] = {}
-    exec("from treadle import *", names)  # noqa: S102 - a function cannot hold this import
-    assert set(names) - {"__builtins__"} == set(treadle.__all__)
+@pytest.mark.slow
+def test_a_trainer_loads_torch_and_no_package_that_a_step_does_not_need() -> None:
+    loaded = _modules_after("from treadle import Trainer")
+    others = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - FOUND_BY_TORCH
+    assert others - PACKAGES_OF_TRAINER == {"treadle", "__main__"}
+    packs = ("treadle.engine", "treadle.recsys", "treadle.nas", "treadle.search", "treadle.tools", "treadle.cli")
+    assert not {name for name in loaded if name.startswith(packs)}
+    assert len([name for name in loaded if name.startswith("treadle")]) < 200
 
 
-def test_type_checkers_see_the_names_that_are_exported() -> None:
-    block = next(node for node in tree_of("treadle").body if isinstance(node, ast.If))
-    assert ast.unparse(block.test) == "TYPE_CHECKING"
-    seen = {
-        alias.asname or alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+def test_the_installed_package_stays_small() -> None:
+    files = [path for path in (ROOT / "treadle").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import treadle
+
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert table["version"] == treadle.__version__
+    assert f"version: {treadle.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_workflows_call_the_commands_that_people_call() -> None:
+    made = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if line[:1].isalpha()}
+    called = {
+        word
+        for path in sorted(Path(ROOT, ".github", "workflows").glob("*.yml"))
+        for line in path.read_text().splitlines()
+        if "run: make " in line
+        for word in [line.split("run: make ")[1].split()[0]]
     }
-    assert seen == set(treadle.__all__) - {"__version__"}
-
-
-def test_type_checkers_and_readers_are_sent_to_the_same_place() -> None:
-    block = next(node for node in tree_of("treadle").body if isinstance(node, ast.If))
-    for node in block.body:
-        assert isinstance(node, ast.ImportFrom)
-        for alias in node.names:
-            seen = getattr(importlib.import_module(str(node.module)), alias.name)
-            assert getattr(treadle, alias.name) is seen
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"^module 'treadle' has no attribute 'Trainr'"):
-        treadle.Trainr  # noqa: B018
-    with pytest.raises(ImportError, match="Trainr"):
-        from treadle import Trainr  # noqa: F401
-
-
-def test_using_one_name_loads_only_what_it_needs() -> None:
-    program = """
-import sys, treadle
-assert "Trainer" in dir(treadle)
-assert not [name for name in sys.modules if name.startswith("treadle.")]
-treadle.StopTrainingError
-assert [name for name in sys.modules if name.startswith("treadle.")] == ["treadle.errors"]
-assert "torch" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=PACKAGE.parent)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("name", [name for name in treadle.__all__ if name != "__version__"])
-def test_an_exported_name_is_documented(name: str) -> None:
-    value = getattr(treadle, name)
-    if isinstance(value, (ModuleType, type)) or inspect.isfunction(value):
-        assert vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
-    else:
-        assert name in documented_values(f"treadle.{treadle._HOMES[name]}")
-
-
-def documented_values(module: str) -> set[str]:
-    """Return the names that a module gives a value, with a string below that says what it is."""
-    body = tree_of(module).body
-    return {
-        ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
-        for node, below in pairwise(body)
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-        and isinstance(below.value.value, str)
-    }
-
-
-def test_the_version_is_that_of_the_project() -> None:
-    text = (PACKAGE.parent / "pyproject.toml").read_text()
-    assert f'\nversion = "{treadle.__version__}"\n' in text
-
-
-@pytest.mark.parametrize("module", [name for name in all_modules() if is_public(name)])
-def test_every_name_that_a_module_exports_resolves(module: str) -> None:
-    loaded = importlib.import_module(module)
-    exported = getattr(loaded, "__all__", [])
-    assert len(exported) == len(set(exported))
-    assert [name for name in exported if not hasattr(loaded, name)] == []
-
-
-def test_every_package_says_what_it_exports() -> None:
-    packages = [name for name in all_modules() if (PACKAGE.parent / name.replace(".", "/")).is_dir()]
-    # One with nothing but a docstring exports nothing: its modules are imported from.
-    exporting = [name for name in packages if len(tree_of(name).body) > 1]
-    assert [name for name in exporting if not hasattr(importlib.import_module(name), "__all__")] == []
-
-
-def test_the_package_is_marked_as_typed() -> None:
-    assert (PACKAGE / "py.typed").is_file()
-
-
-def public_definitions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Definition]]:
-    """Yield the classes and functions with public names, and the methods of such classes."""
-    for node in body:
-        # The shapes that one function can be called in are described where it is written.
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "overload" for one in node.decorator_list):
-            continue
-        if isinstance(node, Definition) and not node.name.startswith("_"):
-            yield f"{prefix}.{node.name}", node
-            if isinstance(node, ast.ClassDef):
-                yield from public_definitions(node.body, f"{prefix}.{node.name}")
-
-
-def is_sentence(text: str | None) -> bool:
-    return text is not None and text.strip().splitlines()[0].endswith(".")
-
-
-@pytest.mark.parametrize("module", all_modules())
-def test_everything_public_has_a_docstring_that_begins_with_a_sentence(module: str) -> None:
-    tree = tree_of(module)
-    places: list[tuple[str, ast.Module | Definition]] = [(module, tree), *public_definitions(tree.body, module)]
-    wrong = [
-        f"{name}: {ast.get_docstring(node)!r}" for name, node in places if not is_sentence(ast.get_docstring(node))
-    ]
-    assert not wrong, "\n".join(wrong)
+    assert called == {"test", "docs", "package-test"}
+    assert {"docs", "package-test"} <= made
