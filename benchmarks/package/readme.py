@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 from benchmarks.package.environments import ROOT, clean_environment
@@ -68,7 +68,7 @@ def prepare(folder: Path) -> None:
     (folder / "old_train.py").write_text(OLD, encoding="utf-8")
 
 
-def run_command(text: str, folder: Path, python: Path, seconds: float = 280.0) -> tuple[int, str, float]:
+def run_command(text: str, folder: Path, python: Path, seconds: float = 400.0) -> tuple[int, str, float]:
     """Run a command as a shell does; return its status, what it printed, and how long it took."""
     env = clean_environment(python, OMP_NUM_THREADS="1", COLUMNS="120", NO_COLOR="1")
     env["XDG_STATE_HOME"] = str(folder / ".state")
@@ -78,10 +78,12 @@ def run_command(text: str, folder: Path, python: Path, seconds: float = 280.0) -
     else:
         place = folder / "my_project" if "configs/" in text and not text.startswith("cd ") else folder
         place = folder / "my_project" if text.endswith("runs/train") or text == "treadle runs" else place
-        done = subprocess.run(
-            text.removesuffix("&"), shell=True, cwd=place, env=env, capture_output=True, text=True, timeout=seconds
-        )
-        status, said = done.returncode, done.stdout + done.stderr
+        options: Any = {"cwd": place, "env": env, "capture_output": True, "text": True, "timeout": seconds}
+        try:
+            done = subprocess.run(text.removesuffix("&"), shell=True, **options)
+            status, said = done.returncode, done.stdout + done.stderr
+        except subprocess.TimeoutExpired as error:
+            status, said = 124, f"took longer than {seconds:g} s: {error.output!r}"
     return status, said, time.monotonic() - began
 
 

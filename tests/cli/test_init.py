@@ -1,5 +1,6 @@
 """`treadle init`: a project that trains and whose own tests pass, written where nothing is."""
 
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
 from treadle.cli import app
 from treadle.errors import ConfigError
-from treadle.tools.scaffold import package_name, write_project
+from treadle.tools.scaffold import DOORS, package_name, write_project
 
 FILES = {
     ".gitignore",
@@ -162,7 +163,30 @@ def test_the_tests_of_a_new_project_pass(started: Path, capsys: pytest.CaptureFi
     assert "4 passed" in output
 
 
-def test_a_new_project_is_in_good_order(started: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("door", "said"), [("core", ""), ("recsys", "ndcg@10"), ("search", "% with {")])
+def test_a_project_of_another_door_trains_and_its_tests_pass(door: str, said: str, tmp_path: Path) -> None:
+    folder = tmp_path / "spinning"
+    write_project(folder, door)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for command in (DOORS[door].start.replace("@package@", "spinning"), "python -m pytest -q"):
+        done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert said in done.stdout or "pytest" in command
+
+
+def test_a_door_that_there_is_not_is_an_error_and_nothing_is_written(treadle: Treadle) -> None:
+    told = treadle("init", "spinning", "--door", "cor", status=1).stderr.replace("\n  ", " ")
+    assert "treadle init: --door='cor' does not exist; did you mean 'core'?" in told
+    assert not Path("spinning").exists()
+
+
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_a_new_project_is_in_good_order(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_project(tmp_path / "spinning", door)
+    monkeypatch.chdir(tmp_path / "spinning")
+    marks = re.compile("@(project|package|extras)@")
+    assert not [path for path in Path().rglob("*.*") if path.is_file() and marks.search(path.read_text())]
     ruff = Path(sys.executable).parent / "ruff"
     if not ruff.exists():
         pytest.skip("ruff is not installed beside this Python")

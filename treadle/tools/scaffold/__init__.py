@@ -7,16 +7,54 @@ from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, check_choice
 
-__all__ = ["existing_entries", "package_name", "write_project"]
+__all__ = ["DOORS", "Door", "existing_entries", "find_door", "package_name", "write_project"]
 
 TEMPLATES = Path(__file__).parent / "template"
 SUFFIX = ".template"
 """At the end of every template's name, so that no tool takes it for a program."""
-FOLDERS = ("configs", "tests", "runs")
-"""What the project has beside its package."""
+FOLDERS = ("configs", "tests", "runs", "saved", "bench", "log", "train", "search", "dataset")
+"""What the project has, or makes, beside its package."""
+
+
+class Door(NamedTuple):
+    """A way to use Treadle, and the project that begins it.
+
+    Attributes:
+        layers: The folders of templates that the project is made of.
+        extras: The extras of Treadle that it needs.
+        start: The command that trains; `@package@` stands for the name of the package.
+    """
+
+    layers: tuple[str, ...]
+    extras: str
+    start: str
+
+
+RECOMMENDER = "treadle recsys --model @package@/model.py:Vectors --dataset demo-shop --config-file configs/train.yaml"
+DOORS = {
+    "core": Door(("common", "plain", "core"), "report", "python train.py"),
+    "engine": Door(("common", "engine"), "report", "treadle train configs/train.py"),
+    "recsys": Door(("common", "recsys"), "recsys,report", RECOMMENDER),
+    "search": Door(("common", "plain", "search"), "report,search", "python search.py"),
+}
+"""The doors that a project may begin with."""
+
+
+def find_door(name: str) -> Door:
+    """Return a door by its name.
+
+    Raises:
+        ConfigError: There is none.
+
+    >>> find_door("core").start
+    'python train.py'
+    """
+    check_choice("--door", name, tuple(DOORS))
+    return DOORS[name]
 
 
 def package_name(folder: Path) -> str:
@@ -48,17 +86,21 @@ def _is_installed(package: str, folder: Path) -> bool:
     return not all(place.is_relative_to(folder.resolve()) for place in places)
 
 
-def write_project(folder: Path) -> list[Path]:
+def write_project(folder: Path, door: str = "engine") -> list[Path]:
     """Write a project into a folder, which is made, and return the files, relative to it.
 
     What else the folder holds stays as it is.
 
+    Args:
+        folder: The folder.
+        door: Which way to use Treadle it shows: "core", "engine", "recsys" or "search".
+
     Raises:
-        ConfigError: The name is none for a package, or one of the files is there, in which cases nothing is written; or
-            the folder cannot be written.
+        ConfigError: There is no such door, the name is none for a package, or one of the files is there, in which cases
+            nothing is written; or the folder cannot be written.
     """
     package = package_name(folder)
-    contents = dict(_filled(folder.resolve().name, package))
+    contents = dict(_filled(folder.resolve().name, package, find_door(door)))
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; choose another name")
     there = dict.fromkeys(str(path) for path in map(partial(_in_the_way, folder), contents) if path is not None)
@@ -88,11 +130,13 @@ def existing_entries(folder: Path) -> list[str]:
     return sorted(path.name + "/" * path.is_dir() for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def _filled(project: str, package: str) -> Iterator[tuple[Path, str]]:
+def _filled(project: str, package: str, door: Door) -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of every file of the project."""
-    names = {"@project@": project, "@package@": package}
-    for template in sorted(TEMPLATES.rglob(f"*{SUFFIX}")):
-        path = str(template.relative_to(TEMPLATES)).removesuffix(SUFFIX)
+    names = {"@project@": project, "@package@": package, "@extras@": door.extras}
+    folders = [TEMPLATES / layer for layer in door.layers]
+    templates = sorted((file.relative_to(folder), file) for folder in folders for file in folder.rglob(f"*{SUFFIX}"))
+    for place, template in templates:
+        path = str(place).removesuffix(SUFFIX)
         text = template.read_text(encoding="utf-8")
         for mark, name in names.items():
             path, text = path.replace(mark, name), text.replace(mark, name)
