@@ -13,10 +13,10 @@ from treadle.data.prefetch import what_to_try
 
 
 class Clock(TrainerCallback):
-    """A clock that an update moves by one second and an evaluation by a hundred."""
+    """A clock that an update moves by a second, or so many, and an evaluation by a hundred."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.reads = 0.0, 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> None:
+        self.now, self.reads, self.seconds = 0.0, 0, seconds
         monkeypatch.setattr(time, "perf_counter", self.read)
 
     def read(self) -> float:
@@ -24,7 +24,7 @@ class Clock(TrainerCallback):
         return self.now
 
     def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
-        self.now += 1.0
+        self.now += self.seconds
 
     def on_eval_step_end(self, trainer: Any, **kwargs: Any) -> None:
         self.now += 100.0
@@ -95,6 +95,18 @@ def test_a_run_that_waits_for_its_data_says_so_once_with_what_to_try(
         "50% of the time of the last 10 steps was spent waiting for the train data: give its loader workers, such as "
         "num_workers=4; if it fits into memory as tensors, use an InMemoryDataset"
     ]
+
+
+def test_nothing_is_said_before_a_second_was_lost(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch, 0.01)
+    trainer = make_trainer(ThroughputMonitor, clock)
+    trainer.train(Slow(clock, 0.01), num_epochs=2, per_device_batch_size=1, log_every=10)
+    assert "waiting" not in capsys.readouterr().out
+    assert trainer.storage.series("data_time").values == pytest.approx([0.01] * 8)
+    trainer.train(Slow(clock, 0.01), num_epochs=3, per_device_batch_size=1, log_every=10)
+    assert "waiting for the train data" in capsys.readouterr().out
 
 
 def test_each_run_says_it_anew(

@@ -25,6 +25,8 @@ class _Mark:
 
 MUCH_WAITING = 0.2
 """The share of the time spent waiting for data from which on the user is told."""
+MUCH_SECONDS = 1.0
+"""Before the whole run has waited as long nothing is said of it: a run of seconds has nothing to win."""
 JUDGED_STEPS = 10
 """Over fewer steps nothing is said of it."""
 
@@ -35,19 +37,19 @@ class ThroughputMonitor(TrainerCallback):
     The clock is read when a log is due, when the device has just been waited for, around evaluations, whose time does
     not count, and around the drawing of data; never in the rest of a step, and nothing waits for the device. Samples
     are those of all processes. The wait is that of a step, on this process; if it is over a fifth of the time, that is
-    said once, with what to try, but not at the first log of a run, for workers have to start. Memory is the CUDA memory
-    allocated at most, or the largest size of the process.
+    said once, with what to try, but not at the first log of a run, for workers have to start, nor before a second was
+    lost. Memory is the CUDA memory allocated at most, or the largest size of the process.
     """
 
     def __init__(self) -> None:
         self._mark: _Mark | None = None
         self._evaluation_began = 0.0
-        self._logs = 0
+        self._logs, self._waited = 0, 0.0
         self._told = False
 
     def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Know nothing of earlier runs."""
-        self._logs, self._told = 0, False
+        self._logs, self._waited, self._told = 0, 0.0, False
 
     def on_train_epoch_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Count from here."""
@@ -87,7 +89,9 @@ class ThroughputMonitor(TrainerCallback):
         share = sum(waited.values()) / seconds
         trainer.storage.put_scalar(DATA_TIME, sum(waited.values()) / steps)
         self._logs += 1
-        if share > MUCH_WAITING and steps >= JUDGED_STEPS and self._logs > 1 and not self._told:
+        self._waited += sum(waited.values())
+        judged = steps >= JUDGED_STEPS and self._logs > 1 and self._waited >= MUCH_SECONDS
+        if share > MUCH_WAITING and judged and not self._told:
             self._told = True
             slowest = max(waited, key=lambda name: waited[name])
             stream = trainer.streams[slowest]
