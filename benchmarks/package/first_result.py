@@ -64,7 +64,8 @@ def main() -> None:
     lines = [f"| {name} | {value:.1f} |" for name, value in rows.items()]
     table = "\n".join(["| step | seconds |", "|---|--:|", *lines])
     load = f"{os.getloadavg()[0]:.0f} processes wanted the cores at the end"
-    section = f"## Time to the first result\n\n{provenance('package.first_result', (), torch=TORCH, machine=load)}\n\n{table}\n"
+    where = provenance("package.first_result", (), torch=TORCH, machine=load)
+    section = f"## Time to the first result\n\n{where}\n\n{table}\n"
     print(section)
     if asked.write:
         write_section("first-result", section)
