@@ -416,7 +416,7 @@ def test_the_generators_of_the_process_stay_as_they_were(
             return sample
 
     if not peeks:
-        monkeypatch.setattr(global_rngs, "_words_of_python", lambda: None)
+        monkeypatch.setattr(global_rngs, "_words_of_python", None)
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
     random.gauss(0, 1)
     before = RandomState().state_dict()
@@ -435,7 +435,7 @@ def test_the_generators_of_the_process_stay_as_they_were(
 
 
 def test_memory_of_pythons_generator_is_its_state() -> None:
-    words = global_rngs._words_of_python()
+    words = global_rngs._words_of_python
     assert words is not None, "on this Python, drawing is watched by copying states, which costs more"
     random.seed(11)
     for _ in range(3):

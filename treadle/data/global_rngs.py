@@ -3,8 +3,7 @@
 import random
 from array import array
 from collections.abc import Callable
-from ctypes import c_char, string_at
-from functools import cache
+from ctypes import c_char
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,13 @@ _Words = c_char * (4 * 625)
 """What a Mersenne Twister remembers, in memory: 624 words, and its place among them."""
 _python: Any = random.random.__self__  # type: ignore[attr-defined]
 _numpy: Any = np.random
-_torch = torch.default_generator
+_state_of_torch = torch.default_generator.get_state
+_stand_in = np.random.MT19937(0)
+"""Stands in for NumPy's generator while samples are fetched."""
+_words_of_numpy: Any = _Words.from_address(_stand_in.ctypes.state_address)
 
 
-@cache
-def _words_of_python() -> Any:
+def _find_words_of_python() -> Any:
     """Return the memory in which Python's generator has its place and its words; None if it is made in another way.
 
     To say what its state is, it makes 625 numbers, which takes as long as fetching several samples. The memory is
@@ -43,41 +44,19 @@ def _words_of_python() -> Any:
     return _Words.from_address(id(_python) + offset)
 
 
-@cache
-def _stand_in() -> tuple[np.random.MT19937, Any]:
-    """Return the generator that stands in for NumPy's while samples are fetched, and its memory; one a process."""
-    generator = np.random.MT19937()
-    return generator, _Words.from_address(generator.ctypes.state_address)
+_words_of_python = _find_words_of_python()
 
-
-def _state_of_python() -> Any:
-    words = _words_of_python()
-    return random.getstate() if words is None else (words.raw, _python.gauss_next)
-
-
-def _restore_python(state: Any) -> None:
-    if _words_of_python() is not None:
-        memory, gauss = state
-        place, *words = array("I", memory)
-        state = _python.VERSION, (*words, place), gauss
-    random.setstate(state)
-
-
-def _state_of_torch() -> bytes:
-    state = _torch.get_state()
-    return string_at(state.data_ptr(), len(state))
+# Between two steps nothing of this is in the processor's caches any more, so that each call counts: there are few.
 
 
 def states() -> tuple[Any, ...]:
     """Return the state of each generator, to be compared; NumPy's is that of the one that stands in for it."""
-    return _state_of_python(), _stand_in()[1].raw, _state_of_torch()
+    python = random.getstate() if _words_of_python is None else (_words_of_python.raw, _python.gauss_next)
+    return python, _words_of_numpy.raw, _state_of_torch().numpy().tobytes()
 
 
-def moved(before: tuple[Any, ...]) -> list[str]:
-    """Return the names of the generators that were drawn from, or seeded, since `states` returned `before`."""
-    now = states()
-    if now == before:
-        return []
+def moved(before: tuple[Any, ...], now: tuple[Any, ...]) -> list[str]:
+    """Return the names of the generators whose states differ."""
     return [name for name, old, new in zip(SEEDERS, before, now, strict=True) if old != new]
 
 
@@ -88,19 +67,26 @@ class Aside:
         moved: After the block, the names of the generators that were drawn from, or seeded, in it.
     """
 
-    moved: list[str]
-
     def __enter__(self) -> None:
         # NumPy's generator is put aside as a whole: copying its state out and in takes longer than all the rest. Being
         # exchanged, it has no normal number in store, which would hide a draw.
         self._numpy = _numpy.get_bit_generator()
-        _numpy.set_bit_generator(_stand_in()[0])
+        _numpy.set_bit_generator(_stand_in)
         self._before = states()
 
     def __exit__(self, *exception: object) -> None:
-        self.moved = moved(self._before)
+        now = states()
         _numpy.set_bit_generator(self._numpy)
+        self.moved: list[str] = []
+        if now != self._before:
+            self.moved = moved(self._before, now)
+            self._restore(*self._before)
+
+    def _restore(self, python: Any, numpy: bytes, torchs: bytes) -> None:
         if "torch" in self.moved:
-            _torch.set_state(torch.frombuffer(bytearray(self._before[2]), dtype=torch.uint8))
+            torch.default_generator.set_state(torch.frombuffer(bytearray(torchs), dtype=torch.uint8))
         if "random" in self.moved:
-            _restore_python(self._before[0])
+            if _words_of_python is not None:
+                place, *words = array("I", python[0])
+                python = _python.VERSION, (*words, place), python[1]
+            random.setstate(python)

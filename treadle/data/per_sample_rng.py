@@ -163,7 +163,7 @@ class SeededCalls:
                 seeder(seed)
             before = states()
             yield part
-            self._used.update(moved(before))
+            self._used.update(moved(before, states()))
 
 
 class SeededSamples(Dataset[Any]):
