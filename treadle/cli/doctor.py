@@ -12,7 +12,7 @@ from treadle.cli._errors import report_errors, with_width
 from treadle.cli._options import Overrides
 
 if TYPE_CHECKING:
-    from treadle.tools.doctor import Examination
+    from treadle.tools.doctor import Examination, Finding
 
 
 def doctor(
@@ -24,10 +24,10 @@ def doctor(
 ) -> None:
     """Run a few steps of a program and say what is wrong with it.
 
-    The program is run up to three times, in processes of its own, until it has
-    trained for some steps; nothing is written into the folder of its run. Exits with status
-    1 if something was found. KEY=VALUE changes a config; a program gets it as
-    its arguments.
+    The program is run twice, in processes of its own, until it has trained for some
+    steps; where it has sets or hashes, up to four times. Nothing is written into the
+    folder of its run. Exits with status 1 if something was found. KEY=VALUE changes
+    a config; a program gets it as its arguments.
 
     \b
     Example:
@@ -48,13 +48,13 @@ def doctor(
 def _lines(found: "Examination", as_json: bool) -> list[str]:
     if as_json:
         return [json.dumps(one) for one in (*map(asdict, found.findings), *map(asdict, found.notes))]
-    lines = [
-        with_width(
-            f"{finding.place + ': ' if finding.place else ''}{finding.kind}: {finding.message}", is_terminal=True
-        )
-        for finding in found.findings
-    ]
+    lines = [with_width(_in_words(finding), is_terminal=True) for finding in found.findings]
     lines += [with_width(f"{note.kind}: {note.message}", is_terminal=True) for note in found.notes]
     count = len(found.findings)
     said = "nothing wrong was found" if not count else f"{count} finding{'s' if count > 1 else ''}"
     return [*lines, f"{said} in {found.steps} steps"]
+
+
+def _in_words(finding: "Finding") -> str:
+    place = f"{finding.place}: " if finding.place else ""
+    return f"{place}{finding.kind}: {finding.message}\n  fix: {finding.remedy}"

@@ -4,23 +4,23 @@ import runpy
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.loop import Due
+from treadle.phase import Phase
 from treadle.progress import Cadence
 from treadle.tools.doctor.detectors import DETECTORS, Detector
-from treadle.tools.doctor.detectors.base import WARMUP_STEPS
-from treadle.tools.doctor.findings import Finding, Note
+from treadle.tools.doctor.detectors.base import WARMUP_STEPS, Recorder
+from treadle.tools.doctor.failures import describe
+from treadle.tools.doctor.findings import Examination, Finding, without_effects
+from treadle.tools.doctor.processes import STEPS
 from treadle.trainer import Trainer
-
-if TYPE_CHECKING:
-    from treadle.phase import Phase
 
 # What stands between a trainer and its verbs, and tells the detectors what happens
 
@@ -36,6 +36,7 @@ class DoctorCallback(TrainerCallback):
 
     def __init__(self, trainer: Trainer, detectors: list[Detector], losses: list[float]) -> None:
         self._trainer, self._detectors, self._losses = trainer, detectors, losses
+        self._under_way: tuple[Phase, list[Any]] | None = None
         self._listening = ExitStack()
         self._gradients = trainer.calculate_gradients
         self._apply = trainer.apply_gradients
@@ -47,6 +48,9 @@ class DoctorCallback(TrainerCallback):
             "calculate_gradients": self.calculate_gradients,
             "apply_gradients": self.apply_gradients,
         }
+        if hasattr(self._trainer, "save_as"):
+            # The engine's hooks save by themselves, and here there is no folder.
+            names["save_as"] = lambda *arguments, **options: None
         run, updater = self._trainer.this_run, self._trainer.this_run.updater
         self._attempt, self._after = updater.attempt, run.after_update
         vars(self._trainer).update(names)
@@ -80,27 +84,48 @@ class DoctorCallback(TrainerCallback):
         for detector in self._looking:
             detector.after_loss(batch, batch_output)
 
+    def on_eval_epoch_start(self, trainer: Trainer, is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Say that what comes is evaluation."""
+        for detector in self._detectors:
+            detector.evaluation = True
+
+    def on_eval_epoch_end(self, trainer: Trainer, is_intermediate: bool = False, **kwargs: Any) -> None:
+        """Say that evaluation is over."""
+        for detector in self._detectors:
+            detector.evaluation = False
+
     def on_eval_step_end(self, trainer: Trainer, batch: Any = None, batch_output: Any = None, **kwargs: Any) -> None:
         """Show an evaluation batch."""
         for detector in self._detectors:
             detector.evaluating(batch)
 
-    def attempt(self, phase: "Phase", window: list[Any]) -> None:
+    def attempt(self, phase: Phase, window: list[Any]) -> None:
         """Show the data of an update, and listen until the update is over."""
+        self._under_way = (phase, window)
         for detector in self._looking:
             detector.before_update(phase, window)
-        for detector in self._looking:
-            self._listening.enter_context(detector.updating())
+        self._listening.enter_context(Recorder(self._looking))
         self._attempt(phase, window)
 
-    def calculate_gradients(self, phase: "Phase", window: list[Any]) -> None:
+    def look_again(self) -> None:
+        """Have the passes that failed watched, which may have been among those that are left undisturbed."""
+        if self._under_way is None:
+            return
+        phase, window = self._under_way
+        with ExitStack() as watching, suppress(Exception):
+            watching.enter_context(Recorder(self._detectors))
+            for detector in self._detectors:
+                watching.enter_context(detector.passing())
+            self._gradients(replace(phase, silent=True), window)
+
+    def calculate_gradients(self, phase: Phase, window: list[Any]) -> None:
         """Have the passes of an update watched, except those of a detector's own."""
         with ExitStack() as watching:
             for detector in [] if phase.silent else self._looking:
                 watching.enter_context(detector.passing())
             self._gradients(phase, window)
 
-    def apply_gradients(self, phase: "Phase") -> None:
+    def apply_gradients(self, phase: Phase) -> None:
         """Show the gradient."""
         for detector in self._looking:
             detector.after_gradients()
@@ -115,32 +140,8 @@ class DoctorCallback(TrainerCallback):
             detector.after_update()
 
 
-STEPS = 12
 SCRATCH = "treadle-doctor-"
 """What the name of a folder begins with that is made for an examination, and may be written into."""
-
-
-@dataclass
-class Examination:
-    """What a few steps of a program showed.
-
-    Attributes:
-        findings: What is wrong.
-        losses: The losses of the steps, to compare two runs by.
-        weights: A number for the weights before the first step.
-        seeded: Whether the run is meant to be the same each time.
-        steps: How many steps were looked at.
-        device: The kind of device it trained on.
-        notes: What was measured; two runs of one program need not agree in it.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    weights: float = 0.0
-    seeded: bool = False
-    steps: int = 0
-    device: str = "cpu"
-    notes: list[Note] = field(default_factory=list, compare=False)
 
 
 class _Examined(BaseException):
@@ -188,12 +189,21 @@ def run_until_train(
     with _instead_of_training(train), patch.object(sys, "argv", [str(program), *arguments]):
         try:
             if program.suffix == ".py":
-                runpy.run_path(str(program), run_name="__main__")
+                _run_as_program(program)
             # A config trains nothing when it is run.
             _train_config(program, arguments)
         except _Examined:
             return
     raise ConfigError(f"{program} ended without training by a trainer of Treadle")
+
+
+def _run_as_program(program: Path) -> None:
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    except ImportError as error:
+        # Only a config may import from its neighbours: it is loaded by its path, and is no program.
+        if "attempted relative import" not in str(error):
+            raise
 
 
 def _train_config(path: Path, overrides: Sequence[str]) -> None:
@@ -245,11 +255,14 @@ def _look(trainer: Trainer, found: Examination, program: dict[str, Any]) -> None
         with probe.attached():
             trainer.carry_out()
     except NonFiniteError as error:
-        found.findings.append(Finding("not_finite", str(error)))
+        what, _, todo = str(error).partition("; ")
+        found.findings.append(Finding("not_finite", what, todo or "lower the learning rate, or bound the gradient"))
     except Exception as error:
-        found.findings.append(Finding("fails", f"{type(error).__name__}: {error}"))
+        found.findings.append(describe(error))
+        probe.look_again()
     found.steps = trainer.progress.step
     found.findings += [finding for detector in detectors for finding in detector.findings()]
+    found.findings = without_effects(found.findings)
     found.notes += [note for detector in detectors for note in detector.notes()]
 
 

@@ -1,96 +1,29 @@
-"""A program is examined in processes of its own: what differs between them cannot be repeated."""
+"""A program is examined in processes of its own: what differs between them cannot be repeated.
 
+This module needs no torch: the command that waits for these processes loads nothing that they load again.
+"""
+
+import ast
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import torch
-
-from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError
-from treadle.execution import Execution
-from treadle.tools.doctor.examination import STEPS, Examination, run_until_train, shorten
-from treadle.tools.doctor.findings import Finding, Note
-from treadle.trainer import Trainer
+from treadle.tools.doctor.findings import Examination, Finding, Note, without_effects
 
-# How long the steps of a program take when nobody looks, executed as they are and as a graph
-
-
-WARM_UP, COUNTED = 20, 60
-"""Steps before the clock runs, in which kernels are chosen and a graph is recorded and checked; and those on it."""
-
-
-class Clock(TrainerCallback):
-    """Notes the time after every step, once the device has come to its end.
-
-    Waiting for the device would show in every step, so that only the first and the last on the clock are waited for.
-    """
-
-    def __init__(self) -> None:
-        self._began: tuple[int, float] | None = None
-        self._ended: tuple[int, float] | None = None
-
-    def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
-        """Note when the first step on the clock begins, and the last one ends."""
-        step = trainer.progress.step
-        if step == WARM_UP or step == trainer.this_run.due.last_step:
-            if trainer.device.type == "cuda":
-                torch.cuda.synchronize(trainer.device)
-            self._began = self._began or (step, time.perf_counter())
-            self._ended = (step, time.perf_counter())
-
-    @property
-    def milliseconds(self) -> float | None:
-        """How long a step takes on average; None if the run was too short to tell."""
-        if self._began is None or self._ended is None or self._ended[0] == self._began[0]:
-            return None
-        return 1000 * (self._ended[1] - self._began[1]) / (self._ended[0] - self._began[0])
-
-
-def measure_step_ms(program: Path, execution: Any = None, arguments: Sequence[str] = ()) -> float | None:
-    """Run a program for some steps, and return how long one of them takes.
-
-    Args:
-        program: A Python program, or a config.
-        execution: How steps are executed, in the place of what the program says; where that is "auto", eagerly.
-        arguments: What the program gets on its command line; for a config, changes of it.
-
-    Returns:
-        Milliseconds, the wait for data included; None if the program makes too few steps.
-
-    Raises:
-        CaptureError: Its steps cannot be recorded.
-    """
-    clock, create = Clock(), Trainer.create_execution
-
-    def train(trainer: Trainer, variables: dict[str, Any]) -> None:
-        shorten(trainer, WARM_UP + COUNTED)
-        trainer.callback_handler.add_callback(clock)
-        trainer.carry_out()
-
-    def create_another(trainer: Trainer) -> Execution:
-        run = trainer.this_run
-        # A choice in the middle of so few steps would be in the time of those around it.
-        usual = "eager" if run.spec.execution == "auto" else run.spec.execution
-        run.spec = replace(run.spec, execution=execution or usual)
-        return create(trainer)
-
-    with patch.object(Trainer, "create_execution", create_another):
-        run_until_train(program, train, arguments)
-    return clock.milliseconds
-
-
+STEPS = 12
+"""Updates that are looked at unless somebody asks for others."""
 HASH_SEEDS = ("1", "2", "3")
 """Sets of words have their own order with each of them; of two words, one order in two."""
+ONCE = "once:"
+"""What stands before the number of steps where the program is to be run once only."""
 TIME = "time:"
 """What a process is asked for that only times the steps; behind it stands their execution."""
 WORTH_IT = 1.1
@@ -102,15 +35,44 @@ NO_GPU = Note(
 def examine_in_processes(program: Path, steps: int = STEPS, arguments: Sequence[str] = ()) -> Examination:
     """Examine a program in processes of its own, and return what is wrong with it; see `examine`.
 
+    A process imports what training needs once, and forks: both halves run the program. Where it depends on the order
+    of sets, which a fork inherits, further processes follow, each with another order.
+
     Raises:
         ConfigError: The program cannot be examined; the message is that of its process.
     """
-    first = from_json(_result(program, str(steps), HASH_SEEDS[0], arguments))
+    result = _result(program, str(steps), HASH_SEEDS[0], arguments)
+    first, *others = map(from_json, result["examinations"])
     # One after the other: a start takes seconds, and the first difference is enough.
-    others = (from_json(_result(program, str(steps), seed, arguments)) for seed in HASH_SEEDS[1:] if first.seeded)
-    first.findings += next((found for other in others if (found := differences(first, other))), [])
+    fresh = first.seeded and (not others or any(map(uses_hash_order, result["files"])))
+    found = next((found for other in others if (found := differences(first, other))), [])
+    for seed in HASH_SEEDS[1:] if fresh and not found else ():
+        other = from_json(_result(program, f"{ONCE}{steps}", seed, arguments)["examinations"][0])
+        if found := differences(first, other):
+            break
+    first.findings = without_effects([*first.findings, *found])
     first.notes.append(_graph(program, arguments) if first.device == "cuda" else NO_GPU)
     return first
+
+
+def uses_hash_order(file: str) -> bool:
+    """Whether a program of the user's has sets or hashes, whose order is another one in each process."""
+    try:
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return False
+    return any(
+        isinstance(node, (ast.Set, ast.SetComp))
+        or (isinstance(node, ast.Name) and node.id in ("set", "frozenset", "hash"))
+        or (isinstance(node, ast.Attribute) and node.attr in ("keys", "items") and _is_combined(node, tree))
+        for node in ast.walk(tree)
+    )
+
+
+def _is_combined(node: ast.Attribute, tree: ast.Module) -> bool:
+    """Whether keys of two dicts are combined, which makes a set."""
+    operands = [side for one in ast.walk(tree) if isinstance(one, ast.BinOp) for side in (one.left, one.right)]
+    return any(isinstance(side, ast.Call) and side.func is node for side in operands)
 
 
 def _graph(program: Path, arguments: Sequence[str]) -> Note:
@@ -146,8 +108,8 @@ def differences(first: Examination, second: Examination) -> list[Finding]:
         return [
             Finding(
                 "not_repeatable",
-                "the trainer has a seed, but the weights are others each time: they were drawn before; call "
-                "torch.manual_seed before the model is built",
+                "the trainer has a seed, but the weights are others each time: they were drawn before",
+                "call torch.manual_seed before the model is built",
             )
         ]
     pairs = enumerate(zip(first.losses, second.losses, strict=False), 1)
@@ -158,8 +120,8 @@ def differences(first: Examination, second: Examination) -> list[Finding]:
         Finding(
             "not_repeatable",
             f"two runs with one seed differ from micro-batch {place} on ({first.losses[place - 1]:.8g} and "
-            f"{second.losses[place - 1]:.8g}): something draws from a generator that nobody seeds, reads the clock, or "
-            "depends on the order of a set",
+            f"{second.losses[place - 1]:.8g})",
+            "look for a generator that nobody seeds, the clock, or the order of a set; sorted(...) gives sets an order",
         )
     ]
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from tests.tools.doctor.parts import Network, adam, points
@@ -17,9 +16,10 @@ class Weighted(Trainer):
         inputs, labels = batch
         scores = self.model(inputs)
         share = np.bincount(labels.cpu().numpy(), minlength=2) / len(labels)  # planted
-        weights = torch.as_tensor(1 - share, dtype=scores.dtype)
-        return {"loss": nn.functional.cross_entropy(scores, labels, weights), "batch_size": len(labels)}
+        shares.append(share)
+        return {"loss": nn.functional.cross_entropy(scores, labels), "batch_size": len(labels)}
 
 
+shares: list[Any] = []
 model = Network()
 Weighted(model, nn.CrossEntropyLoss(), adam(model), callbacks=()).train(points(), 2)

@@ -1,24 +1,30 @@
 """Everything that a doctor looks at, each by one class."""
 
 from treadle.tools.doctor.detectors.base import Detector
-from treadle.tools.doctor.detectors.data import DataOrder, DataWait, EvaluationData
+from treadle.tools.doctor.detectors.content import DataContent
+from treadle.tools.doctor.detectors.layers import BatchNorms, Dropout, InputScale, TrainingMode
+from treadle.tools.doctor.detectors.losses import LossInputs
 from treadle.tools.doctor.detectors.memory import Memory, MemoryHeadroom
-from treadle.tools.doctor.detectors.model import LossInputs, TrainingMode
-from treadle.tools.doctor.detectors.optimization import Accumulation, Schedule, WeightUpdates
+from treadle.tools.doctor.detectors.optimization import Accumulation, Divergence, Schedule, WeightDecay, WeightUpdates
 from treadle.tools.doctor.detectors.speed import GraphCapture, HostSync
+from treadle.tools.doctor.detectors.waiting import DataWait
 
 __all__ = ["DETECTORS", "Detector"]
 
 DETECTORS: tuple[type[Detector], ...] = (
     HostSync,
     DataWait,
+    LossInputs,
+    DataContent,
+    InputScale,
     WeightUpdates,
+    Divergence,
+    WeightDecay,
+    Dropout,
+    BatchNorms,
     TrainingMode,
     Schedule,
-    EvaluationData,
     Accumulation,
-    LossInputs,
-    DataOrder,
     Memory,
     GraphCapture,
     # The last one: it fills the memory, which others look at.

@@ -50,8 +50,9 @@ class Memory(Detector):
     """Counts the tensors that live after each step."""
 
     def begin(self) -> None:
-        """Know nothing yet."""
+        """Know nothing yet, and leave out of the count all that is there already: looking at it takes long."""
         self._counts: list[int] = []
+        gc.freeze()
 
     def after_update(self) -> None:
         """Count what autograd still knows of."""
@@ -59,12 +60,14 @@ class Memory(Detector):
 
     def findings(self) -> Iterable[Finding]:
         """Return whether every step leaves more behind than the one before."""
+        gc.unfreeze()
         last = self._counts[-FEWEST:]
         if len(last) == FEWEST and all(before < after for before, after in pairwise(last)):
             yield Finding(
                 "memory_grows",
                 f"every step leaves {last[-1] - last[-2]} tensors behind, with the graph that computed them: somebody "
-                "keeps outputs or losses; keep them with .detach(), or only their numbers at on_log",
+                "keeps outputs or losses",
+                "keep them with .detach(), or only their numbers at on_log",
             )
 
 

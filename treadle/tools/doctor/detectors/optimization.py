@@ -1,4 +1,4 @@
-"""A schedule that is over too early, never arrives, or is moved by somebody else as well."""
+"""Optimization: gradients that depend on the cut, weights that do not learn or run away, decay, and schedules."""
 
 import copy
 import warnings
@@ -18,8 +18,8 @@ from treadle.tools.doctor.findings import Finding
 # Gradients that depend on how a batch is cut into micro-batches
 
 
-TOLERANCE = 1e-3
-"""The relative difference of two gradients that rounding does not explain."""
+TOLERANCE, COARSE = 1e-3, 5e-2
+"""The relative difference of two gradients that rounding does not explain: of 32 bits, and of fewer."""
 
 
 class Accumulation(Detector):
@@ -27,12 +27,15 @@ class Accumulation(Detector):
 
     def begin(self) -> None:
         """Know nothing yet."""
+        self._cut = False
         self._difference: float | None = None
         self._ratio = 1.0
 
     def before_update(self, phase: Any, window: list[Any]) -> None:
         """Compare, before the first update, and leave everything as it was."""
-        if self._difference is not None or phase.reuse or not window:
+        # A loss that compares the samples of a batch changes with any cut; nobody cuts this one.
+        self._cut = self._cut or len(window) > 1 or self.trainer.settings.microbatch != "fixed"
+        if self._difference is not None or phase.reuse or not window or not self._cut:
             return
         parts = [part for batch in window for part in split_batch(batch, 2)]
         if len(parts) == len(window) or self.trainer.this_run.execution.replays or self.trainer.processes.distributed:
@@ -65,12 +68,14 @@ class Accumulation(Detector):
 
     def findings(self) -> Iterable[Finding]:
         """Return whether the gradient depended on the cut."""
-        if self._difference is not None and self._difference > TOLERANCE:
+        bound = TOLERANCE if self.trainer.precision.plain else COARSE
+        if self._difference is not None and self._difference > bound:
             yield Finding(
                 "accumulation",
                 f"the gradient of a batch changes by {self._difference:.0%} (its norm to {self._ratio:.2f} of it) when "
-                "its micro-batches are cut in two. If the loss is a mean over tokens, return their number as "
-                "num_items_in_batch from calculate_train_batch_loss; if it is a sum, give loss_reduction='sum'",
+                "its micro-batches are cut in two",
+                "if the loss is a mean over tokens, return their number as num_items_in_batch from "
+                "calculate_train_batch_loss; if it is a sum, pass loss_reduction='sum' to the trainer",
             )
 
 
@@ -86,6 +91,10 @@ def _is_dense(gradient: Tensor | None) -> bool:
 
 
 # Weights that do not learn: no gradient reaches them, no optimizer has them, or nothing moves
+
+
+TOO_SLOW = 1e-4
+"""A rate is too small if all the steps of the run, as long as those that were seen, move no weight by this share."""
 
 
 class WeightUpdates(Detector):
@@ -113,45 +122,69 @@ class WeightUpdates(Detector):
 
     def findings(self) -> Iterable[Finding]:
         """Return what learns nothing, and why."""
+        if not self._before and any(True for _ in self.trainer.model.parameters()):
+            yield Finding(
+                "frozen",
+                "every parameter of the model is frozen (requires_grad=False), so that nothing can learn",
+                "call requires_grad_(True) on the layers that are to learn, after the others are frozen",
+            )
         if not self._updates:
             return
-        held = {id(one) for group in self._groups() for one in group["params"]}
+        held = {id(one) for group in groups_of(self.trainer) for one in group["params"]}
         missing = [name for name, one in self._learning() if id(one) not in held]
         optimized = [(name, one) for name, one in self._learning() if id(one) in held]
         if missing:
             yield Finding(
                 "not_optimized",
-                f"no optimizer has {some_of(missing)}; build the optimizer from model.parameters() once the model is "
-                "complete, or freeze them with requires_grad_(False)",
+                f"no optimizer has {some_of(missing)}",
+                "build the optimizer from model.parameters() once the model is complete, or freeze them with "
+                "requires_grad_(False)",
             )
         untouched = [name for name, _ in optimized if name not in self._touched]
         if untouched:
             yield Finding(
                 "no_gradient",
                 f"the loss does not depend on {some_of(untouched)}: the forward pass leaves them out, or detaches "
-                "what comes from them; use them, or freeze them with requires_grad_(False)",
+                "what comes from them",
+                "use them, or freeze them with requires_grad_(False)",
             )
         zero = [name for name, _ in optimized if name in self._touched - self._reached]
         if zero:
             yield Finding(
                 "no_gradient",
-                f"the gradient of {some_of(zero)} is zero in each of {self._updates} steps: look for units that "
-                "never answer, weights of zero above them, or a loss that does not see them",
+                f"the gradient of {some_of(zero)} is zero in each of {self._updates} steps",
+                "look for dead units (a ReLU that is always 0), weights of zero above them, or a loss that does not "
+                "depend on what they compute",
             )
         yield from self._still([name for name, _ in optimized if name in self._reached])
 
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.trainer.optimizers().values() for group in optimizer.param_groups]
-
     def _still(self, names: list[str]) -> Iterable[Finding]:
         now = dict(self._learning())
+        rates = sorted({float(group["lr"]) for group in groups_of(self.trainer) if "lr" in group})
+        shown = some_of([f"{rate:g}" for rate in rates])
         if names and all(is_unchanged(self._before[name], now[name].detach()) for name in names):
-            rates = sorted({float(group["lr"]) for group in self._groups() if "lr" in group})
             yield Finding(
                 "no_learning",
                 f"the weights are as good as the same after {self._updates} updates, though all of them have "
-                f"gradients; the learning rate is {some_of([f'{rate:g}' for rate in rates])}",
+                f"gradients; the learning rate is {shown}",
+                "raise the learning rate: treadle.find_learning_rate(...) looks for one",
             )
+        elif names and self.trainer.scheduler is None and (steps := self.trainer.progress.step):
+            moved = max(_movement(self._before[name], now[name].detach()) for name in names)
+            config = self.trainer.run_config
+            total = (config.max_num_train_steps if config is not None else None) or steps
+            if moved / steps * total < TOO_SLOW:
+                yield Finding(
+                    "no_learning",
+                    f"{steps} updates moved no weight by more than {moved:.1g} of its size, which comes to "
+                    f"{moved / steps * total:.1g} in all {total} updates of the run; the learning rate is {shown}",
+                    "raise the learning rate: treadle.find_learning_rate(...) looks for one",
+                )
+
+
+def groups_of(trainer: Any) -> list[dict[str, Any]]:
+    """Return the parameter groups of all optimizers."""
+    return [group for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
 
 
 def is_unchanged(before: Tensor, after: Tensor) -> bool:
@@ -160,10 +193,163 @@ def is_unchanged(before: Tensor, after: Tensor) -> bool:
     return bool(((after - before).abs() <= 1e-9 * scale).all())
 
 
+def _movement(before: Tensor, after: Tensor) -> float:
+    """Return how far weights have moved, as a share of their size; of weights that began at zero, beside 1."""
+    size = float(before.double().norm())
+    return float((after - before).double().norm()) / (size or 1.0)
+
+
+# Steps that are too long
+
+
+WORSE = 3.0
+"""How many times the loss at the beginning that of the same batches must be in the end. Both are computed on the same
+data, so that chance has no part in it; a warm-up, momentum or a large first step do not come near."""
+KEPT = 3
+"""Windows that are kept to be looked at again."""
+
+
+class Divergence(Detector):
+    """Computes the loss of the last batches again, with the weights now and with those of the beginning."""
+
+    def begin(self) -> None:
+        """Note the weights."""
+        self._start = [one.detach().clone() for one in self.trainer.model.parameters()]
+        self._kept: list[tuple[Any, list[Any]]] = []
+        self._names: set[str] = set()
+        self._found: tuple[float, float, float] | None = None
+
+    def before_update(self, phase: Any, window: list[Any]) -> None:
+        """Keep the last windows."""
+        self._names.add(phase.name)
+        self._kept = [*self._kept, (phase, window)][-KEPT:] if window else self._kept
+
+    def after_update(self) -> None:
+        """Compare, after the last update."""
+        trainer = self.trainer
+        is_last = trainer.progress.step == trainer.this_run.due.last_step
+        # Players who take turns make each other's loss larger; shards are in several processes.
+        if is_last and len(self._names) == 1 and not trainer.processes.distributed and self._kept:
+            self._found = self._compared()
+
+    def _compared(self) -> tuple[float, float, float]:
+        """Return the loss with the first weights and with the present ones, and how far apart both are."""
+        model = self.trainer.model
+        parameters = list(model.parameters())
+        now = [one.detach().clone() for one in parameters]
+        before, generators = BeforeAttempt(model, self.trainer._loss_tracker), torch.get_rng_state()
+        try:
+            with torch.no_grad(), keep_modes(model):
+                disable_dropout(model)
+                after = self._loss()
+                for one, value in zip(parameters, self._start, strict=True):
+                    one.copy_(value)
+                first = self._loss()
+        finally:
+            with torch.no_grad():
+                for one, value in zip(parameters, now, strict=True):
+                    one.copy_(value)
+            before.restore()
+            torch.set_rng_state(generators)
+        size = sum(float(one.double().square().sum()) for one in self._start)
+        apart = sum(float((one - two).double().square().sum()) for one, two in zip(now, self._start, strict=True))
+        return first, after, (apart / max(size, 1e-30)) ** 0.5
+
+    def _loss(self) -> float:
+        """Return the mean loss of the windows that were kept."""
+        with self.trainer.precision.autocast():
+            losses = [float(phase.loss(batch)["loss"]) for phase, window in self._kept for batch in window]
+        return sum(losses) / len(losses)
+
+    def findings(self) -> Iterable[Finding]:
+        """Return whether training made the loss much larger."""
+        if self._found is None:
+            return
+        first, after, moved = self._found
+        if after > first + (WORSE - 1) * abs(first) + 0.1 or (moved > 1 and after != after):
+            rates = sorted({float(group["lr"]) for group in groups_of(self.trainer) if "lr" in group})
+            yield Finding(
+                "diverges",
+                f"training makes it worse: the loss of the same batches was {first:.4g} with the first weights and is "
+                f"{after:.4g} after {self.trainer.progress.step} updates, which moved the weights by "
+                f"{moved:.1g} times their size; the learning rate is {some_of([f'{rate:g}' for rate in rates])}",
+                "lower the learning rate, by a factor of 10 at first; treadle.find_learning_rate(...) looks for one",
+            )
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Let nothing be dropped."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.training = False
+
+
+# Weight decay that is stronger than what is learnt
+
+
+DECAY_PER_STEP = 0.05
+"""The share of its size that a weight may lose in a step."""
+DECAY_OVER_GRADIENT = 10.0
+"""How many times the gradient its decay may be, where both are added."""
+
+
+class WeightDecay(Detector):
+    """Compares the decay of weights with their gradients."""
+
+    def begin(self) -> None:
+        """Know nothing yet."""
+        self._ratios: list[float] = []
+        self._lost = 0.0
+
+    def after_gradients(self) -> None:
+        """Note what decay does in this update."""
+        added = decay = 0.0
+        for optimizer in self.trainer.optimizers().values():
+            for group in optimizer.param_groups:
+                rate, share = float(group.get("lr", 0.0)), float(group.get("weight_decay", 0.0) or 0.0)
+                if not share:
+                    continue
+                self._lost = max(self._lost, rate * share)
+                if not _is_decoupled(optimizer, group):
+                    held = [one for one in group["params"] if one.grad is not None and not one.grad.is_sparse]
+                    decay += sum(float((share * one.detach()).double().square().sum()) for one in held)
+                    added += sum(float(one.grad.double().square().sum()) for one in held)
+        if decay:
+            self._ratios.append((decay / max(added, 1e-30)) ** 0.5)
+
+    def findings(self) -> Iterable[Finding]:
+        """Return whether decay is all that matters."""
+        shares = sorted({float(group.get("weight_decay", 0.0) or 0.0) for group in groups_of(self.trainer)})
+        shown = some_of([f"{share:g}" for share in shares if share])
+        remedy = "use a smaller weight_decay: 0.01 to 0.1 with AdamW, 1e-5 to 1e-3 with SGD and Adam"
+        if self._lost > DECAY_PER_STEP:
+            yield Finding(
+                "weight_decay",
+                f"weight decay takes {self._lost:.0%} of each weight in every step; weight_decay is {shown}",
+                remedy,
+            )
+        elif self._ratios and (usual := sorted(self._ratios)[len(self._ratios) // 2]) > DECAY_OVER_GRADIENT:
+            yield Finding(
+                "weight_decay",
+                f"weight decay is {usual:.0f} times as strong as the gradient; weight_decay is {shown}",
+                remedy,
+            )
+
+
+def _is_decoupled(optimizer: Any, group: dict[str, Any]) -> bool:
+    """Whether decay is no part of the gradient, as in AdamW."""
+    return bool(group.get("decoupled_weight_decay")) or type(optimizer).__name__ in ("AdamW", "Lion", "Adafactor")
+
+
+# A schedule that is over too early, never arrives, or is moved by somebody else as well
+
+
 LOOK_AHEAD = 20
 """How many times the length of the run a schedule is followed."""
 EARLY, LATE = 0.8, 1.25
 """Between these shares of the run a decay may end."""
+ARRIVED = 0.1
+"""A decay has arrived where the rate is at most this share of the highest: what follows is a longer tail."""
 MOST_STEPS = 200_000
 
 
@@ -194,8 +380,8 @@ class Schedule(Detector):
             yield Finding(
                 "schedule_length",
                 f"after {len(self._seen)} updates the learning rate is {self._seen[-1]:.4g}, where the schedule by "
-                f"itself would be at {self._rates[len(self._seen)]:.4g}: something else moves it too; leave "
-                "its steps to the trainer",
+                f"itself would be at {self._rates[len(self._seen)]:.4g}: something else moves it too",
+                "leave its steps to the trainer",
             )
             return
         name, peak = type(self.trainer.scheduler).__name__, max(self._rates[: self._total + 1])
@@ -205,15 +391,15 @@ class Schedule(Detector):
         if end < EARLY * self._total:
             yield Finding(
                 "schedule_length",
-                f"{name} reaches its lowest rate at step {end} of {self._total}; it counts steps, not epochs: give it "
-                "the length of the run, as TrainerPlaceholderValues has it",
+                f"{name} reaches its lowest rate at step {end} of {self._total}; it counts steps, not epochs",
+                "give it the length of the run: TrainerPlaceholderValues stand for it",
             )
-        elif end > LATE * self._total:
+        elif end > LATE * self._total and self._rates[self._total] > ARRIVED * peak:
             yield Finding(
                 "schedule_length",
                 f"{name} would reach its lowest rate at step {end}, but the run ends at {self._total}, with "
-                f"{self._rates[self._total] / peak:.0%} of the highest rate; give it the length of the run, as "
-                "TrainerPlaceholderValues has it",
+                f"{self._rates[self._total] / peak:.0%} of the highest rate",
+                "give it the length of the run: TrainerPlaceholderValues stand for it",
             )
 
 

@@ -1,4 +1,4 @@
-"""Lines that make the host wait for the device in every step."""
+"""Lines that make the host wait for the device in every step, and what keeps a step from being recorded."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -8,18 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError, some_of
 from treadle.execution.cuda_graph.capture_checks import Attributes, no_host_randomness
-from treadle.tools.doctor.detectors.base import Detector
-from treadle.tools.doctor.findings import Finding, running_line
+from treadle.tools.doctor.detectors.base import Detector, asked_by_an_optimizer, running_line
+from treadle.tools.doctor.findings import Finding
 
 # Whether a step could be recorded once and replayed
 
 
-OWN = frozenset({"progress"})
+ANYWAY = "take it out of the step, or leave execution= as it is: nothing else needs this"
 
 
 class GraphCapture(Detector):
@@ -53,7 +52,8 @@ class GraphCapture(Detector):
     def findings(self) -> Iterable[Finding]:
         """Return why a step could not be recorded."""
         for reason in self._reasons:
-            yield Finding("not_recordable", f"execution='graph' would be refused: {reason}")
+            what, _, todo = reason.partition("; ")
+            yield Finding("not_recordable", f"execution='graph' would be refused: {what}", todo or ANYWAY)
 
 
 def _is_foreign(callback: Any) -> bool:
@@ -73,13 +73,20 @@ class HostSync(Detector):
         self._lines: Counter[tuple[str, int]] = Counter()
         self._updates = 0
 
-    @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Listen to what is asked of tensors."""
+    def before_update(self, phase: Any, window: list[Any]) -> None:
+        """Begin to listen."""
         self._updates += 1
-        with _SyncRecorder() as listening:
-            yield
-        self._lines.update(listening.lines)
+        self._heard: set[tuple[str, int]] = set()
+
+    def asked(self, name: str, func: Any, args: Any, options: dict[str, Any]) -> None:
+        """Note the user's line, once in an update, if it asks for values."""
+        if name in WAITING or name in WAITING_SLOTS or _takes_a_mask(name, args):
+            line = None if asked_by_an_optimizer() else running_line()
+            self._heard |= {line} if line is not None else set()
+
+    def after_update(self) -> None:
+        """Count the lines."""
+        self._lines.update(self._heard)
 
     def findings(self) -> Iterable[Finding]:
         """Return each line that waits in most steps."""
@@ -87,26 +94,12 @@ class HostSync(Detector):
             if 2 * count > self._updates:
                 yield Finding(
                     "blocks_device",
-                    "asks for the value of a tensor in every step, for which a GPU is waited for; keep the value on "
-                    "the device and look at it in on_log, or where it decides something, use torch.where",
+                    "asks for the value of a tensor in every step, for which a GPU is waited for",
+                    "keep the value on the device and look at it in on_log; where it decides something, use "
+                    "torch.where",
                     file,
                     line,
                 )
-
-
-class _SyncRecorder(TorchFunctionMode):
-    """Notes the lines of the user's that ask for values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: set[tuple[str, int]] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look at what is asked, then do it."""
-        name = getattr(func, "__name__", "")
-        if (name in WAITING or name in WAITING_SLOTS or _takes_a_mask(name, args)) and (line := running_line()):
-            self.lines.add(line)
-        return func(*args, **(kwargs or {}))
 
 
 def _takes_a_mask(name: str, args: Any) -> bool:

@@ -73,7 +73,7 @@ class DataWait(Detector):
             yield Finding(
                 "slow_data",
                 f"{waited / whole:.0%} of the time is spent waiting for data ({1000 * waited / steps:.1f} ms a step; "
-                f"the rest of it takes {1000 * work / steps:.1f} ms); about {workers} workers would keep up: "
+                f"the rest of it takes {1000 * work / steps:.1f} ms); about {workers} workers would keep up",
                 f"{what_to_try(stream.source, self.trainer.device, ahead=stream.sends_ahead)}",
             )
 
