@@ -18,7 +18,7 @@ from treadle.tools.doctor import Note, examine
 from treadle.tools.doctor.detectors import memory as head_room
 from treadle.tools.doctor.detectors.memory import MemoryHeadroom, repeat_rows
 from treadle.tools.doctor.processes import examine_in_processes
-from treadle.tools.doctor.timing import Clock, measure_step_ms
+from treadle.tools.doctor.step_time import Clock, measure_step_ms
 
 PLAIN = Path(__file__).parent / "clean" / "plain.py"
 
@@ -114,7 +114,7 @@ def test_on_a_cpu_it_is_told_what_a_gpu_would_show(monkeypatch: pytest.MonkeyPat
 
 def test_the_clock_counts_from_the_end_of_the_warm_up_to_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.0, 10.5, 10.5])
-    monkeypatch.setattr("treadle.tools.doctor.timing.time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr("treadle.tools.doctor.step_time.time", SimpleNamespace(perf_counter=lambda: next(times)))
     clock = Clock()
     for step in range(1, 71):
         progress, this_run = SimpleNamespace(step=step), SimpleNamespace(due=Due(last=70))

@@ -64,7 +64,7 @@ def _own_files() -> list[str]:
 def run() -> dict[str, Any]:
     """Do what was asked for."""
     if asked.startswith(TIME):
-        from treadle.tools.doctor.timing import measure_step_ms
+        from treadle.tools.doctor.step_time import measure_step_ms
 
         return {"milliseconds": measure_step_ms(program, asked.removeprefix(TIME) or None, arguments)}
     steps = int(asked.removeprefix(ONCE))

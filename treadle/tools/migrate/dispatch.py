@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treadle.errors import ConfigError
 from treadle.tools.migrate import libai as lazy_configs
-from treadle.tools.migrate import lightning, nni, pytorch_accelerated, recbole
+from treadle.tools.migrate import lightning, loops, nni, pytorch_accelerated, recbole
 from treadle.tools.migrate import nni as search_spaces
 from treadle.tools.migrate.checker import find_problems
 from treadle.tools.migrate.migration import Migration, Note, line_finder
@@ -49,9 +49,16 @@ def _program(source: Source) -> Migration:
     """Turn a program that may use several systems, one after the other, into one for Treadle."""
     path, before, after = source.path, source.text, source.text
     systems = [name for name, (roots, _) in PROGRAMS.items() if _imports(source.tree) & set(roots)]
+    if not systems and loops.is_loop(source.tree):
+        loops.migrate(source)
+        after = source.result()
+        found = [*source.notes, *(_checked(before, after) if after != before else [])]
+        return Migration(path, "a loop that is written out", before, after, sorted(set(found)))
     if not systems:
         known = ", ".join(PROGRAMS)
-        raise ConfigError(f"{path} imports none of the systems that are known: {known}")
+        raise ConfigError(
+            f"{path} has no loop with a backward pass, and imports none of the systems that are known: {known}"
+        )
     notes: list[Note] = []
     for name in systems:
         one = Source(after, path)

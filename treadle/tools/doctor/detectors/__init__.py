@@ -2,12 +2,12 @@
 
 from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.detectors.content import DataContent
+from treadle.tools.doctor.detectors.data_wait import DataWait
 from treadle.tools.doctor.detectors.layers import BatchNorms, Dropout, InputScale, TrainingMode
 from treadle.tools.doctor.detectors.losses import LossInputs
 from treadle.tools.doctor.detectors.memory import Memory, MemoryHeadroom
 from treadle.tools.doctor.detectors.optimization import Accumulation, Divergence, Schedule, WeightDecay, WeightUpdates
 from treadle.tools.doctor.detectors.speed import GraphCapture, HostSync
-from treadle.tools.doctor.detectors.waiting import DataWait
 
 __all__ = ["DETECTORS", "Detector"]
 
