@@ -15,6 +15,7 @@ from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrd
 from treadle.data.per_sample_rng import PLAIN, PlacedSampler, SeededSamples, as_it_is
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
+from treadle.data.sources.source import IndexedSource
 
 
 class Shuffle(RandomSampler):
@@ -49,6 +50,11 @@ def _order_of(
     seed: int,
     share: Callable[[Any], Any] | None,
 ) -> Order:
+    data: Any = source.dataset
+    if isinstance(data, IndexedSource) and isinstance(sampler, Shuffle):
+        return data.order(fold_seed(seed, 0))
+    if isinstance(data, IndexedSource) and type(sampler) is SequentialSampler:
+        return data.in_sequence()
     if isinstance(sampler, Shuffle):
         return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:

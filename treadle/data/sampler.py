@@ -9,8 +9,8 @@ from torch.utils.data import Sampler
 
 from treadle.data.order import Order, numbered
 
-CHUNK = 1024
-"""Batches whose indices are drawn from the order at once."""
+CHUNK, MOST = 1024, 65536
+"""The most batches, and the most samples, whose indices are drawn from the order at once."""
 
 
 class PositionedBatchSampler(Sampler[Any]):
@@ -83,8 +83,9 @@ class PositionedBatchSampler(Sampler[Any]):
             return
         # Alone, batches are neighbouring slices: a run of them is cut from the order at once.
         size, count = self.batch_size or 1, len(self)
-        for first in range(self.start, count, CHUNK):
-            entries = self.order.slice(first * size, min(first + CHUNK, count) * size)
+        chunk = max(1, min(CHUNK, MOST // size))
+        for first in range(self.start, count, chunk):
+            entries = self.order.slice(first * size, min(first + chunk, count) * size)
             if self.batch_size is None:
                 yield from entries
             else:
@@ -101,8 +102,9 @@ class PositionedBatchSampler(Sampler[Any]):
             yield from (self._slice(*self.span(number)) for number in range(self.start, len(self)))
             return
         count = len(self)
-        for first in range(self.start, count, CHUNK):
-            indices = self._slice(first * size, min(first + CHUNK, count) * size)
+        chunk = max(1, min(CHUNK, MOST // size))
+        for first in range(self.start, count, chunk):
+            indices = self._slice(first * size, min(first + chunk, count) * size)
             yield from indices.split(size)  # type: ignore[no-untyped-call]
 
     def _slice(self, start: int, stop: int) -> Tensor:

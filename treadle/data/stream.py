@@ -20,6 +20,7 @@ from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.data.source_copies import source_apart
 from treadle.data.source_state import Repeated, ShuffleCheck, SourceState, every_nth, with_own_randomness
+from treadle.data.sources.orders import SourceOrder
 from treadle.errors import DataError
 from treadle.runs.preemption import after_evaluated_batch
 
@@ -486,7 +487,7 @@ class Stream:
             # Workers that live on have the old one.
             self.close()
         self._seed = seed
-        if isinstance(self._order, ShuffledOrder):
+        if isinstance(self._order, (ShuffledOrder, SourceOrder)):
             self._order.reseed(fold_seed(seed, 0))
         if isinstance(self.fetched, SeededSamples):
             self.fetched.seed = seed

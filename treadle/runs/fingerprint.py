@@ -2,6 +2,7 @@
 
 import sys
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -42,8 +43,10 @@ def plain_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint_data(dataset: Any) -> dict[str, Any]:
-    """Return the class and length of a data set, and a checksum of some rows if it is made of tensors."""
+    """Return the class and length of a data set, what its files are known by, and a checksum of rows of tensors."""
     facts: dict[str, Any] = {"class": type(dataset).__name__}
+    if callable(found := getattr(dataset, "fingerprint", None)) and isinstance(known := found(), Mapping):
+        facts["files"] = dict(known)
     try:
         facts["length"] = len(dataset)
     except TypeError:
