@@ -11,11 +11,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 from treadle.data.batch import Batch
 from treadle.data.collate import Rows, WholeBatches, collated, rows_of
-from treadle.data.order import Order, SamplerOrder, SequentialOrder, ShuffledOrder
+from treadle.data.order import HasOrder, Order, SamplerOrder, SequentialOrder, ShuffledOrder
 from treadle.data.per_sample_rng import PLAIN, PlacedSampler, SeededSamples, as_it_is
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
-from treadle.data.sources.source import IndexedSource
 
 
 class Shuffle(RandomSampler):
@@ -51,9 +50,9 @@ def _order_of(
     share: Callable[[Any], Any] | None,
 ) -> Order:
     data: Any = source.dataset
-    if isinstance(data, IndexedSource) and isinstance(sampler, Shuffle):
+    if isinstance(data, HasOrder) and isinstance(sampler, Shuffle):
         return data.order(fold_seed(seed, 0))
-    if isinstance(data, IndexedSource) and type(sampler) is SequentialSampler:
+    if isinstance(data, HasOrder) and type(sampler) is SequentialSampler:
         return data.in_sequence()
     if isinstance(sampler, Shuffle):
         return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,6 +30,26 @@ class Order(Protocol):
 
     def tensor(self, start: int, stop: int) -> Tensor | None:
         """Return these indices as a tensor; None if they are no whole numbers from 0."""
+
+
+@runtime_checkable
+class Reseeded(Protocol):
+    """An order that follows from a seed, which a run that is resumed sets."""
+
+    def reseed(self, seed: int) -> None:
+        """Take another seed."""
+
+
+class HasOrder:
+    """A data set that has an order of its own for a run, and need not have one drawn."""
+
+    def order(self, seed: int) -> Order:
+        """Return the order of shuffled epochs of a run with this seed."""
+        raise NotImplementedError
+
+    def in_sequence(self) -> Order:
+        """Return the order of epochs that are not shuffled."""
+        raise NotImplementedError
 
 
 LATER_PASSES = 32

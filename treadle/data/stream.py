@@ -13,14 +13,13 @@ from treadle.data.batch import Batch, mover, size_of, stay
 from treadle.data.fetch import fetched_here, is_plain, positioned_sampler, rebuilt
 from treadle.data.in_memory_batches import InMemoryBatches, PlacedBatches, in_memory_batches
 from treadle.data.loaders import loader_length
-from treadle.data.order import Order, SamplerOrder, ShuffledOrder
+from treadle.data.order import Order, Reseeded, SamplerOrder
 from treadle.data.per_sample_rng import SeededSamples, draws_nothing
 from treadle.data.prefetch import DevicePrefetcher, Waiting, prefetch_depth
 from treadle.data.sampler import PositionedBatchSampler
 from treadle.data.seeds import fold_seed
 from treadle.data.source_copies import source_apart
 from treadle.data.source_state import Repeated, ShuffleCheck, SourceState, every_nth, with_own_randomness
-from treadle.data.sources.orders import SourceOrder
 from treadle.errors import DataError
 from treadle.runs.preemption import after_evaluated_batch
 
@@ -487,7 +486,7 @@ class Stream:
             # Workers that live on have the old one.
             self.close()
         self._seed = seed
-        if isinstance(self._order, (ShuffledOrder, SourceOrder)):
+        if isinstance(self._order, Reseeded):
             self._order.reseed(fold_seed(seed, 0))
         if isinstance(self.fetched, SeededSamples):
             self.fetched.seed = seed

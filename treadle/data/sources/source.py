@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from treadle.data.order import Order, SequentialOrder
+from treadle.data.order import HasOrder, Order, SequentialOrder
 from treadle.data.sources.orders import PermutedOrder, SourceOrder
 
 
@@ -27,7 +27,7 @@ class Source(Protocol):
         """Return what the data is known by, in plain data: it changes when a file does."""
 
 
-class IndexedSource:
+class IndexedSource(HasOrder):
     """A source whose samples are fetched by their index: a map-style data set with an order of its own.
 
     A subclass defines `__len__` and `__getitem__`, and where it is quicker `__getitems__`, for many at once.
