@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.loop.interfaces import RunLike, RunningTrainer
-from treadle.runs.html_table import html_table
 
 if TYPE_CHECKING:
     from treadle.events import RunHistory
@@ -56,6 +55,8 @@ class TrainResult:
         length = max((len(values) for values in self.history.values()), default=0)
         names = sorted(self.history)
         rows = [[row + 1, *(_at(self.history[name], row) for name in names)] for row in range(length)]
+        from treadle.runs.html_table import html_table
+
         return html_table(["epoch", *names], rows, self.stop_reason)
 
 

@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from treadle.console.lines import in_order, number, short
-from treadle.runs.html_table import html_table
 
 MOST_ROWS = 30
 """How many epochs are shown; those before them are counted."""
@@ -43,6 +42,8 @@ class EpochTable:
         ]
         hidden = len(self._rows) - len(cells)
         above = f"{hidden} earlier rows are not shown" if hidden else ""
+        from treadle.runs.html_table import html_table
+
         return self.chart() + html_table(["", "time", *map(short, names)], cells, above)
 
     def chart(self) -> str:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from treadle.errors import CaptureError
-from treadle.execution.artifacts import load_artifacts, save_artifacts
 from treadle.execution.base import Execution, is_file
 from treadle.execution.candidates import (
     Candidate,
@@ -223,6 +222,8 @@ class AutoExecution(Execution):
             choice.write(folder)
             if choice.compiles is not None:
                 # Now, and not only at the end, which a run that is killed does not come to.
+                from treadle.execution.artifacts import save_artifacts
+
                 save_artifacts(folder)
         trainer.print(choice.describe())
         return choice
@@ -356,8 +357,11 @@ def _gathered(window: list[Any]) -> list[Any]:
 def compiled_verbs(trainer: TrainerLike, how: Compile) -> CompiledVerbs:
     """Return what compiles the losses of a trainer; the compiler then has what it made for this run before."""
     folder = trainer.this_run.spec.run_dir
-    if folder is not None and (reason := load_artifacts(folder)):
-        trainer.print(reason)
+    if folder is not None:
+        from treadle.execution.artifacts import load_artifacts
+
+        if reason := load_artifacts(folder):
+            trainer.print(reason)
     return CompiledVerbs(how, trainer.model)
 
 
@@ -365,6 +369,8 @@ def close_execution(run: Any) -> None:
     """Give back what the updates of a run took, and keep what was compiled for them."""
     run.execution.close()
     if run.verbs is not None and run.spec.run_dir is not None and run.trainer.processes.is_main:
+        from treadle.execution.artifacts import save_artifacts
+
         save_artifacts(run.spec.run_dir)
 
 

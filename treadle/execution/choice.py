@@ -9,7 +9,6 @@ from typing import Any
 from treadle.errors import ConfigError, StorageError
 from treadle.execution.compiled import Compile
 from treadle.files.atomic_io import replace_text
-from treadle.runs.panels import write_table
 
 FILE = "execution.json"
 """What the record of a choice is called in the folder of a run."""
@@ -154,6 +153,9 @@ class Choice:
             replace_text(folder / FILE, json.dumps(self.plain(), indent=1))
         except OSError as error:
             raise StorageError(f"cannot write {folder / FILE}: {error}") from error
+        # With it comes what reads runs, which no step needs.
+        from treadle.runs.panels import write_table
+
         write_table(folder, "execution", ["way", "ms an update", "s to try", ""], rows)
 
 
