@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
 
 from treadle.data.order import SamplerOrder, SequentialOrder, ShuffledOrder
 from treadle.data.random_state import RandomState
@@ -179,3 +179,49 @@ def test_the_states_of_an_order_are_plain_data_that_can_be_restored() -> None:
 def test_a_slice_before_the_beginning_is_a_mistake_of_ours() -> None:
     with pytest.raises(AssertionError, match=r"begin\(\) comes first"):
         SamplerOrder([1]).slice(0, 1)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_order_as_torchs_is_that_of_a_hand_written_loop_and_is_drawn_again_after_a_resume(own: bool) -> None:
+    def loader() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(3) if own else None
+        return DataLoader(TensorDataset(torch.arange(20)), batch_size=20, shuffle=True, generator=generator)
+
+    def make() -> SamplerOrder:
+        source = loader()
+        return SamplerOrder(source.sampler, source.generator, as_torch=True)
+
+    torch.manual_seed(4)
+    wanted = [batch[0].tolist() for source in [loader()] for _ in range(3) for batch in source]
+    torch.manual_seed(4)
+    order = make()
+    found, states = [], []
+    for epoch in range(3):
+        order.begin(epoch)
+        found.append(order.slice(0, 20))
+        states.append((order.state_dict(), torch.get_rng_state()))
+        order.finish()
+    assert found == wanted
+    resumed = make()
+    resumed.load_state_dict(states[1][0])
+    torch.set_rng_state(states[1][1])
+    for epoch in (1, 2):
+        resumed.begin(epoch)
+        assert resumed.slice(0, 20) == wanted[epoch]
+        resumed.finish()
+
+
+def test_an_order_saved_before_it_followed_torch_stays_as_it_was() -> None:
+    def make(**options: bool) -> SamplerOrder:
+        generator = torch.Generator().manual_seed(3)
+        return SamplerOrder(RandomSampler(range(50), generator=generator), generator, **options)
+
+    before = make()
+    before.begin(0)
+    resumed = make(as_torch=True)
+    resumed.load_state_dict(before.state_dict())
+    resumed.begin(0)
+    for order in (before, resumed):
+        order.finish()
+        order.begin(1)
+    assert resumed.slice(0, 50) == before.slice(0, 50)

@@ -22,7 +22,14 @@ class Shuffle(RandomSampler):
 
 
 def positioned_sampler(
-    source: Any, *, seed: int, rank: int, size: int, evaluation: bool, share: Callable[[Any], Any] | None
+    source: Any,
+    *,
+    seed: int,
+    rank: int,
+    size: int,
+    evaluation: bool,
+    share: Callable[[Any], Any] | None,
+    as_torch: bool = False,
 ) -> PositionedBatchSampler | None:
     """Return the sampler for a map-style loader; None for anything else, which is drawn in sequence."""
     if not isinstance(source, DataLoader) or isinstance(source.dataset, IterableDataset):
@@ -35,9 +42,9 @@ def positioned_sampler(
         # Somebody shared the data out already; each rank keeps its part.
         rank, size, share = 0, 1, None
     if batch_sampler is not None and batch_size is None:
-        order: Order = SamplerOrder(batch_sampler, source.generator, share=share)
+        order: Order = SamplerOrder(batch_sampler, source.generator, share=share, as_torch=as_torch)
     else:
-        order = _order_of(sampler, source, seed, share)
+        order = _order_of(sampler, source, seed, share, as_torch)
     return PositionedBatchSampler(
         order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
     )
@@ -48,6 +55,7 @@ def _order_of(
     source: DataLoader[Any],
     seed: int,
     share: Callable[[Any], Any] | None,
+    as_torch: bool,
 ) -> Order:
     data: Any = source.dataset
     if isinstance(data, HasOrder) and isinstance(sampler, Shuffle):
@@ -58,7 +66,7 @@ def _order_of(
         return ShuffledOrder(len(source.dataset), fold_seed(seed, 0))  # type: ignore[arg-type]
     if type(sampler) is SequentialSampler:
         return SequentialOrder(len(source.dataset))  # type: ignore[arg-type]
-    return SamplerOrder(sampler, source.generator, share=share)
+    return SamplerOrder(sampler, source.generator, share=share, as_torch=as_torch)
 
 
 def is_plain(source: Any, *, pins: bool) -> bool:

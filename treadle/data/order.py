@@ -164,15 +164,27 @@ class SamplerOrder:
     It draws from whatever generators it likes, so their states at the start of the epoch are remembered: from
     them the same order can be drawn again, and on every rank the order of the first. Generators of its own are
     kept at their present state besides.
+
+    Args:
+        sampler: The sampler or batch sampler.
+        generator: The generator of its loader, if that has one.
+        share: Returns on every rank what the first one has.
+        as_torch: Whether to draw what `iter(loader)` draws, so that the order is that of a hand-written loop.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], *generators: torch.Generator | None, share: Callable[[Any], Any] | None = None
+        self,
+        sampler: Iterable[Any],
+        generator: torch.Generator | None = None,
+        *,
+        share: Callable[[Any], Any] | None = None,
+        as_torch: bool = False,
     ) -> None:
         self._sampler = sampler
+        self._generator, self._as_torch = generator, as_torch
         self._share = share or (lambda value: value)
         nested = [sampler, getattr(sampler, "sampler", None)]
-        found = [*generators, *(getattr(one, "generator", None) for one in nested)]
+        found = [generator, *(getattr(one, "generator", None) for one in nested)]
         unique = {id(generator): generator for generator in found if isinstance(generator, torch.Generator)}
         self._own = list(unique.values())
         self._random = RandomState(*self._own)
@@ -199,6 +211,9 @@ class SamplerOrder:
         shared.load_state_dict(now)
 
     def _draw(self) -> None:
+        if self._as_torch:
+            # A seed for workers, which `iter(loader)` draws before its sampler draws anything, with workers or without.
+            torch.empty((), dtype=torch.int64).random_(generator=self._generator)
         self._drawn = ListedOrder(list(self._sampler))
 
     def aside(self, epoch: int, seed: int) -> "ListedOrder":
@@ -221,11 +236,12 @@ class SamplerOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states at the start of the epoch, and the present ones of the sampler's own generators."""
-        return {"start": self._start, "own": [generator.get_state() for generator in self._own]}
+        state = {"start": self._start, "own": [generator.get_state() for generator in self._own]}
+        return {**state, "as_torch": True} if self._as_torch else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the states back; the order is drawn when the epoch begins."""
-        self._start = state["start"]
+        self._start, self._as_torch = state["start"], state.get("as_torch", False)
         for generator, own in zip(self._own, state["own"], strict=True):
             generator.set_state(own)
 

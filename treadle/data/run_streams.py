@@ -140,6 +140,8 @@ class Streams:
             limit=trainer.max_batches_per_epoch,
             name=name,
             share=trainer.processes.share,
+            # Without a seed, torch's generators decide; what they give is then what a hand-written loop would get.
+            as_torch=trainer.seed is None and not evaluation,
         )
 
     @staticmethod

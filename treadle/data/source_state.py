@@ -116,7 +116,7 @@ class ShuffleCheck:
             return
         self._told = True
         logger.warning(
-            "the %s data is shuffled with another seed than when the run was saved, so it goes on in another order; "
+            "the %s data is shuffled with another seed than when the run was saved, so it continues in another order; "
             "give shuffle() a seed",
             self._name,
         )
@@ -218,7 +218,7 @@ class SourceState:
         batches, again = self._first()
         if once is not _UNKNOWN and is_same(once, again):
             return batches
-        # It goes on where it was left.
+        # It resumes where it was left.
         self._keeper.load_state_dict(self._begun)
         return self._open()
 

@@ -45,6 +45,7 @@ class Stream:
         share: Gives every rank the first one's value; by it they draw one order from somebody else's sampler.
         prefetch: How many batches are sent ahead to a GPU; "auto" is one. A source that keeps its own place, by a
             state or as an iterator, is never read ahead.
+        as_torch: Whether a ready loader with a sampler draws the random numbers that `iter(loader)` draws.
 
     Attributes:
         device: Where batches are.
@@ -73,6 +74,7 @@ class Stream:
         name: str = "train",
         share: Callable[[Any], Any] | None = None,
         prefetch: bool | int | str = "auto",
+        as_torch: bool = False,
     ) -> None:
         self.name = name
         self.source: Any = source
@@ -93,7 +95,7 @@ class Stream:
         self._peeked: list[Batch] = []
         self.waiting: Waiting | None = None
         self.sampler = positioned_sampler(
-            self.source, seed=seed, rank=rank, size=size, evaluation=evaluation, share=share
+            self.source, seed=seed, rank=rank, size=size, evaluation=evaluation, share=share, as_torch=as_torch
         )
         self.known_by: Any = self.dataset
         self._seed = seed
