@@ -1,6 +1,6 @@
 """Trains a small convolutional network on handwritten digits; `treadle demo digits` is much the same.
 
-The 1,797 digits of 8 x 8 pixels ship inside scikit-learn. Kill it and start it again: it goes on where it was.
+The 1,797 digits of 8 x 8 pixels ship inside scikit-learn. Kill it and start it again: it resumes where it was.
 """
 
 import argparse

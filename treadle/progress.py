@@ -22,8 +22,8 @@ class Progress:
         epoch_step: Updates attempted in the epoch under way.
         visit: Phases of this epoch that were entered before the current one.
         visit_step: Updates attempted in the current phase since it was entered.
-        evaluation: Whether an evaluation is under way, which is made anew when the run goes on from here: AFTER_STEP or
-            AFTER_EPOCH; 0 if there is none.
+        evaluation: Whether an evaluation is under way, which is made again when the run resumes from here: AFTER_STEP
+            or AFTER_EPOCH; 0 if there is none.
     """
 
     epoch: int = 0
@@ -96,7 +96,7 @@ class Cadence:
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return cls(value, "steps")
         raise ConfigError(
-            f"{name}={value!r} is no cadence; write a number of steps, '500 steps' or '1 epoch' (at least 1)"
+            f"{name}={value!r} is not a valid interval; write a number of steps, '500 steps' or '1 epoch' (at least 1)"
         )
 
     @classmethod

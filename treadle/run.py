@@ -124,7 +124,7 @@ class Run:
         self.execution = trainer.create_execution()
 
     def track(self) -> None:
-        """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
+        """Name everything that changes while the run continues; a checkpoint is this and nothing else."""
         self.state.track()
 
     @contextmanager
@@ -353,7 +353,7 @@ class Run:
     def already_finished(self, reason: str) -> str:
         """Say that the run was over when it was started, and why; return that."""
         self.stop.stopped = True
-        self.trainer.print(f"the run is over: {reason}; it goes on with a larger num_epochs or max_steps")
+        self.trainer.print(f"the run is over: {reason}; raise num_epochs or max_steps to train longer")
         return reason
 
     def finish(self) -> None:

@@ -138,7 +138,7 @@ class RunSpec:
             if getattr(self, name) is not None:
                 require_positive(name, getattr(self, name), whole=name not in bounds)
         if self.resume not in (None, "auto"):
-            raise ConfigError(f"resume={self.resume!r} is unknown; use 'auto' to go on with the run in run_dir")
+            raise ConfigError(f"resume={self.resume!r} is unknown; use 'auto' to resume the run in run_dir")
         if self.extend not in (None, "stretch", "hold"):
             raise ConfigError(f"extend={self.extend!r} is unknown; use 'stretch' or 'hold'")
         if not isinstance(self.lr_scaling, LRScaling):

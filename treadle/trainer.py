@@ -134,8 +134,6 @@ class Trainer:
         "which treadle.ops.loss_items.items_in(loss_func, targets) gives"
     )
     """What to do where a loss is a mean over something else than samples and does not say so."""
-    how_to_resume = "start the same command to go on"
-    """What a run that was asked to leave says after where it is saved."""
     leaves_by_itself = True
     """Whether `train` leaves where a signal came at its end; a door that has more to do then leaves after that."""
 
@@ -268,7 +266,7 @@ class Trainer:
             eval_dataloader_kwargs: Arguments of the evaluation loader, over the defaults.
             reset_run_history: Whether the metrics of earlier runs are forgotten.
             collate_fn: Joins samples into a batch.
-            resume_from: A folder that `save_training_state` wrote, to go on from.
+            resume_from: A folder that `save_training_state` wrote, to resume from.
             max_steps: The most updates; with `num_epochs`, whichever ends first.
             clip_norm: Bounds the norm of the whole gradient.
             scheduler_interval: Whether the scheduler moves on per "step" or per "epoch"; by default per step, and
@@ -277,7 +275,7 @@ class Trainer:
             eval_every: How often to evaluate: "500 steps", "1 epoch" or a number of steps.
             log_every: How often scalars are read from the device.
             save_every: How often the run is saved into its folder; by default after every epoch.
-            resume: "auto" goes on with the run in `run_dir` if there is one; None refuses to touch it.
+            resume: "auto" resumes the run in `run_dir` if there is one; None refuses to touch it.
             extend: What a schedule made for a shorter run does when the run is continued with a larger limit:
                 "stretch" to the new length, or "hold" its last rate.
             lr_scaling: How the learning rates follow the samples of an update, which are those of all processes.
@@ -731,6 +729,13 @@ class Trainer:
         for event in EVENTS:
             names = ", ".join(type(callback).__name__ for callback in self.callback_handler.listeners(event)) or "-"
             self.print(f"{event:<{width}}  {names}")
+
+    @property
+    def how_to_resume(self) -> str:
+        """What a run that was asked to leave says after where it is saved."""
+        if self.settings.resume == "auto":
+            return "start the same command to resume"
+        return "to resume, pass resume='auto' and start the same command"
 
     def request_stop(self, reason: str, *, for_good: bool = False) -> None:
         """Ask for the run to end in good order, on every process, at the next point where they agree.

@@ -5,7 +5,7 @@
 Each model is trained on ml-100k for two epochs at one seed, in a process of its own, by Treadle's interpreter; its
 source is read from RecBole's environment. A model that popularity beats is trained again, for longer; one that it still
 beats is compared with what RecBole itself reaches in two epochs. Results are kept in a folder, one file a model:
-the same command goes on where it was.
+the same command resumes where it was.
 """
 
 import argparse

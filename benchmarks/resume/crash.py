@@ -135,7 +135,7 @@ def compare(tally: Tally, killed: Path, undisturbed: Path, what: str) -> None:
 def count_resumes(folder: Path) -> int:
     """Return how often a run went on from a checkpoint, which is fewer times than it was killed."""
     log = folder / "log.txt"
-    return log.read_text(encoding="utf-8").count("going on from step") if log.exists() else 0
+    return log.read_text(encoding="utf-8").count("resuming from step") if log.exists() else 0
 
 
 def as_markdown(tallies: dict[str, Tally], options: argparse.Namespace) -> str:

@@ -1,6 +1,6 @@
 """Searches a small network for handwritten digits with DARTS, then trains what it found.
 
-With `--run-dir` the search can be stopped at any moment: started again with the same command, it goes on where it was,
+With `--run-dir` the search can be stopped at any moment: started again with the same command, it resumes where it was,
 and finds the same. `--penalty` makes large networks pay for their operations.
 """
 

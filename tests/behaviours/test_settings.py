@@ -74,7 +74,7 @@ def test_a_bound_may_be_any_number_above_zero(value: float) -> None:
     ("name", "value", "message"),
     [
         ("scheduler_interval", "batch", "scheduler_interval='batch' is unknown; use 'step' or 'epoch'"),
-        ("resume", "yes", "resume='yes' is unknown; use 'auto' to go on with the run in run_dir"),
+        ("resume", "yes", "resume='yes' is unknown; use 'auto' to resume the run in run_dir"),
         ("extend", "more", "extend='more' is unknown; use 'stretch' or 'hold'"),
     ],
 )

@@ -66,5 +66,5 @@ def test_what_the_trainer_was_asked_for_before_holds_afterwards(
 
 
 def test_a_cadence_that_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(ConfigError, match="GradientNormMonitor: every=0 is no cadence"):
+    with pytest.raises(ConfigError, match="GradientNormMonitor: every=0 is not a valid interval"):
         GradientNormMonitor(every=0)

@@ -199,5 +199,5 @@ def test_an_average_of_ones_own_kind_can_be_given(make_trainer: Any, data: Tenso
 
 
 def test_a_cadence_that_cannot_be_meant_is_refused_when_it_is_built() -> None:
-    with pytest.raises(ConfigError, match="update_every='often' is no cadence"):
+    with pytest.raises(ConfigError, match="update_every='often' is not a valid interval"):
         ModelEmaCallback(update_every="often")

@@ -98,7 +98,7 @@ def test_a_resumed_run_says_where_it_goes_on(
     make_trainer(run_dir=tmp_path).train(data, num_epochs=1)
     make_trainer(PrintProgressCallback, run_dir=tmp_path).train(data, num_epochs=2, resume="auto")
     lines = lines_of(capsys)
-    assert lines[0] == f"going on from step 4 of {tmp_path}"
+    assert lines[0] == f"resuming from step 4 of {tmp_path}"
     assert lines[1].startswith("model")
     assert [line[:9] for line in epochs_in(lines)] == ["epoch 2/2"]
 

@@ -174,7 +174,7 @@ def test_a_display_that_fails_ends_the_thread_and_not_the_run(caplog: pytest.Log
 
     with caplog.at_level(logging.ERROR):
         _keep_drawing(Broken(print), threading.Event(), 0.0)
-    assert "the progress cannot be shown any more; the run goes on without it" in caplog.text
+    assert "the progress cannot be shown any more; the run continues without it" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

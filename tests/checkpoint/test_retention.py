@@ -170,12 +170,12 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, step: int, until: threading.Event
     write = CheckpointStore._write_part
     due = [step]
 
-    def failing(store: CheckpointStore, part: Path, structure: Any, tensors: dict[str, torch.Tensor]) -> None:
+    def failing(store: CheckpointStore, part: Path, structure: Any, tensors: dict[str, torch.Tensor]) -> Any:
         if due and part.name.endswith(f"{due[0]:08d}"):
             due.clear()
             assert until is None or until.wait(60)
             raise OSError(28, "No space left on device")
-        write(store, part, structure, tensors)
+        return write(store, part, structure, tensors)
 
     monkeypatch.setattr(CheckpointStore, "_write_part", failing)
 
@@ -195,7 +195,7 @@ def test_a_run_told_to_warn_goes_on_without_a_checkpoint_and_says_so(
     result = make_trainer(tmp_path, AwaitWriting, checkpoints=Policy(on_error="warn")).train(samples(), 3)
     assert result.steps == 9
     assert checkpoint_steps(tmp_path) == [6, 9]
-    said = "going on without a checkpoint: cannot write the checkpoint of step 3 into "
+    said = "continuing without a checkpoint: cannot write the checkpoint of step 3 into "
     assert said in capsys.readouterr().out
 
 

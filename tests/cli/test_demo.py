@@ -113,7 +113,7 @@ def test_a_demonstration_says_what_it_did_and_what_comes_next_and_goes_on(
     output = treadle("demo", name).stdout
     assert re.search(SAID[name], output)
     assert f"Everything is in runs/demo-{name}. What next:\n" in output
-    assert re.search(rf"^  treadle demo {name} +goes on where it was", output, flags=re.MULTILINE)
+    assert re.search(rf"^  treadle demo {name} +resumes where it was", output, flags=re.MULTILINE)
     pages = re.findall(r"^  open (\S+)", output, flags=re.MULTILINE)
     assert len(pages) == {"recommender": 2}.get(name, 1)
     assert all("<html" in Path(page).read_text() for page in pages)

@@ -13,7 +13,7 @@ CONFIG = "configs/small.py"
 
 MISTAKES = {
     ("train", "configs/smal.py"): "there is no config file configs/smal.py; did you mean 'small.py'?",
-    ("train", "configs"): "configs is a folder; give a config file, or go on with a run by 'treadle resume configs'",
+    ("train", "configs"): "configs is a folder; give a config file, or resume a run by 'treadle resume configs'",
     ("train", "README"): "README is no config file; its name must end in one of .py, .yaml, .yml",
     ("train", CONFIG, "optim.lrr=1"): "unknown key 'optim.lrr' in configs/small.py; did you mean 'optim.lr'?",
     ("train", CONFIG, "optim.lr"): "'optim.lr' is no override; write key=value, +key=value to add a key",

@@ -115,10 +115,10 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
 def test_a_run_that_is_stopped_in_any_way_and_started_by_the_same_command_ends_as_if_never_stopped(
     alone: Interrupted, whole: Path
 ) -> None:
-    assert "runs/small: going on from iteration 8 of 32" in alone.printed["asked"]
+    assert "runs/small: resuming from iteration 8 of 32" in alone.printed["asked"]
     for name, before in (("interrupted", "asked"), ("finished", "interrupted")):
         (saved,) = set(re.findall(r"saved step (\d+)", alone.printed[before]))
-        assert f"runs/small: going on from iteration {saved} of 32" in alone.printed[name]
+        assert f"runs/small: resuming from iteration {saved} of 32" in alone.printed[name]
     assert starts_of(alone.run)[1] == 8
     assert_same_end(alone.run, whole)
     # The mark of the user is a checksum over the rest, the iteration that the run was last started at among it.
@@ -133,7 +133,7 @@ def test_a_run_that_was_killed_is_known_as_killed(alone: Interrupted) -> None:
 
 
 def test_a_run_that_was_asked_to_leave_says_how_to_go_on(alone: Interrupted) -> None:
-    assert "; start the same command to go on" in alone.printed["asked"]
+    assert "; start the same command to resume" in alone.printed["asked"]
     assert alone.states["asked"] == "stopped"
 
 
@@ -149,20 +149,20 @@ def test_a_signal_before_training_begins_exits_with_75_too(folder: Path) -> None
     command = Command(folder, "train", "configs/slow.py")
     command.signal_when(signal.SIGTERM, (folder / "reading").exists)
     said = " ".join(command.wait(75).split())
-    assert "asked to leave while nothing was under way; start the same command to go on" in said
+    assert "asked to leave while nothing was under way; start the same command to resume" in said
 
 
 def test_two_processes_that_are_stopped_in_any_way_end_as_if_never_stopped(
     on_two: Interrupted, whole_on_two: Path
 ) -> None:
     for name in ("asked", "finished"):
-        assert "runs/small: going on from iteration" in on_two.printed[name]
+        assert "runs/small: resuming from iteration" in on_two.printed[name]
     assert_same_end(on_two.run, whole_on_two)
 
 
 def test_two_processes_whose_launcher_is_killed_die_with_it(on_two: Interrupted) -> None:
     # Else the next start would have been refused.
-    assert "runs/small: going on from iteration" in on_two.printed["asked"]
+    assert "runs/small: resuming from iteration" in on_two.printed["asked"]
     assert not is_locked(on_two.run)
 
 

@@ -25,7 +25,7 @@ def test_a_worker_that_dies_has_all_started_again_and_the_run_ends_as_if_none_ha
     folder = make_project(tmp_path / "project")
     output = Command(folder, *TWO, *RAY).wait(0, LIMIT_SECONDS)
     assert (folder / RUN / "died").exists()
-    assert "runs/small: going on from iteration 8 of 32" in output
+    assert "runs/small: resuming from iteration 8 of 32" in output
     assert "runs/small: finished after 32 of 32 iterations" in output
     assert_same_end(folder / RUN, whole / RUN)
     assert not (folder / RUN / "ray").exists()

@@ -1,5 +1,6 @@
 """`treadle resume`: a run gone on with from the config in its folder."""
 
+import json
 import os
 import runpy
 import sys
@@ -22,7 +23,7 @@ def test_a_resumed_run_ends_like_one_that_was_as_long_from_the_beginning(project
     treadle("train", CONFIG, *options, "-o", "runs/whole")
     treadle("train", CONFIG, *options, "-o", "runs/part", "train.train_iter=8")
     output = treadle("resume", "runs/part", "train.train_iter=12").stdout
-    assert "runs/part: going on from iteration 8 of 12" in output
+    assert "runs/part: resuming from iteration 8 of 12" in output
     assert_same_end(Path("runs/part"), Path("runs/whole"))
 
 
@@ -65,11 +66,22 @@ def test_on_fewer_processes_the_batch_of_an_iteration_stays_what_it_was(project:
     assert (saved.train_micro_batch_size, saved.num_accumulation_steps, saved.global_batch_size) == (4, 2, 8)
 
 
-def test_a_run_of_another_door_is_sent_to_its_program(project: Path, treadle: Treadle) -> None:
+@pytest.mark.parametrize("command", ["resume", "eval"])
+@pytest.mark.parametrize("saved", ["num_epochs: 3\n", "train:\n  epochs: 3\n"])
+def test_a_run_that_a_program_made_is_sent_to_its_program(
+    project: Path, treadle: Treadle, command: str, saved: str
+) -> None:
     Path("run").mkdir()
-    Path("run/config.yaml").write_text("train:\n  epochs: 3\n")
-    text = " ".join(treadle("resume", "run", status=1).stderr.split())
-    assert text.endswith("run/config.yaml has no 'model': the run was begun by a program; start that again")
+    Path("run/config.yaml").write_text(saved)
+    Path("run/manifest.json").write_text(
+        json.dumps({"program": {"script": "/work/train.py"}, "command": ["train.py", "--lr", "0.1"]})
+    )
+    text = " ".join(treadle(command, "run", status=1).stderr.split())
+    assert text.endswith(
+        "run was made by a program and not from a config, so only the program can build its model: start it again "
+        "(python train.py --lr 0.1), with resume='auto' where it trains, to resume the run; for its numbers call "
+        "trainer.evaluate(data) there, after train()"
+    )
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_the_same_command_again_says_that_the_run_is_finished(project: Path, tre
     treadle("train", CONFIG)
     before = Path("runs/small/metrics.jsonl").read_text()
     again = treadle("train", CONFIG).stdout
-    told = "runs/small is finished: 12 of 12 iterations are done; a larger train.train_iter goes on with it"
+    told = "runs/small is finished: 12 of 12 iterations are done; raise train.train_iter to train longer"
     assert told in again
     assert Path("runs/small/metrics.jsonl").read_text() == before
 
@@ -84,7 +84,7 @@ def test_the_same_command_again_says_that_the_run_is_finished(project: Path, tre
 def test_a_longer_run_goes_on_and_says_what_has_changed(project: Path, treadle: Treadle) -> None:
     treadle("train", CONFIG)
     output = treadle("train", CONFIG, "train.train_iter=16").stdout
-    assert "runs/small: going on from iteration 12 of 16" in output
+    assert "runs/small: resuming from iteration 12 of 16" in output
     log = Path("runs/small/log.txt").read_text()
     assert "since the last start train.train_iter is changed: 12 -> 16" in log
     assert "since the last start train.resume" not in log

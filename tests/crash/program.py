@@ -1,7 +1,7 @@
 """A training run to be killed: everything that moves is in it, and its outcome is written to be compared.
 
 Run as `python -m tests.crash.program FOLDER`, or by torchrun, it is a program like a user's: started again with the
-same command, it goes on where it was.
+same command, it resumes where it was.
 """
 
 import argparse

@@ -32,7 +32,7 @@ def test_a_run_asked_to_leave_saves_itself_and_exits_with_75(
     attempt.send(number, group=group)
     assert attempt.wait() == EXIT_CODE == 75, attempt.output
     assert newest(tmp_path) == 3
-    assert f"saved step 3 in {tmp_path}; start the same command to go on" in attempt.output
+    assert f"saved step 3 in {tmp_path}; start the same command to resume" in attempt.output
     attempt.wait_for_workers()
     finish(Options(folder=tmp_path, save_every="1 epoch"))
     assert_same_outcome(tmp_path, uninterrupted(), began=[3])

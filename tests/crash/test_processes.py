@@ -66,7 +66,7 @@ def test_processes_asked_to_leave_save_themselves_together(tmp_path: Path, whole
     group.terminate()
     assert group.wait() != 0
     # They ask each other every ten steps, and in between at the end of an epoch.
-    message = f"saved step 10 in {tmp_path}; start the same command to go on"
+    message = f"saved step 10 in {tmp_path}; start the same command to resume"
     assert group.printed.count(message) == 1, group.printed[-SHOWN:]
     finish(Group(tmp_path, "--save-every", "1 epoch"))
     assert_same_outcome(tmp_path, whole, began=[10])

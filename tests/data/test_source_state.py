@@ -251,7 +251,7 @@ def test_a_stream_that_is_shuffled_without_a_seed_says_that_its_order_is_another
     other.load_state_dict(one.state_dict())
     other.load_state_dict(one.state_dict())
     assert caplog.messages == [
-        "the train data is shuffled with another seed than when the run was saved, so it goes on in another "
+        "the train data is shuffled with another seed than when the run was saved, so it continues in another "
         "order; give shuffle() a seed"
     ]
 

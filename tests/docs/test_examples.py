@@ -75,7 +75,7 @@ def test_resume_after_kill_ends_with_equal_weights(
     resume_after_kill.main()
     output = capfd.readouterr().out
     assert "killed: exit status -9" in output
-    assert "going on from step" in output
+    assert "resuming from step" in output
     assert "weights equal, bit for bit: True" in output
 
 

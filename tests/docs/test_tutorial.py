@@ -53,10 +53,10 @@ def test_the_tutorial_works_command_by_command(tmp_path: Path) -> None:
             printed.append(run(block.text, tmp_path))
     by_hand, _, resumed, page, two = printed
     assert accuracy(by_hand) > 85
-    assert "going on from step" in resumed
+    assert "resuming from step" in resumed
     assert accuracy(resumed) > 85
     assert page == "runs/tutorial/report.html\n"
-    assert "going on from step 660" in two
+    assert "resuming from step 660" in two
     assert accuracy(two) > 85
     steps = [json.loads(line)["step"] for line in (tmp_path / "runs/tutorial/metrics.jsonl").read_text().splitlines()]
     # 22 batches of 64 in each of 32 epochs, reported once, although one process was killed and two went on.

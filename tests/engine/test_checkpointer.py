@@ -126,7 +126,7 @@ def test_a_second_start_that_does_not_resume_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         do_train(lazy_config(tmp_path, 6))
     assert str(caught.value) == (
-        f"{tmp_path} already holds a run, at iteration 3; to go on with it, call "
+        f"{tmp_path} already holds a run, at iteration 3; to resume it, call "
         "checkpointer.resume_or_load(resume=True) and train(trainer.iter + 1, ...), or choose another folder"
     )
     assert do_train(lazy_config(tmp_path, 6), resume=True).start_iter == 3

@@ -1,4 +1,4 @@
-"""fp16 in this door: overflows leave updates out, and where no scale helps the run goes on in another format."""
+"""fp16 in this door: overflows leave updates out, and where no scale helps the run continues in another format."""
 
 import logging
 import math

@@ -259,13 +259,22 @@ def test_a_run_that_was_stopped_for_good_is_over_when_it_is_started_again(tmp_pa
     assert (longer.iter, made) == (12, list(range(done, 12)))
 
 
+def test_a_config_that_does_not_resume_is_told_what_to_add(tmp_path: Path) -> None:
+    class Stopping(DefaultTrainer):
+        def build_hooks(self) -> list[HookBase | None]:
+            return [stopping("signal"), *super().build_hooks()]
+
+    with pytest.raises(PreemptedExit, match=r"; to resume, set train.resume=True \(or pass --resume\), and start"):
+        Stopping(make_config(tmp_path, log_period=100)).train()
+
+
 def test_b10_a_signal_saves_flushes_and_leaves_and_the_next_start_goes_on(tmp_path: Path) -> None:
     class Stopping(DefaultTrainer):
         def build_hooks(self) -> list[HookBase | None]:
             return [stopping("signal"), *super().build_hooks()]
 
     config = make_config(tmp_path, log_period=100, resume="auto")
-    with pytest.raises(PreemptedExit, match="saved step 4"):
+    with pytest.raises(PreemptedExit, match=r"saved step 4 in .*; start the same command to resume$"):
         Stopping(config).train()
     assert '"total_loss"' in (tmp_path / "metrics.json").read_text()
     resumed = DefaultTrainer(config)

@@ -478,7 +478,7 @@ def test_a_run_from_before_there_were_choices_goes_on_eagerly(
     train(execution="eager", max_steps=7, save_every="1 step", **run)
     resumed = train(**run)
     assert starts_of(tmp_path / "run") == [0, 7]
-    said = "execution='auto' is eager from step 8 on: nothing was chosen when the run began, and it goes on as it was"
+    said = "execution='auto' is eager from step 8 on: nothing was chosen when the run began, and it continues as it was"
     assert said in capsys.readouterr().out
     same_state(resumed, train(execution="eager"))
 

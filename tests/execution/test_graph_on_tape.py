@@ -374,7 +374,7 @@ def test_places_that_follow_each_other_are_not_written(monkeypatch: pytest.Monke
     monkeypatch.setattr(GatheredInputs, "_set", noted)
     recorded, _ = train(Recorded, dataset=InMemoryDataset(*data().tensors), num_epochs=3, per_device_batch_size=4)
     first = 4 * WARM_UP
-    # Two replays that are compared with steps, the end of recording, where the run goes on, and each later epoch.
+    # Two replays that are compared with steps, the end of recording, where the run continues, and each later epoch.
     assert written == [[first], [first], [first], [first], [0], [0]]
     assert recorded.recorder.replays == 2 + recorded.progress.step - WARM_UP
 

@@ -210,7 +210,7 @@ def test_a_loop_of_ones_own_resumes_exactly(tmp_path: Path, capsys: pytest.Captu
         train(make_trainer(tmp_path / "cut", CutAt(8), kind=Looking))
     resumed = make_trainer(tmp_path / "cut", kind=Looking)
     train(resumed)
-    assert "going on from step 6 of" in capsys.readouterr().out
+    assert "resuming from step 6 of" in capsys.readouterr().out
     assert updates_of(resumed)[0] == 6
     assert_same_run(resumed, whole)
 

@@ -96,7 +96,7 @@ class Door:
         rows: Rows of a micro-batch.
         module: The name of the module that is watched.
         metric: What an evaluation reports.
-        saved_state: Returns the training state that a core has left, to go on from.
+        saved_state: Returns the training state that a core has left, to resume from.
     """
 
     name: str

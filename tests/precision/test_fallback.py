@@ -132,8 +132,8 @@ def test_gradients_that_overflow_for_more_than_30_steps_change_no_weight_and_the
     said = [line for line in capsys.readouterr().out.splitlines() if "fp16" in line]
     assert said == [
         "precision='fp16' will not do: the gradients of 8 updates in a row overflowed though the loss is scaled by "
-        "5.96e-08, the smallest scale allowed. No weight was changed by it. The run goes on in fp32 from step 51; set "
-        "precision='fp32' to begin so"
+        "5.96e-08, the smallest scale allowed. No weight was changed by it. The run continues in fp32 from step 51; "
+        "set precision='fp32' to begin so"
     ]
 
 
@@ -248,7 +248,7 @@ def test_activations_that_overflow_leave_weights_and_buffers_finite_and_the_run_
     assert math.isfinite(history["train_loss_epoch"][0])
     assert trainer.precision.kind == "fp32"
     said = capsys.readouterr().out
-    assert "precision='fp16' will not do: loss is nan at step 3. No weight was changed by it. The run goes on" in said
+    assert "precision='fp16' will not do: loss is nan at step 3. No weight was changed by it. The run continues" in said
 
 
 def test_a_loss_that_is_not_finite_in_the_other_format_either_ends_the_run() -> None:
@@ -300,4 +300,4 @@ def test_the_history_says_in_which_step_a_run_left_fp16_and_the_folder_what_was_
     trainer: Trainer = large(tmp_path)
     trainer.train(growing(3), 1, log_every=5, **FOURS)
     assert [row["fp16_until_step"] for row in metric_lines(tmp_path) if "fp16_until_step" in row] == [5]
-    assert "The run goes on in fp32 from step 6" in (tmp_path / "log.txt").read_text()
+    assert "The run continues in fp32 from step 6" in (tmp_path / "log.txt").read_text()

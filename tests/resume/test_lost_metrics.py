@@ -80,12 +80,12 @@ def test_a_run_of_which_only_the_checkpoints_were_copied_goes_on_exactly(tmp_pat
     first = metric_lines(tmp_path / "copy")[0]["step"]
     assert copied - 1 <= first
     log = (tmp_path / "copy" / "log.txt").read_text()
-    assert door is train_config or f"going on from step {copied}" in log
+    assert door is train_config or f"resuming from step {copied}" in log
     assert "metrics.jsonl is not what it was when the checkpoint was written (0 bytes instead of " in log
 
 
 class Remove(TrainerCallback):
-    """Removes a file, or all of the run's, while the run goes on."""
+    """Removes a file, or all of the run's, while the run continues."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +109,7 @@ def test_metrics_that_are_removed_while_the_run_goes_on_stop_it_not_and_are_ther
     trainer.train(samples(), 3, log_every=1, save_every=3)
     assert trainer.progress.step == 9
     assert [line["step"] for line in metric_lines(run)] == list(range(1, 10))
-    assert "metrics.jsonl was removed or replaced while the run went on" in capsys.readouterr().out
+    assert "metrics.jsonl was removed or replaced during the run" in capsys.readouterr().out
     resumed = make_trainer(run)
     resumed.train(samples(), 4, log_every=1, resume="auto")
     assert resumed.progress.step == 12
@@ -135,7 +135,7 @@ def test_rows_of_a_writer_that_are_lost_are_told(tmp_path: Path, name: str, capl
         resumed = run()
     assert resumed.progress.step == 9
     told = [record.getMessage() for record in caplog.records if name in record.getMessage()]
-    assert told == [f"there was no {tmp_path / name} to go on with: it has rows of after iteration 4 only"]
+    assert told == [f"there was no {tmp_path / name} to continue: it has rows of after iteration 4 only"]
 
 
 def test_rows_of_a_config_run_that_are_lost_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +148,7 @@ def test_rows_of_a_config_run_that_are_lost_are_told(tmp_path: Path, caplog: pyt
     told = [record.getMessage() for record in caplog.records if "metrics.json " in record.getMessage()]
     assert told == [
         f"{tmp_path / 'metrics.json'} lacks rows that it had when the run was saved, after iteration 1 and up to 4; "
-        "the run goes on without them"
+        "the run continues without them"
     ]
     assert [line["iteration"] for line in metric_lines(tmp_path, "metrics.json")] == [0, 1, 5, 6, 7, 8, 9, 10]
 
@@ -162,6 +162,6 @@ def test_a_writer_whose_file_is_removed_begins_another_and_says_so(
     with caplog.at_level(logging.WARNING):
         trainer.train(samples(), 2, log_every=1)
     told = [record.getMessage() for record in caplog.records]
-    removed = f"{tmp_path / name} was removed while the run went on; it begins anew, without its earlier rows"
+    removed = f"{tmp_path / name} was removed during the run; it begins anew, without its earlier rows"
     assert told == [removed]
     assert len((tmp_path / name).read_text().splitlines()) >= 2

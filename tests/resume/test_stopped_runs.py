@@ -85,7 +85,7 @@ def test_a_run_that_was_stopped_is_over_when_it_is_started_again(
     assert result.history == stopped.history
     assert_same_run(again, first)
     assert contents(tmp_path / "checkpoints") == kept
-    said = f"the run is over: {step} are enough; it goes on with a larger num_epochs or max_steps"
+    said = f"the run is over: {step} are enough; raise num_epochs or max_steps to train longer"
     assert said in capsys.readouterr().out
 
 
@@ -134,7 +134,7 @@ def test_a_longer_run_that_is_stopped_again_is_over_again(tmp_path: Path) -> Non
 
 
 def test_a_run_that_leaves_on_the_way_is_not_over(tmp_path: Path) -> None:
-    # An error is no wish to stop: the run goes on.
+    # An error is no wish to stop: the run continues.
     class Dies(TrainerCallback):
         def on_update_end(self, trainer: Any, **kwargs: Any) -> None:
             if trainer.progress.step == 5:

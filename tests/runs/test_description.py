@@ -77,7 +77,7 @@ def lines_of_a_resume(
     capsys.readouterr()
     assert start(now).progress.step == 6
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"going on from step 2 of {run}"
+    assert said[-1] == f"resuming from step 2 of {run}"
     return said[:-1]
 
 
@@ -98,8 +98,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {},
         {"loss_func": nn.L1Loss()},
         [
-            "the loss function was MSELoss(reduction='mean') and is L1Loss(reduction='mean') now; the run goes on with "
-            "that"
+            "the loss function was MSELoss(reduction='mean') and is L1Loss(reduction='mean') now; the run continues "
+            "with that"
         ],
     ),
     "a setting of the loss": (
@@ -107,77 +107,77 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"loss_func": nn.HuberLoss(delta=2.0)},
         [
             "the loss function was HuberLoss(delta=1.0, reduction='mean') and is HuberLoss(delta=2.0, "
-            "reduction='mean') now; the run goes on with that"
+            "reduction='mean') now; the run continues with that"
         ],
     ),
     "a function for a module": (
         {"loss_func": squared},
         {"loss_func": F.l1_loss},
-        ["the loss function was squared and is l1_loss now; the run goes on with that"],
+        ["the loss function was squared and is l1_loss now; the run continues with that"],
     ),
     "an argument of a function": (
         {"loss_func": partial(F.huber_loss, delta=1.0)},
         {"loss_func": partial(F.huber_loss, delta=3.0)},
         [
-            "the loss function was huber_loss with delta=1.0 and is huber_loss with delta=3.0 now; the run goes on "
+            "the loss function was huber_loss with delta=1.0 and is huber_loss with delta=3.0 now; the run continues "
             "with that"
         ],
     ),
     "the activation": (
         {},
         {"build": partial(model, nn.Tanh)},
-        ["the module '1' was ReLU() and is Tanh() now; the run goes on with the new one"],
+        ["the module '1' was ReLU() and is Tanh() now; the run continues with the new one"],
     ),
     "two modules": (
         {},
         {"build": partial(model, nn.Tanh, 0.5)},
-        ["the module '1' was ReLU() and is Tanh() now (and 1 more modules differ); the run goes on with the new one"],
+        ["the module '1' was ReLU() and is Tanh() now (and 1 more modules differ); the run continues with the new one"],
     ),
     "the rate of a dropout": (
         {},
         {"build": partial(model, rate=0.5)},
         [
-            "the module '2' was Dropout(p=0.1, inplace=False) and is Dropout(p=0.5, inplace=False) now; the run goes "
-            "on with the new one"
+            "the module '2' was Dropout(p=0.1, inplace=False) and is Dropout(p=0.5, inplace=False) now; the run "
+            "continues with the new one"
         ],
     ),
     "an attribute of a model of one's own": (
         {"build": Scaled},
         {"build": partial(Scaled, 3.0)},
-        ["scale: 1.0 when the run was saved, 3.0 now; it goes on with that"],
+        ["scale: 1.0 when the run was saved, 3.0 now; it continues with that"],
     ),
     "which weights learn": (
         {},
         {"build": partly_frozen},
-        ["weights that learn: 4 (16d71f8d) when the run was saved, 2 (fbb8cbe6) now; it goes on with that"],
+        ["weights that learn: 4 (16d71f8d) when the run was saved, 2 (fbb8cbe6) now; it continues with that"],
     ),
     "the bound of gradients": (
         {},
         {"gradient_clip_value": 0.5},
-        ["gradient_clip_value: None when the run was saved, 0.5 now; it goes on with that"],
+        ["gradient_clip_value: None when the run was saved, 0.5 now; it continues with that"],
     ),
     "how samples are joined": (
         {},
         {"collate_fn": default_collate},
-        ["collate_fn: None when the run was saved, default_collate now; it goes on with that"],
+        ["collate_fn: None when the run was saved, default_collate now; it continues with that"],
     ),
     "the seed": (
         {"seed": 1},
         {"seed": 2},
         [
-            "the seed was 1 and is 2 now; the run goes on with the random numbers of the checkpoint, so that the new "
+            "the seed was 1 and is 2 now; the run continues with the random numbers of the checkpoint, so that the new "
             "seed has no effect"
         ],
     ),
     "a row": (
         {"data": Rows()},
         {"data": Rows(0.5)},
-        ["the rows of the training data are not those of when the run was saved; it goes on with these"],
+        ["the rows of the training data are not those of when the run was saved; it continues with these"],
     ),
     "a row to evaluate on": (
         {"eval_data": Rows(0.0, 8)},
         {"eval_data": Rows(0.5, 8)},
-        ["the rows of the evaluation data are not those of when the run was saved; it goes on with these"],
+        ["the rows of the evaluation data are not those of when the run was saved; it continues with these"],
     ),
 }
 
@@ -198,7 +198,7 @@ def test_a_verb_of_the_users_that_was_changed_is_told(tmp_path: Path, capsys: py
 
     Squared.calculate_train_batch_loss.__qualname__ = Absolute.calculate_train_batch_loss.__qualname__
     assert lines_of_a_resume(tmp_path / "run", {"kind": Absolute}, {"kind": Squared}, capsys) == [
-        "the code of Absolute.calculate_train_batch_loss is not that of when the run was saved; it goes on with this"
+        "the code of Absolute.calculate_train_batch_loss is not that of when the run was saved; it continues with this"
     ]
 
 
@@ -278,7 +278,7 @@ def test_checkpoints_of_older_versions_and_edited_ones_say_nothing() -> None:
     assert describe_changes({"modules": 3, "data": [], "code": None}, present, same_python=True) == []
     changed = {"modules": {"": "ReLU()"}}
     assert describe_changes(changed, present, same_python=True) == [
-        "the model was ReLU() and is Linear() now; the run goes on with the new one"
+        "the model was ReLU() and is Linear() now; the run continues with the new one"
     ]
 
 
@@ -309,8 +309,8 @@ def test_a_file_of_data_that_changed_is_told(tmp_path: Path, capsys: pytest.Capt
     resumed.train(data, 2, save_every=2, resume="auto")
     assert resumed.progress.step == 6
     assert capsys.readouterr().out.splitlines() == [
-        f"going on from step 4 of {tmp_path / 'run'}",
-        f"files of the data have changed since the run was last started: {path}; it goes on with these",
+        f"resuming from step 4 of {tmp_path / 'run'}",
+        f"files of the data have changed since the run was last started: {path}; it continues with these",
     ]
 
 
@@ -329,6 +329,6 @@ def test_of_many_files_of_data_that_changed_three_are_named(tmp_path: Path, caps
     assert resumed.progress.step == 15
     named = ", ".join(map(str, paths[:3]))
     assert capsys.readouterr().out.splitlines() == [
-        f"going on from step 4 of {tmp_path / 'run'}",
-        f"files of the data have changed since the run was last started: {named} and 2 more; it goes on with these",
+        f"resuming from step 4 of {tmp_path / 'run'}",
+        f"files of the data have changed since the run was last started: {named} and 2 more; it continues with these",
     ]

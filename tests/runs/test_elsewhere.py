@@ -83,7 +83,7 @@ def test_a_run_that_was_cut_goes_on_in_the_middle_of_an_epoch_and_ends_in_the_sa
     whole.train(samples(), 3, log_every=1)
     assert_same_run(resumed, whole)
     assert steps_reported(storage) == list(range(1, 10))
-    assert f"going on from step 4 of {storage.url}" in storage.read("log.txt").decode()
+    assert f"resuming from step 4 of {storage.url}" in storage.read("log.txt").decode()
     assert json.loads(storage.read("status.json"))["state"] == "finished"
     assert f"run_dir: {json.dumps(storage.url)}" in storage.read("config.yaml").decode()
     assert len(json.loads(storage.read("manifest.json"))["starts"]) == 2
@@ -150,7 +150,7 @@ def test_a_failing_store_ends_the_run_by_a_message_or_is_reported(
         make_trainer(bucket).train(samples(), 1, save_every=1)
     assert json.loads(bucket.read("status.json"))["state"] == "failed"
     make_trainer(bucket, checkpoints=Policy(on_error="warn")).train(samples(), 1, save_every=1, resume="auto")
-    assert "going on without a checkpoint: cannot write the checkpoint of step 2" in capsys.readouterr().out
+    assert "continuing without a checkpoint: cannot write the checkpoint of step 2" in capsys.readouterr().out
     assert 2 not in store_of(bucket).steps()
 
 
@@ -191,7 +191,7 @@ def test_a_run_on_another_machine_that_shows_none_is_gone_on_with_and_that_is_to
     bucket.write("lock.json", json.dumps(ELSEWHERE).encode())
     with caplog.at_level(logging.WARNING, logger="treadle"):
         make_trainer(bucket).train(samples(), 1)
-    assert "process 12 on another gave none, so this process goes on" in caplog.text
+    assert "process 12 on another gave none, so this process takes over" in caplog.text
     assert "lock.json" not in bucket.files()
 
 

@@ -310,7 +310,7 @@ def test_a_run_on_another_machine_that_holds_no_lock_any_longer_is_gone_on_with_
     told = [record.getMessage() for record in caplog.records]
     assert told == [
         f"process 17 on node7 trained in {tmp_path} and never said that it ended; its lock is gone, so this process "
-        "goes on there. If it still runs, stop one of the two"
+        "takes over. If it still runs, stop one of the two"
     ]
 
 

@@ -168,7 +168,7 @@ def test_of_a_file_that_is_not_what_it_was_the_lines_that_fit_are_kept_and_the_g
     assert [row["step"] for row in lines(path)] == [*kept, 4, 5]
     assert told == [
         f"{path} is not what it was when the checkpoint was written ({found} bytes instead of {state['length']}): the "
-        f"run goes on, and its curves lack what was reported {lost}"
+        f"run continues, and its curves lack what was reported {lost}"
     ]
 
 
@@ -186,7 +186,7 @@ def test_a_file_that_was_removed_or_replaced_is_put_back_with_all_its_lines(path
     file.put(record(4, loss=0.0))
     file.close()
     assert [row["step"] for row in lines(path)] == [1, 2, 3, 4]
-    assert told == [f"{path} was removed or replaced while the run went on; all its lines were written again"]
+    assert told == [f"{path} was removed or replaced during the run; all its lines were written again"]
 
 
 def test_a_file_that_was_emptied_while_the_run_went_on_is_told_and_gone_on_with(path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_file_that_was_emptied_while_the_run_went_on_is_told_and_gone_on_with(
     file.close()
     assert [row["step"] for row in lines(path)] == [2, 3]
     missing = f"{length} bytes of earlier lines are missing from it"
-    assert told == [f"{path} was cut off by somebody while the run went on: {missing}"]
+    assert told == [f"{path} was cut off by somebody during the run: {missing}"]
 
 
 @pytest.mark.parametrize(

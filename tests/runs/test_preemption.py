@@ -90,7 +90,7 @@ def test_a_run_asked_to_leave_saves_the_step_under_way_and_goes(
 ) -> None:
     with pytest.raises(PreemptedExit) as caught:
         train(tmp_path / "run", SignalAt(step, number))
-    message = f"saved step {step} in {tmp_path / 'run'}; start the same command to go on"
+    message = f"saved step {step} in {tmp_path / 'run'}; start the same command to resume"
     assert (caught.value.code, str(caught.value)) == (75, message)
     assert message in capsys.readouterr().out
     assert CheckpointStore(tmp_path / "run" / "checkpoints", Policy()).pointer("last") == step
@@ -100,10 +100,18 @@ def test_a_run_asked_to_leave_saves_the_step_under_way_and_goes(
     assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "whole")
 
 
+def test_where_the_same_command_would_not_resume_what_to_add_is_said(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as left:
+        train(tmp_path / "run", SignalAt(4, signal.SIGINT), resume=None)
+    said = f"saved step 4 in {tmp_path / 'run'}; to resume, pass resume='auto' and start the same command"
+    assert str(left.value) == said
+    assert updates_of(train(tmp_path / "run", resume="auto")) == (4, 8)
+
+
 def test_an_interrupted_run_saves_itself_and_the_same_trainer_goes_on(tmp_path: Path, whole: Any) -> None:
     trainer = make_trainer(tmp_path / "run", SignalAt(4, signal.SIGINT))
     arguments: dict[str, Any] = {"num_epochs": 4, "log_every": 2, "resume": "auto"}
-    with pytest.raises(KeyboardInterrupt, match=r"saved step 4 in .*; start the same command to go on"):
+    with pytest.raises(KeyboardInterrupt, match=r"saved step 4 in .*; start the same command to resume"):
         trainer.train(samples(), **arguments)
     assert checkpoint_steps(tmp_path / "run")[-1] == 4
     assert trainer.evaluate(samples(8))["evaluation_loss"] > 0
@@ -216,10 +224,10 @@ def test_a_run_asked_to_leave_whose_last_checkpoint_failed_saves_itself_when_the
 ) -> None:
     write = CheckpointStore._write_part
 
-    def fail_at_three(store: CheckpointStore, part: Path, *arguments: Any) -> None:
+    def fail_at_three(store: CheckpointStore, part: Path, *arguments: Any) -> Any:
         if part.name.endswith("_00000003"):
             raise OSError(28, "No space left on device")
-        write(store, part, *arguments)
+        return write(store, part, *arguments)
 
     monkeypatch.setattr(CheckpointStore, "_write_part", fail_at_three)
     trainer = make_trainer(tmp_path / "run", SignalAt(4, signal.SIGTERM), checkpoints=Policy(on_error="warn"))

@@ -109,7 +109,9 @@ def test_a_search_gives_up_after_failures_in_a_row_and_goes_on_when_they_are_men
         search_in(tmp_path, trainer=flaky(100), trials=20, max_failures=3).run()
     text = str(given_up.value)
     assert text.startswith("the last 3 trials failed, trial 2 with RuntimeError: not now\nTraceback")
-    assert text.endswith("Mend it and start the search again: it goes on (max_failures=None lets it go on in any case)")
+    assert text.endswith(
+        "Mend it and start the search again: it resumes (max_failures=None lets it continue in any case)"
+    )
     results = search_in(tmp_path, trainer=vowels, trials=6, retries=1).run()
     assert len(numbers(results)) == 6
 

@@ -86,7 +86,7 @@ def test_a_search_for_what_no_trial_reports_ends_with_the_first_and_lists_what_i
         nas.Search(letters(1), trainer, trials=5, store="memory", objectives=objectives).run()
     assert str(caught.value) == (
         f"{message}: no trial has reported it; search for what is reported, by objectives= or -m NAME, in another "
-        "folder (max_failures=None lets this search go on in any case)"
+        "folder (max_failures=None lets this search continue in any case)"
     )
     assert len(tried) == 1
 

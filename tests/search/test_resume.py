@@ -189,7 +189,7 @@ def test_seeds_of_trials_do_not_depend_on_what_ran_before(tmp_path: Path) -> Non
             {"objectives": "minimize"},
             r"another list of objectives \(\[\['default', 'maximize'\]\], now \[\['default', 'mini",
         ),
-        ({"seed": 1}, r"another seed \(0, now 1\); go on with the same, or give another store or name"),
+        ({"seed": 1}, r"another seed \(0, now 1\); use the same, or give another store or name"),
     ],
 )
 def test_a_store_with_another_search_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

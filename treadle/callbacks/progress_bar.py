@@ -142,7 +142,7 @@ def _keep_drawing(display: Display, over: threading.Event, seconds: float) -> No
             with _drawing:
                 display.draw(time.monotonic())
         except Exception:  # nothing that is only shown may end a run
-            logger.exception("the progress cannot be shown any more; the run goes on without it")
+            logger.exception("the progress cannot be shown any more; the run continues without it")
             return
 
 

@@ -1,4 +1,4 @@
-"""Saves training states to go on from, at a cadence."""
+"""Saves training states to resume from, at a cadence."""
 
 import os
 import shutil

@@ -16,11 +16,11 @@ IN_A_RUN = "wsd_checkpoints"
 
 
 class WSDCheckpointCallback(TrainerCallback):
-    """Saves a run under a `WSDLrScheduler` where each decay begins, to go on from, and where it ends, to use.
+    """Saves a run under a `WSDLrScheduler` where each decay begins, to resume from, and where it ends, to use.
 
     `checkpoint_<step>_pre_decay` is a folder with the training state before the decay;
     `checkpoint_<step>_post_decay.pt` is a file with the weights after it. To train longer, start from a folder
-    with a schedule that was built with `is_continuation_from_checkpoint=True`: the run goes on from its step.
+    with a schedule that was built with `is_continuation_from_checkpoint=True`: the run continues from its step.
 
     Args:
         save_dir: Where they go; by default into `wsd_checkpoints` in the folder of the run, or `checkpoints` here if it

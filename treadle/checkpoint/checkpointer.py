@@ -55,7 +55,7 @@ class NoCheckpointer:
         self._afterwards: list[Callable[[], object]] = []
 
     def open(self) -> None:
-        """Open the folder of the run, and find out whether to go on from a checkpoint in it."""
+        """Open the folder of the run, and find out whether to resume from a checkpoint in it."""
 
     def begin(self, *, first: bool, fresh: bool) -> None:
         """Take note that the run moves on from where it is.
@@ -148,7 +148,7 @@ class RunCheckpointer(NoCheckpointer):
     # Opening ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the folder, and find out whether to go on from a checkpoint in it."""
+        """Open the folder, and find out whether to resume from a checkpoint in it."""
         self._made_of = self.made_of()
         step = self.step_to_resume()
         if step is not None:
@@ -178,7 +178,7 @@ class RunCheckpointer(NoCheckpointer):
         self.folder.write_config({**config.to_dict(), **self.described()})
 
     def step_to_resume(self) -> int | None:
-        """Return the step to go on from, the same on every rank; None starts afresh.
+        """Return the step to resume from, the same on every rank; None starts afresh.
 
         Raises:
             CheckpointError: The folder holds a run and nobody said whether to go on, or nothing in it is whole.
@@ -188,7 +188,7 @@ class RunCheckpointer(NoCheckpointer):
         steps = processes.share(self.store.steps())
         if resume is None and any(steps):
             raise CheckpointError(
-                f"{self.place} already holds a run, at step {steps[-1]}; pass resume='auto' to go on with "
+                f"{self.place} already holds a run, at step {steps[-1]}; pass resume='auto' to resume "
                 "it, or another run_dir"
             )
         if resume is None or not steps:
@@ -229,7 +229,7 @@ class RunCheckpointer(NoCheckpointer):
         # A run that was stopped for good stays stopped; only whoever asks for more of it starts it again.
         if not is_longer(self._planned(), manifest["planned"]):
             trainer.this_run.stop.over = manifest.get("stopped")
-        trainer.print(f"going on from step {step} of {self.place}")
+        trainer.print(f"resuming from step {step} of {self.place}")
 
     def _fit_schedule(self, tracked: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Have the schedule go on as the saved one, or as `extend` says if the run has become longer."""
@@ -382,7 +382,7 @@ class RunCheckpointer(NoCheckpointer):
         changed = sorted(path for path, checksum in now.items() if known.get(path, checksum) != checksum)
         if changed:
             self.trainer.print(
-                f"files of the data have changed since the run was last started: {some_of(changed, 3)}; it goes on "
+                f"files of the data have changed since the run was last started: {some_of(changed, 3)}; it continues "
                 "with these"
             )
 
@@ -438,7 +438,7 @@ class RunCheckpointer(NoCheckpointer):
         if self.trainer.this_run.spec.checkpoints.on_error == "raise":
             raise error
         self._save_failure = str(error)
-        self.trainer.print(f"going on without a checkpoint: {error}")
+        self.trainer.print(f"continuing without a checkpoint: {error}")
 
     def wait(self) -> None:
         """Wait until nothing is being written.
@@ -595,7 +595,7 @@ def _require_place(path: str, manifest: dict[str, Any], place: dict[str, Any]) -
         if type(place[name]) is not int or place[name] != manifest[name]:
             raise CheckpointError(
                 f"{path} was edited: its manifest says {name} {manifest[name]}, its state says {place[name]!r}; "
-                "restore it, or move it away to go on from the one before"
+                "restore it, or move it away to resume from the one before"
             )
 
 
@@ -605,7 +605,7 @@ def _require_batch(path: str, batch: dict[str, Any], split: Split) -> None:
     if whole is not None and split.batch_size is not None and whole % (split.batch_size * split.data):
         raise CheckpointError(
             f"{path} was edited: its manifest says batches of {whole} samples, its state {split.batch_size} on each of "
-            f"{split.data}; restore it, or move it away to go on from the one before"
+            f"{split.data}; restore it, or move it away to resume from the one before"
         )
 
 

@@ -25,7 +25,7 @@ OPTIONAL = ("metrics_file", "execution")
 """What only the first rank has, and a run in another folder may lack; and what only runs that choose have."""
 
 Restored = tuple[dict[str, Any], dict[str, Any]]
-"""A state to go on from: what all ranks have in common, and what is this one's."""
+"""A state to resume from: what all ranks have in common, and what is this one's."""
 
 
 class RunState:
@@ -35,7 +35,7 @@ class RunState:
         trainer: Whose run it is.
 
     Attributes:
-        restored: The state that the run goes on from; None once it has moved on, or where it begins.
+        restored: The state that the run continues from; None once it has moved on, or where it begins.
         began_at: The step at which this start of the run began; None before.
     """
 
@@ -53,7 +53,7 @@ class RunState:
         return first
 
     def track(self) -> None:
-        """Name everything that changes while the run goes on; a checkpoint is this and nothing else."""
+        """Name everything that changes while the run continues; a checkpoint is this and nothing else."""
         trainer, run = self.trainer, self.trainer.this_run
         trainer.track(model=ModelState(trainer.model))
         for name, optimizer in trainer.optimizers().items():
@@ -174,7 +174,7 @@ class RunState:
             return own
         if then.processes != now.processes or then.data != now.data:
             self.trainer.print(
-                f"the run had {then.processes} processes and has {now.processes} now: it goes on with the next "
+                f"the run had {then.processes} processes and has {now.processes} now: it continues with the next "
                 "samples, but not bit for bit"
             )
         return {"losses": [_losses_of(store, step, rank, shared) for rank in range(then.processes)]}
@@ -182,7 +182,7 @@ class RunState:
     # Going on -----------------------------------------------------------------------------------------------
 
     def restore(self, *, partly: bool = False) -> None:
-        """Load the state to go on from: once for the start events to see, and again where they may have moved it.
+        """Load the state to resume from: once for the start events to see, and again where they may have moved it.
 
         Args:
             partly: Whether some of what the state is of may still be missing, to be tracked at the start of the run.
@@ -214,7 +214,7 @@ class RunState:
         if then.batch_size is None and now.batch_size is not None:
             raise CheckpointError(
                 "the training state was saved before train() had begun, or of a loader that does not say its batch "
-                "size; there is nothing in it to go on from with batches of "
+                "size; there is nothing in it to resume from with batches of "
                 f"{now.batch_size} samples"
             )
         if "losses" not in own and then.processes == now.processes:

@@ -220,7 +220,7 @@ class CheckpointStore:
         self._mend_pointers()
 
     def discard_after(self, step: int) -> None:
-        """Remove every checkpoint above `step`: the run goes on from there, and they are of another one.
+        """Remove every checkpoint above `step`: the run continues from there, and they are of another one.
 
         One that was found to be damaged is set aside under another name: somebody may know better, or mend it.
 

@@ -107,7 +107,7 @@ def explaining_mismatch(what: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         raise CheckpointError(
             f"{what} cannot be loaded ({type(error).__name__}: {reason}); it was edited, or written "
-            "by other code: restore it, or go on from another checkpoint"
+            "by other code: restore it, or resume from another checkpoint"
         ) from error
 
 

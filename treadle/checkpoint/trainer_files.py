@@ -1,4 +1,4 @@
-"""Methods of `Trainer` for files beside those of its runs: whole checkpoints, and folders to go on from."""
+"""Methods of `Trainer` for files beside those of its runs: whole checkpoints, and folders to resume from."""
 
 import os
 from pathlib import Path

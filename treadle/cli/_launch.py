@@ -197,7 +197,7 @@ def _status(command: str, group: "Group", folder: Path) -> int:
     asked = done or group.signal is not None
     left = [report.message for report in worker.reports(folder) if report.state == worker.LEFT and asked]
     if group.signal is not None and not done:
-        left.append("left without saving anew; the same command goes on from the last checkpoint")
+        left.append("left without saving anew; the same command resumes from the last checkpoint")
     if left:
         complain(command, left[0])
         return INTERRUPTED if group.signal == signal.SIGINT else EXIT_CODE

@@ -41,10 +41,10 @@ def run_in_process(config: ConfigDict, folder: Path, *, keep_resume: bool = Fals
     trainer = _build(config, folder, resume=config.train.resume if keep_resume else "auto")
     begin, end = trainer.start_iter, trainer.max_iter
     if begin >= end and trainer.checkpointer.is_complete():
-        say(f"{folder} is finished: {begin} of {end} iterations are done; a larger train.train_iter goes on with it")
+        say(f"{folder} is finished: {begin} of {end} iterations are done; raise train.train_iter to train longer")
         return
     if begin:
-        say(f"{folder}: going on from iteration {begin} of {end}")
+        say(f"{folder}: resuming from iteration {begin} of {end}")
     logger.info("the configuration:\n%s", LazyConfig.to_py(trainer.cfg), extra=DETAIL)
     results = trainer.train()
     reached = "finished" if trainer.iter >= end else "stopped"

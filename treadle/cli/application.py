@@ -48,7 +48,7 @@ def main(
     """One training loop for PyTorch, four front doors.
 
     A run is started from a config, and started again by the same command: it
-    goes on where it was. What it was is in its folder.
+    resumes where it was. What it was is in its folder.
 
     \b
     Example:

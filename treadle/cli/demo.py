@@ -77,7 +77,7 @@ def _say_what_next(name: str, folder: Path, given: Path | None) -> None:
     steps = [*((f"open {page}", "curves, settings and checkpoints of the run") for page in pages)]
     if len(runs) > 1:
         steps.append((f"treadle report {folder} -o both.html", "the runs over each other"))
-    steps.append((again, "goes on where it was, after Ctrl-C or kill -9 too"))
+    steps.append((again, "resumes where it was, after Ctrl-C or kill -9 too"))
     steps.append(("treadle init my_project", "begin a project of your own"))
     width = max(len(command) for command, _ in steps)
     typer.echo(f"\nEverything is in {folder}. What next:")

@@ -120,7 +120,7 @@ def train(
     dataset: DataSet = None,
     files: Files = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Go on with the run of this .pth file, or of its folder.")
+        Path | None, typer.Option(metavar="FILE", help="Resume the run of this .pth file, or of its folder.")
     ] = None,
     saved: Annotated[bool, typer.Option("--saved/--not-saved", help="Keep the best model and the run.")] = True,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every setting.")] = False,
@@ -131,7 +131,7 @@ def train(
     Further options are settings: --epochs=50, --train_batch_size=4096. The
     best model is kept in saved/, and the run in the folder of the same name.
     With --run_dir=DIR the run is kept there: the same command, started again,
-    goes on where it was.
+    resumes where it was.
 
     \b
     Example:

@@ -117,8 +117,8 @@ def _word(text: str) -> str:
 def _comment() -> list[str]:
     return [
         "# Written by `treadle slurm`. Before its time is over, the run is asked to leave: it saves itself, ends with",
-        f"# status {EXIT_CODE}, and the job is queued again. The same command then goes on where it was, bit for bit.",
-        "# Submitted again by hand after a failure, it goes on from the last checkpoint.",
+        f"# status {EXIT_CODE}, and the job is queued again. The same command then resumes where it was, bit for bit.",
+        "# Submitted again after a failure, it resumes from the last checkpoint.",
         "",
     ]
 

@@ -39,7 +39,7 @@ def train(
     """Train what a config describes; started again, go on where it was.
 
     The run is kept in its folder: config, metrics, log and checkpoints. The
-    same command after a kill goes on from the last checkpoint, and ends like a
+    same command after a kill resumes from the last checkpoint, and ends like a
     run that was never killed. SIGTERM saves first, and exits with status 75.
 
     \b
@@ -66,7 +66,7 @@ def _start(
     verbose: bool,
 ) -> None:
     if Path(source).is_dir():
-        raise ConfigError(f"{source} is a folder; give a config file, or go on with a run by 'treadle resume {source}'")
+        raise ConfigError(f"{source} is a folder; give a config file, or resume a run by 'treadle resume {source}'")
     made = load_for_run(source, overrides, fast=fast)
     folder = find_run_dir(made, source, run_dir)
     if launch.may_look:

@@ -24,7 +24,7 @@ def verify(
         int | None, typer.Option("--steps", min=1, metavar="N", help="How many steps to make again, each time.")
     ] = None,
     checkpoint: Annotated[
-        int | None, typer.Option("--from", metavar="STEP", help="The checkpoint to go on from.")
+        int | None, typer.Option("--from", metavar="STEP", help="The checkpoint to resume from.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")] = False,
     allow: Allow = None,

@@ -170,8 +170,8 @@ class EngineCore(Trainer):
         Args:
             start: The first iteration.
             end: The one after the last.
-            resume: Whether to go on from the newest checkpoint of the run's folder.
-            carried: The state that an earlier run of the same trainer ended in, to go on from.
+            resume: Whether to resume from the newest checkpoint of the run's folder.
+            carried: The state that an earlier run of the same trainer ended in, to resume from.
         """
         self._start_iteration, self._carried, self.is_running = start, carried, True
         try:
@@ -186,6 +186,18 @@ class EngineCore(Trainer):
             )
         finally:
             self.is_running = False
+
+    @property
+    def how_to_resume(self) -> str:
+        """What a run that was asked to leave says after where it is saved."""
+        if self.settings.resume == "auto":
+            return "start the same command to resume"
+        if hasattr(self.face, "cfg"):
+            return "to resume, set train.resume=True (or pass --resume), and start the same command"
+        return (
+            "to resume, start the same command, with checkpointer.resume_or_load(resume=True) before "
+            "train(trainer.iter + 1, ...)"
+        )
 
     def carry(self) -> dict[str, Any]:
         """Return the state of the run, for another one that goes on in memory."""

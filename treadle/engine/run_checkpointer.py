@@ -21,7 +21,7 @@ class EngineState(RunState):
 
     Args:
         core: Whose run it is.
-        carried: The state that an earlier run of the same trainer ended in, to go on from.
+        carried: The state that an earlier run of the same trainer ended in, to resume from.
 
     Attributes:
         odd_samples: The samples that cannot be shared out evenly among the processes of now.
@@ -54,7 +54,7 @@ class EngineCheckpointer(RunCheckpointer):
         state: What is saved of it.
         folder: The folder of the run.
         face: The trainer that a user sees.
-        carried: Whether the run goes on in memory from where an earlier one ended.
+        carried: Whether the run continues in memory from where an earlier one ended.
     """
 
     trainer: "EngineCore"
@@ -75,7 +75,7 @@ class EngineCheckpointer(RunCheckpointer):
         self._face._save_config()
 
     def step_to_resume(self) -> int | None:
-        """Return the step to go on from; None for a run that goes on in memory."""
+        """Return the step to resume from; None for a run that goes on in memory."""
         return None if self._carried else super().step_to_resume()
 
     def sources(self) -> list[Any]:

@@ -212,7 +212,7 @@ def default_argument_parser(epilog: str | None = None) -> argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config-file", default="", metavar="FILE", help="the config to run")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint, if there is one")
     parser.add_argument("--eval-only", action="store_true", help="only evaluate")
     parser.add_argument("--fast-dev-run", action="store_true", help="20 iterations, to see whether everything works")
     parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help="processes of each machine, for launch")

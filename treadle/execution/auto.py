@@ -139,7 +139,7 @@ class AutoExecution(Execution):
             # The file is not older than the checkpoint: the run may have chosen after it was saved.
             state.choice = Choice.of(found, str(folder))
         elif state.choice is None and progress.step and not state.seen:
-            self._take(self._eagerly("nothing was chosen when the run began, and it goes on as it was"))
+            self._take(self._eagerly("nothing was chosen when the run began, and it continues as it was"))
 
     def _settle(self, choice: Choice) -> Execution:
         """Put what was chosen in the place of this, and return it."""

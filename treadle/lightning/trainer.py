@@ -115,7 +115,7 @@ class StepTrainer:
             val_dataloaders: What to evaluate on.
             datamodule: An object with `train_dataloader()` and `val_dataloader()`, in place of the two; by default the
                 model itself, if it has them.
-            resume: "auto" goes on with the run in `run_dir` if there is one.
+            resume: "auto" resumes the run in `run_dir` if there is one.
         """
         if datamodule is None and train_dataloaders is None and hasattr(model, "train_dataloader"):
             datamodule = model

@@ -81,9 +81,9 @@ class Evaluator:
         trainer.progress.evaluation = 0
 
     def leave(self) -> None:
-        """Leave an evaluation that was broken off, which is made again when the run goes on."""
+        """Leave an evaluation that was broken off, which is made again when the run continues."""
         run = self.trainer.this_run
-        # What was saved at this step knows nothing of the evaluation; a cut epoch goes on where it was saved.
+        # What was saved at this step knows nothing of the evaluation; a cut epoch resumes where it was saved.
         if not (run.epoch_is_cut and self.trainer.progress.evaluation):
             run.checkpointer.forget_place()
         run.leave_if_asked()

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class OfRun(Generic[Value]):
-    """An attribute of a trainer that its run owns; it answers while the run goes on, and after it.
+    """An attribute of a trainer that its run owns; it answers while the run continues, and after it.
 
     Args:
         path: Where the run has it, such as "data.train_dataset".

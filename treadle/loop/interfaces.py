@@ -57,7 +57,6 @@ class RunningTrainer(TrainerLike, Protocol):
     _loss_tracker: LossTracker
     _eval_dataloader: Any
     ITEMS_REMEDY: str
-    how_to_resume: str
 
     @property
     def this_run(self) -> "RunLike": ...
@@ -71,6 +70,8 @@ class RunningTrainer(TrainerLike, Protocol):
     def gradient_norm(self) -> Tensor | None: ...
     @property
     def has_custom_loop(self) -> bool: ...
+    @property
+    def how_to_resume(self) -> str: ...
     @property
     def _accelerator(self) -> Any: ...
 

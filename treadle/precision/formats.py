@@ -202,8 +202,8 @@ class Precision:
         self._become(best_kind(self._device) if wanted == "auto" else wanted)
         self.fallback = {"step": step, "from": "fp16", "to": self.kind, "reason": reason}
         return (
-            f"precision='fp16' will not do: {reason}. No weight was changed by it. The run goes on in {self.kind} from "
-            f"step {step + 1}; set precision={self.kind!r} to begin so"
+            f"precision='fp16' will not do: {reason}. No weight was changed by it. The run continues in {self.kind} "
+            f"from step {step + 1}; set precision={self.kind!r} to begin so"
         )
 
     def state_dict(self) -> dict[str, Any]:

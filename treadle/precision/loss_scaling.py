@@ -37,7 +37,7 @@ class LossScaling:
         growth_interval: Updates without an overflow after which the scale doubles.
         minimum: The smallest scale.
         patience: How many updates in a row may be left out at the smallest scale before fp16 is given up.
-        fallback: What happens then, and when the loss itself is not finite: the run goes on in "bf16" or "fp32";
+        fallback: What happens then, and when the loss itself is not finite: the run continues in "bf16" or "fp32";
             "auto" takes what `precision="auto"` would; "raise" ends the run.
     """
 

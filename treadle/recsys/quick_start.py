@@ -93,7 +93,7 @@ def run_recbole(
     """Train a model and test it; what was found is printed, and returned.
 
     Settings on the command line of the program, `--name=value`, go over files and dict, as in RecBole; with
-    `--resume=FOLDER` it goes on with the run in that folder.
+    `--resume=FOLDER` it resumes the run in that folder.
 
     Args:
         model: A model class, or its name.

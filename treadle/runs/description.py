@@ -281,25 +281,27 @@ def describe_changes(saved: Mapping[str, Any], present: Mapping[str, Any], *, sa
     """
     lines = []
     if "loss" in saved and saved["loss"] != present["loss"]:
-        lines.append(f"the loss function was {saved['loss']} and is {present['loss']} now; the run goes on with that")
+        lines.append(f"the loss function was {saved['loss']} and is {present['loss']} now; the run continues with that")
     if "seed" in saved and saved["seed"] != present["seed"]:
         lines.append(
-            f"the seed was {saved['seed']} and is {present['seed']} now; the run goes on with the random numbers of "
+            f"the seed was {saved['seed']} and is {present['seed']} now; the run continues with the random numbers of "
             "the checkpoint, so that the new seed has no effect"
         )
     lines += _changed_modules(_mapping(saved, "modules"), present["modules"])
     for name, value in _mapping(saved, "settings").items():
         if name in present["settings"] and not _is_same(present["settings"][name], value):
             now = present["settings"][name]
-            lines.append(f"{name}: {value} when the run was saved, {now} now; it goes on with that")
+            lines.append(f"{name}: {value} when the run was saved, {now} now; it continues with that")
     for name, rows in _mapping(saved, "data").items():
         if rows is not None and present["data"].get(name) not in (None, rows):
-            lines.append(f"the rows of the {name} data are not those of when the run was saved; it goes on with these")
+            lines.append(
+                f"the rows of the {name} data are not those of when the run was saved; it continues with these"
+            )
     code = _mapping(saved, "code") if same_python else {}
     changed = [name for name, value in code.items() if present["code"].get(name, value) != value]
     if changed:
         lines.append(
-            f"the code of {', '.join(sorted(changed))} is not that of when the run was saved; it goes on with this"
+            f"the code of {', '.join(sorted(changed))} is not that of when the run was saved; it continues with this"
         )
     return lines
 
@@ -324,4 +326,4 @@ def _changed_modules(saved: dict[str, Any], present: dict[str, str]) -> list[str
     more = f" (and {len(names) - 1} more modules differ)" if len(names) > 1 else ""
     was, now = saved.get(first, "not there"), present.get(first, "not there")
     where = f"the module {first!r}" if first else "the model"
-    return [f"{where} was {was} and is {now} now{more}; the run goes on with the new one"]
+    return [f"{where} was {was} and is {now} now{more}; the run continues with the new one"]

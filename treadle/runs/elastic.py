@@ -32,7 +32,7 @@ class Split(NamedTuple):
         if any(type(number) is not int or number < 1 for number in numbers) or processes % data:
             raise CheckpointError(
                 f"the checkpoint says that its run had {processes!r} processes and shared batches of {size!r} samples "
-                f"over {data!r} of them, which cannot be; it was edited: restore it, or go on from another checkpoint"
+                f"over {data!r} of them, which cannot be; it was edited: restore it, or resume from another checkpoint"
             )
         return cls(processes, data, size)
 

@@ -103,7 +103,7 @@ class Lease:
                 found.update(now)
                 return not _is_gone(now)
         logger.warning(
-            "process %s on %s gave none, so this process goes on in %s. If it still runs, it will stop at its next "
+            "process %s on %s gave none, so this process takes over %s. If it still runs, it will stop at its next "
             "checkpoint",
             found.get("pid"),
             found.get("host"),

@@ -160,8 +160,8 @@ class RunLock:
             return in_use(self._run)
         if before is not None and unfinished and before.host != platform.node():
             logger.warning(
-                "process %d on %s trained in %s and never said that it ended; its lock is gone, so this process goes "
-                "on there. If it still runs, stop one of the two",
+                "process %d on %s trained in %s and never said that it ended; its lock is gone, so this process takes "
+                "over. If it still runs, stop one of the two",
                 before.pid,
                 before.host,
                 self._run,

@@ -25,7 +25,7 @@ class MetricsFile:
     stands in one line. Its place in the file and the line held back are part of every checkpoint. Lines that
     cannot be written wait, so that a full disk stops no step; it is the next checkpoint that fails by them.
 
-    The lines are what people look at, and nothing that training needs: where they are lost, the run goes on and says
+    The lines are what people look at, and nothing that training needs: where they are lost, the run continues and says
     which.
 
     Args:
@@ -99,11 +99,11 @@ class MetricsFile:
             raise CheckpointError(f"cannot write the metrics of the run to {self._path}: {error}") from error
 
     def _put_back(self) -> None:
-        """Notice what others did to the file while the run went on."""
+        """Notice what others did to the file during the run."""
         size = self._size()
         if size < self._length:
             self._tell(
-                f"{self._path} was cut off by somebody while the run went on: {self._length - size} bytes of earlier "
+                f"{self._path} was cut off by somebody during the run: {self._length - size} bytes of earlier "
                 "lines are missing from it"
             )
             self._length = size
@@ -116,7 +116,7 @@ class MetricsFile:
         replace_file(self._path, lambda room: room.write_bytes(lost.read()))
         self._open()
         lost.close()
-        self._tell(f"{self._path} was removed or replaced while the run went on; all its lines were written again")
+        self._tell(f"{self._path} was removed or replaced during the run; all its lines were written again")
 
     def close(self) -> None:
         """Write the line held back and close the file; lines that the disk does not take are reported and lost."""
@@ -179,7 +179,7 @@ class MetricsFile:
         lost = f"between the steps {last} and {limit}" if end else f"before step {limit}"
         self._tell(
             f"{self._path} is not what it was when the checkpoint was written ({found} bytes instead of {length}): the "
-            f"run goes on, and its curves lack what was reported {lost}"
+            f"run continues, and its curves lack what was reported {lost}"
         )
 
 

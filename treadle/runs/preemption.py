@@ -75,7 +75,7 @@ class SignalHandler:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class EvaluationInterrupted(Exception):  # noqa: N818 - it is no error: the evaluation is made when the run goes on
+class EvaluationInterrupted(Exception):  # noqa: N818 - it is no error: the evaluation is made when the run continues
     """Raised inside an evaluation when the run was asked to leave."""
 
 

@@ -142,7 +142,7 @@ class StretchedSchedule(_Extended):
 
 
 class HeldSchedule(_Extended):
-    """A scheduler that stands still at the end it was set up for, while the run goes on.
+    """A scheduler that stands still at the end it was set up for, while the run continues.
 
     Args:
         scheduler: The scheduler; its set-up comes back with the saved state.

@@ -156,7 +156,7 @@ class OpenSchedule(ShapedSchedule):
         if self._built_for is None:
             raise ConfigError(
                 f"{type(self).__name__} was built without total_steps and has no length to change; "
-                "it goes on as long as the run does"
+                "it lasts as long as the run does"
             )
         super()._set_length(total_steps)
 

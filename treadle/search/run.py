@@ -326,7 +326,7 @@ class SearchRun:
         if not any(trial.state.name == "COMPLETE" for trial in self.store.trials()):
             raise SearchError(
                 f"{session.lacking}: no trial has reported it; search for what is reported, by objectives= or "
-                "-m NAME, in another folder (max_failures=None lets this search go on in any case)"
+                "-m NAME, in another folder (max_failures=None lets this search continue in any case)"
             )
 
     def _count_failure(self, number: int, error: dict[str, str]) -> None:
@@ -336,7 +336,7 @@ class SearchRun:
             raise SearchError(
                 f"the last {self._failures} trials failed, trial {number} with {error.get('kind')}: "
                 f"{error.get('message')}\n{error.get('traceback', '').rstrip()}\nMend it and start the search again: "
-                "it goes on (max_failures=None lets it go on in any case)"
+                "it resumes (max_failures=None lets it continue in any case)"
             )
 
 

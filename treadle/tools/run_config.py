@@ -1,6 +1,7 @@
 """The config that a command is about: a file, that of a run, or one that comes with Treadle."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from treadle.config import dict_diff
 from treadle.config.dict_diff import leaves
 from treadle.errors import ConfigError
 from treadle.runs.place import require_folder
+from treadle.runs.reader import read_config, read_json
 from treadle.runs.status import read_status
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def load_saved(run: Path, overrides: list[str]) -> "ConfigDict":
     Raises:
         ConfigError: It cannot be loaded; where that may be because this is another folder, the message says so.
     """
+    _refuse_made_by_program(run)
     status = read_status(run)
     try:
         config = load_for_run(str(run), overrides)
@@ -149,12 +152,33 @@ def load_saved(run: Path, overrides: list[str]) -> "ConfigDict":
         if status is None or not status.folder or status.folder == os.getcwd():
             raise
         raise ConfigError(f"{error} (the run was started in {status.folder}; this is {os.getcwd()})") from error
-    for key in ("model", "optim"):
-        if key not in config:
-            raise ConfigError(f"{run}/config.yaml has no {key!r}: the run was begun by a program; start that again")
     config.train.output_dir = str(run)
     _split_as_now(config, overrides)
     return config
+
+
+def _refuse_made_by_program(run: Path) -> None:
+    """Say what to do with a run whose folder has settings, but no config that its model can be built from."""
+    if isinstance(read_config(run).get("train"), dict) and {"model", "optim"} <= read_config(run).keys():
+        return
+    manifest = read_json(run / "manifest.json")
+    words = [str(word) for word in manifest.get("command") or []]
+    named = manifest.get("program") or {}
+    again = f" ({_shown(named, words)})" if words else ""
+    raise ConfigError(
+        f"{run} was made by a program and not from a config, so only the program can build its model: start it "
+        f"again{again}, with resume='auto' where it trains, to resume the run; for its numbers call "
+        "trainer.evaluate(data) there, after train()"
+    )
+
+
+def _shown(program: dict[str, str], words: list[str]) -> str:
+    """Return the command that started a program, as one types it."""
+    if "module" in program:
+        return shlex.join(["python", "-m", program["module"], *words[1:]])
+    if "script" in program:
+        return shlex.join(["python", *words])
+    return shlex.join(["treadle", *words[1:]])
 
 
 def _split_as_now(config: "ConfigDict", overrides: list[str]) -> None:

@@ -276,10 +276,10 @@ class RowWriter(EventWriter):
     def _tell_of_gap(self, kept: int, *, was_there: bool) -> None:
         """Say where a run that goes on has no longer, or never had, the rows of before."""
         if self._saved_last is None and kept >= 0 and not was_there:
-            logger.warning("there was no %s to go on with: it has rows of after iteration %d only", self._path, kept)
+            logger.warning("there was no %s to continue: it has rows of after iteration %d only", self._path, kept)
         elif self._saved_last is not None and self._file.last < self._saved_last:
             logger.warning(
-                "%s lacks rows that it had when the run was saved, after iteration %d and up to %d; the run goes on "
+                "%s lacks rows that it had when the run was saved, after iteration %d and up to %d; the run continues "
                 "without them",
                 self._path,
                 self._file.last,
@@ -290,7 +290,7 @@ class RowWriter(EventWriter):
         try:
             self._put()
         except FileNotFoundError:
-            logger.warning("%s was removed while the run went on; it begins anew, without its earlier rows", self._path)
+            logger.warning("%s was removed during the run; it begins anew, without its earlier rows", self._path)
             self._file.begin_anew()
             self._put_waiting()
         except OSError as error:

@@ -121,7 +121,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_and_ends_as_if_nothing_was(
     with caplog.at_level(logging.WARNING):
         resumed = train(run)
     assert f"skipping a damaged checkpoint: {checkpoint(run, 9)}" in caplog.text
-    assert "going on from step 6" in (run / "log.txt").read_text()
+    assert "resuming from step 6" in (run / "log.txt").read_text()
     assert updates_of(resumed) == (6, 3)
     assert_same_run(resumed, train(None))
     assert metric_lines(run) == metric_lines(finished_run)
@@ -133,7 +133,7 @@ def test_a_run_goes_on_from_the_oldest_checkpoint_if_no_other_is_whole(run: Path
     damage_by_flip(checkpoint(run, 6) / "rank_0.safetensors")
     shutil.rmtree(checkpoint(run, 9))
     resumed = train(run)
-    assert "going on from step 3" in (run / "log.txt").read_text()
+    assert "resuming from step 3" in (run / "log.txt").read_text()
     assert updates_of(resumed) == (3, 6)
     assert_same_run(resumed, train(None))
 
@@ -160,6 +160,6 @@ def test_metrics_that_were_lost_cost_no_checkpoint_and_are_told(run: Path) -> No
     assert_same_run(resumed, train(None))
     assert [line["step"] for line in metric_lines(run)] == [6, 9]
     log = (run / "log.txt").read_text()
-    assert "going on from step 6" in log
+    assert "resuming from step 6" in log
     assert log.count("metrics.jsonl is not what it was when the checkpoint was written (0 bytes instead of ") == 1
-    assert "the run goes on, and its curves lack what was reported before step 6" in log
+    assert "the run continues, and its curves lack what was reported before step 6" in log

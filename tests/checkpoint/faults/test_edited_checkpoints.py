@@ -200,7 +200,7 @@ EDITS = [
     (
         lose_random_state,
         r"the state of 'random' in the checkpoint cannot be loaded \(ValueError: state vector is the wrong size\); it "
-        r"was edited, or written by other code: restore it, or go on from another checkpoint",
+        r"was edited, or written by other code: restore it, or resume from another checkpoint",
     ),
     (share_otherwise, r"had 1 processes and shared batches of 0 samples over 1 of them, which cannot be"),
     (share_more, r"was edited: its manifest says batches of 8 samples, its state 5 on each of 1"),

@@ -69,7 +69,7 @@ def test_told_to_warn_a_run_goes_on_and_saves_again_when_the_disk_is_well(
     policy = Policy(keep_last=None, on_error="warn", asynchronous=asynchronous)
     trainer = train(tmp_path / "run", events, checkpoints=policy)
     assert len(disk.refused) >= 2
-    said = f"going on without a checkpoint: cannot write the checkpoint of step 3 into {tmp_path / 'run'}"
+    said = f"continuing without a checkpoint: cannot write the checkpoint of step 3 into {tmp_path / 'run'}"
     assert said in capsys.readouterr().out
     assert_same_run(trainer, train(None))
     # Those whose last name could not be forced out, or that nothing points at, are there all the same.
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_when_the_run_ends_costs_its_last_checkpoint_only(
     policy = Policy(keep_last=None, on_error="warn", asynchronous=asynchronous)
     trainer = train(tmp_path / "run", events, checkpoints=policy)
     assert_same_run(trainer, train(None))
-    assert "going on without a checkpoint: cannot write the checkpoint of step 9" in capsys.readouterr().out
+    assert "continuing without a checkpoint: cannot write the checkpoint of step 9" in capsys.readouterr().out
     disk.heal()
     assert store_of(tmp_path / "run").newest_good() == 6
     resumed = train(tmp_path / "run")

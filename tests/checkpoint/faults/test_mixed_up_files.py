@@ -50,9 +50,9 @@ LOADED = [
     ),
     (
         "run",
-        "load_checkpoint takes a file, and .*run is the folder of a run; to go on with that run, build ",
+        "load_checkpoint takes a file, and .*run is the folder of a run; to resume that run, build ",
     ),
-    ("run/checkpoints/step_00000006", "is a checkpoint of the run in .*run; to go on with that run"),
+    ("run/checkpoints/step_00000006", "is a checkpoint of the run in .*run; to resume that run"),
     ("run/checkpoints/step_00000006/rank_0.safetensors", "holds no state of a trainer"),
     ("empty", "load_checkpoint takes a file, and .*empty is a folder"),
     ("plain.safetensors", "holds no state of a trainer"),
@@ -68,7 +68,7 @@ def test_what_is_no_checkpoint_of_weights_is_named(saved: Path, name: str, messa
 RESUMED = [
     ("weights.safetensors", "is a file, and a training state is a folder; load_checkpoint loads the weights of a file"),
     ("mixed", r"state\.safetensors is a checkpoint of weights, no training state; use load_checkpoint"),
-    ("run", r"there is no training state .* in .*run, which is the folder of a run; to go on with that run"),
+    ("run", r"there is no training state .* in .*run, which is the folder of a run; to resume that run"),
     ("empty", r"there is no training state \(state\.safetensors\) in .*empty, which is a folder"),
 ]
 

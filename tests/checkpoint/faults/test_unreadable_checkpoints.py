@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_stops_the_run_and_costs_nothing(
     assert contents(run / "checkpoints") == before
     resumed = train(run)
     assert resumed.progress.step == 9
-    assert "going on from step 9" in (run / "log.txt").read_text()
+    assert "resuming from step 9" in (run / "log.txt").read_text()
     assert updates_of(resumed) == (9, 0)
     assert_same_run(resumed, train(None))
 

@@ -62,9 +62,9 @@ def test_what_is_done_is_not_done_again_and_what_was_cut_goes_on(
     assert Record.read(tmp_path / "cut" / "bench" / "runs" / "Tired-2020") is None
     told: list[str] = []
     table = benchmark(tmp_path / "cut", models, save_every="1 step").run(told.append)
-    assert told[:2] == ["BPR, seed 2020: done before", "Tired, seed 2020: goes on"]
+    assert told[:2] == ["BPR, seed 2020: done before", "Tired, seed 2020: resumes"]
     log = (tmp_path / "cut" / "bench" / "runs" / "Tired-2020" / "log.txt").read_text()
-    assert "going on from step" in log
+    assert "resuming from step" in log
     assert _results(table) == _results(whole)
 
 
@@ -83,7 +83,7 @@ def test_a_model_that_fails_costs_no_other_and_is_tried_again(tmp_path: Path) ->
     assert "- Broken, seed 2020: ValueError: this model has a mistake in it" in text
     again: list[str] = []
     benchmark(tmp_path, models).run(again.append)
-    assert again[0] == "Broken, seed 2020: goes on"
+    assert again[0] == "Broken, seed 2020: resumes"
     assert again[2] == "Pop, seed 2020: done before"
 
 

@@ -206,7 +206,7 @@ def test_a_file_saved_by_a_fit_of_ones_own_can_be_gone_on_from(tmp_path: Path, c
     resumed.trainer.resume_checkpoint(first.trainer.saved_model_file)
     assert resumed.trainer.start_epoch in (1, 2)
     resumed.fit()
-    assert "was saved outside a run: weights and optimizer go on from it" in caplog.text
+    assert "was saved outside a run: weights and optimizer are taken from it" in caplog.text
     assert list(resumed.trainer.train_loss_dict)[-1] == 2
 
 

@@ -372,10 +372,10 @@ def test_a_run_that_is_asked_to_leave_says_once_and_rightly_how_to_go_on(tmp_pat
         first.fit(verbose=True)
     folder = first.trainer.run_dir
     assert str(left.value) == (
-        f"saved step 4 in {folder}; start the same command with --resume={folder} to go on, or in a loop of your "
+        f"saved step 4 in {folder}; start the same command with --resume={folder} to resume, or in a loop of your "
         "own call resume_checkpoint with this folder before fit"
     )
-    assert capsys.readouterr().out.count("to go on") == 1
+    assert capsys.readouterr().out.count("to resume") == 1
     # What it says leads on: to the end of a run that nobody asked to leave.
     resumed = make(tmp_path)
     resumed.trainer.resume_checkpoint(folder)
@@ -392,7 +392,7 @@ def test_where_the_same_command_goes_on_that_is_what_is_said(tmp_path: Path, giv
         before = tmp_path / "saved" / "BPR-before"
         before.mkdir(parents=True)
         run.trainer.resume_checkpoint(before)
-    with pytest.raises(PreemptedExit, match=r"saved step 4 in .*; start the same command to go on$"):
+    with pytest.raises(PreemptedExit, match=r"saved step 4 in .*; start the same command to resume$"):
         run.fit()
 
 

@@ -151,12 +151,12 @@ def test_a_run_goes_on_in_the_stage_that_it_was_in(tmp_path: Path) -> None:
     given = {"run_dir": str(tmp_path / "run"), "pretrain_epochs": 2, "epochs": 2, "save_every": "1 step"}
     with pytest.raises(CutError):
         staged(tmp_path, CutAt(2), **given).fit()
-    told = "the run was saved with train_stage='both', pretrain_epochs=2, pretrain_prefixes=True, and is to go on with "
+    told = "the run was saved with train_stage='both', pretrain_epochs=2, pretrain_prefixes=True, and now has "
     with pytest.raises(CheckpointError, match=f"{told}train_stage='both', pretrain_epochs=3"):
         staged(tmp_path, **{**given, "pretrain_epochs": 3}).fit()
     with pytest.raises(CheckpointError, match=f"{told}train_stage='pretrain', pretrain_epochs=None"):
         staged(tmp_path, **given, train_stage="pretrain").fit()
-    with pytest.raises(CheckpointError, match=r"to go on with .*, pretrain_prefixes=False; set them as they were"):
+    with pytest.raises(CheckpointError, match=r"now has .*, pretrain_prefixes=False; set them as they were"):
         staged(tmp_path, **given, pretrain_prefixes=False).fit()
     run = staged(tmp_path, **given)
     run.fit()
@@ -270,9 +270,7 @@ def test_each_of_the_three_stages_of_ract_is_a_run(tmp_path: Path, stage: str) -
 def test_a_run_of_one_stage_of_ract_is_not_gone_on_with_by_another(tmp_path: Path) -> None:
     given: dict[str, Any] = {"pretrain_epochs": 1, "save_step": 1, "run_dir": str(tmp_path / "run")}
     runs.make(tmp_path, RaCT, train_stage="actor_pretrain", **given).fit()
-    with pytest.raises(
-        CheckpointError, match=r"stage='actor_pretrain', and is to go on with .*stage='critic_pretrain'"
-    ):
+    with pytest.raises(CheckpointError, match=r"stage='actor_pretrain', and now has .*stage='critic_pretrain'"):
         runs.make(tmp_path, RaCT, train_stage="critic_pretrain", **given).fit()
 
 

@@ -106,7 +106,7 @@ def test_a_search_that_is_killed_in_the_middle_of_a_trial_ends_as_one_that_was_n
             make(tmp_path / "cut").run(4)
     told: list[str] = []
     resumed = make(tmp_path / "cut").run(4, tell=told.append)
-    assert told[0] == "trial 2 was cut short and is gone on with"
+    assert told[0] == "trial 2 was cut short and is resumed"
     assert summary(resumed) == summary(whole)
     assert resumed.best.params == whole.best.params
 

@@ -11,7 +11,7 @@ from treadle.errors import CheckpointError
 STATE = "state.safetensors"
 """The file of the first process in the folder of a training state."""
 PLAIN_FOLDER = "a folder"
-GO_ON = "to go on with that run, build the trainer with run_dir= and call train(resume='auto')"
+GO_ON = "to resume that run, build the trainer with run_dir= and call train(resume='auto')"
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ FORMAT = "treadle-checkpoint-1"
 SHARING_FORMAT = "treadle-checkpoint-2"
 """That of checkpoints with files that others share: a version that does not know these must not read one."""
 MANIFEST = "manifest.json"
-ADVICE = ": start again when it can be, or move the folder of this checkpoint away to go on from the one before"
+ADVICE = ": start again when it can be, or move the folder of this checkpoint away to resume from the one before"
 
 
 def file_names(rank: int) -> tuple[str, str]:
@@ -92,7 +92,7 @@ def require_facts(place: str, manifest: dict[str, Any]) -> None:
         value = planned.get(wrong[0][8:]) if wrong[0].startswith("planned.") else manifest.get(wrong[0])  # type: ignore[union-attr]
         raise CheckpointError(
             f"{place} has a manifest that no run wrote: {wrong[0]} is {value!r}; restore it, or move this checkpoint "
-            "away to go on from the one before"
+            "away to resume from the one before"
         )
 
 

@@ -46,7 +46,7 @@ NAMES: Names = {
     "eval_every": "train.evaluation.eval_period",
     "log_every": "train.log_period",
     "save_every": "train.checkpointer.period",
-    "resume_from": Refused("a run goes on from its own folder, by train.resume; train.load_weight takes weights alone"),
+    "resume_from": Refused("a run resumes from its own folder, by train.resume; train.load_weight takes weights alone"),
     "resume": "train.resume",
     "extend": Refused("a schedule is set up for train.train_iter each time a run starts, and follows the new length"),
     "lr_scaling": "train.lr_scaling.rule",
@@ -65,7 +65,7 @@ PARTS: Names = {
     "create_scheduler_fn": "train.scheduler",
     "train_dataloader_kwargs": "dataloader.train",
     "eval_dataloader_kwargs": "dataloader.test",
-    "reset_run_history": Refused("each start of a run goes on with the metrics in its folder"),
+    "reset_run_history": Refused("each start of a run continues the metrics in its folder"),
     "collate_fn": "dataloader.train",
 }
 """The same for the arguments of the core's trainer that are no options."""

@@ -37,8 +37,8 @@ REFUSED: dict[type, str] = {
     LimitEvalStepsCallback: "evaluations are those of EvalHook here; set train.evaluation.eval_iter",
     StepBasedEvaluationCallback: "evaluations are those of EvalHook here; set train.evaluation.eval_period",
     SaveTrainingStateCallback: (
-        "what it saves is for train(resume_from=...), which this door has not; set train.checkpointer.period, and go "
-        "on with train.resume"
+        "what it saves is for train(resume_from=...), which this door has not; set train.checkpointer.period, and "
+        "resume with train.resume"
     ),
     WSDCheckpointCallback: (
         "its folders are for train(resume_from=...), which this door has not; use PeriodicCheckpointer, and "

@@ -153,7 +153,7 @@ class TrainerBase:
         return self._core is not None
 
     def _is_at_checkpoint(self, start_iter: int) -> bool:
-        """Whether the run goes on from the newest checkpoint in its folder."""
+        """Whether the run continues from the newest checkpoint in its folder."""
         if self._saving is None or not self._saving.has_folder:
             return False
         newest = dist.broadcast_from_main(self._saving.iteration_to_resume())
@@ -162,7 +162,7 @@ class TrainerBase:
             return False
         if newest != start_iter:
             raise CheckpointError(
-                f"{self._saving.save_dir} already holds a run, at iteration {newest}; to go on with it, call "
+                f"{self._saving.save_dir} already holds a run, at iteration {newest}; to resume it, call "
                 f"checkpointer.resume_or_load(resume=True) and train(trainer.iter + 1, ...), or choose another folder"
             )
         return True

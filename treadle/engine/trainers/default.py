@@ -182,8 +182,8 @@ class DefaultTrainer(TrainerBase):
         weights = self.cfg.train.load_weight
         if not self._resumes and dist.broadcast_from_main(self.checkpointer.has_checkpoint()):
             raise CheckpointError(
-                f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to go on "
-                "with it, or choose another train.output_dir"
+                f"{self.cfg.train.output_dir} already holds a run; set train.resume=True (or pass --resume) to resume "
+                "it, or choose another train.output_dir"
             )
         newest = dist.broadcast_from_main(self.checkpointer.iteration_to_resume()) if self._resumes else None
         self.checkpointer.resume_or_load(os.fspath(weights or ""), resume=newest is not None)

@@ -400,7 +400,7 @@ class OneShotRun(Run):
     trainer: OneShotCore
 
     def track(self) -> None:
-        """Name everything that changes while the run goes on."""
+        """Name everything that changes while the run continues."""
         super().track()
         self.trainer.track_search()
 

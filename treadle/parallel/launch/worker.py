@@ -81,7 +81,7 @@ def ready() -> Iterator[None]:
 
 
 def _exit_now(number: int, frame: FrameType | None) -> None:
-    raise PreemptedExit("asked to leave while nothing was under way; start the same command to go on")
+    raise PreemptedExit("asked to leave while nothing was under way; start the same command to resume")
 
 
 def _exit_with_parent(launcher: int) -> None:

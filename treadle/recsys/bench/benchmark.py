@@ -145,7 +145,7 @@ class Benchmark:
         if known is not None and known.state == DONE:
             tell(f"{model}, seed {seed}: done before")
             return
-        tell(f"{model}, seed {seed}: {'goes on' if (run / 'checkpoints').is_dir() else 'begins'}")
+        tell(f"{model}, seed {seed}: {'resumes' if (run / 'checkpoints').is_dir() else 'begins'}")
         record = self._record(model, seed, run)
         tell(f"{model}, seed {seed}: {_ended(record, str(self.protocol.shared['valid_metric']).lower())}")
 

@@ -63,7 +63,7 @@ def run_subprocess(given: Mapping[str, Any], folder: Path) -> str:
             process.terminate()
             raise
     if requests:
-        leave(requests[-1], f"the benchmark is saved, with {folder.name} under way; start the same command to go on")
+        leave(requests[-1], f"the benchmark is saved, with {folder.name} under way; start the same command to resume")
     if status == 0:
         return ""
     died = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"

@@ -186,7 +186,7 @@ def command_line_settings(command: Sequence[str]) -> list[str]:
 
 
 def resumed_run(command: Sequence[str]) -> str | None:
-    """Return the run that a program is to go on with, by `--resume=FOLDER` among its arguments.
+    """Return the run that a program now has, by `--resume=FOLDER` among its arguments.
 
     >>> resumed_run(["train.py", "--epochs=5", "--resume=saved/BPR"])
     'saved/BPR'

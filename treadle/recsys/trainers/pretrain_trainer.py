@@ -142,8 +142,7 @@ class Stage:
         if own != state:
             told = [", ".join(f"{name}={value!r}" for name, value in one.items()) for one in (state, own)]
             raise CheckpointError(
-                f"the run was saved with {told[0]}, and is to go on with {told[1]}; set them as they were, or begin "
-                "another run"
+                f"the run was saved with {told[0]}, and now has {told[1]}; set them as they were, or begin another run"
             )
 
 

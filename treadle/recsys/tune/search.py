@@ -346,7 +346,7 @@ class Search:
     def _run(self, trials: int) -> SearchResult:
         for trial in self._search.results()["trials"]:
             if trial["state"] == "running":
-                self._tell(f"trial {trial['number']} was cut short and is gone on with")
+                self._tell(f"trial {trial['number']} was cut short and is resumed")
         return self._result(self._search.run(trials))
 
     def _check_names(self) -> None:

@@ -123,7 +123,7 @@ class Store:
             if known is not None and known.get(key) != about[key]:
                 difference = _difference(known.get(key), about[key])
                 raise SearchError(
-                    f"{self.shown} holds a search {self.name!r} with another {word}{difference}; go on with the same, "
+                    f"{self.shown} holds a search {self.name!r} with another {word}{difference}; use the same, "
                     "or give another store or name"
                 )
         if known != about:

@@ -28,7 +28,7 @@ class Demo(NamedTuple):
     program: Callable[[Path, Say], None]
 
     def run(self, folder: Path, say: Say) -> None:
-        """Run it in a folder; started again there, it goes on where it was.
+        """Run it in a folder; started again there, it resumes where it was.
 
         Raises:
             MissingDependencyError: A package that it needs is not installed.

@@ -96,7 +96,7 @@ class Repetition:
     Attributes:
         run: The folder of the run; nothing in it is changed.
         named: The folder that the program names for it.
-        after: The step whose checkpoint to go on from; 0 for the beginning.
+        after: The step whose checkpoint to resume from; 0 for the beginning.
         to: The last step.
         scratch: An empty folder to work in.
     """
@@ -138,7 +138,7 @@ class Repetition:
             raise ConfigError(f"the program ended without training in {self.named}")
 
     def _prepare(self) -> None:
-        """Put into the scratch folder what the run had at the step to go on from."""
+        """Put into the scratch folder what the run had at the step to resume from."""
         self.folder.mkdir(parents=True)
         if not self.after:
             return

@@ -153,7 +153,7 @@ def verify(
         run_dir: The folder of the run.
         steps: How many steps to make, from the beginning and from a checkpoint. By default as many as lead to the
             next checkpoint if that is near, otherwise to the first metrics.
-        checkpoint: The step of the checkpoint to go on from; by default the newest one that has another behind it.
+        checkpoint: The step of the checkpoint to resume from; by default the newest one that has another behind it.
 
     Raises:
         ConfigError: `run_dir` is no run, or cannot be started again from its folder.

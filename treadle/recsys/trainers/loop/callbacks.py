@@ -16,8 +16,8 @@ from treadle.errors import ConfigError, did_you_mean
 REFUSED: dict[type, str] = {
     LimitEvalStepsCallback: "an evaluation is of all users that it is asked for; give fit less valid_data",
     StepBasedEvaluationCallback: "evaluations come at the ends of epochs; set eval_step",
-    SaveTrainingStateCallback: "a training keeps itself in run_dir, and goes on by resume_checkpoint; set save_every",
-    WSDCheckpointCallback: "the rates follow no WSDLrScheduler; set save_every, and go on by resume_checkpoint",
+    SaveTrainingStateCallback: "a training keeps itself in run_dir, and resumes by resume_checkpoint; set save_every",
+    WSDCheckpointCallback: "the rates follow no WSDLrScheduler; set save_every, and resume by resume_checkpoint",
 }
 """Each class, which its subclasses share, with the reason."""
 

@@ -249,7 +249,7 @@ class CheckpointTrainer(EvaluationTrainer):
         if run is not None and run["processes"] == self._processes.size:
             return path
         why = "was saved outside a run" if run is None else f"was saved by {run['processes']} processes"
-        self.logger.warning("%s %s: weights and optimizer go on from it, random numbers begin anew", path, why)
+        self.logger.warning("%s %s: weights and optimizer are taken from it, random numbers begin anew", path, why)
         return None
 
     def _has_run_in_folder(self, options: CoreOptions) -> bool:

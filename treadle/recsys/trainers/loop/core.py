@@ -59,7 +59,7 @@ class CoreOptions:
     Attributes:
         run_dir: The folder of the run; None keeps nothing.
         resume: Whether to go on with what is in the folder.
-        resume_from: The file of a model to go on from.
+        resume_from: The file of a model to resume from.
         save_every: How often the run is saved; None leaves that to the time that passes.
         verbose: Whether to print.
         show_progress: Whether to show how far an epoch is.
@@ -117,18 +117,23 @@ class RecsysCore(Trainer):
         check_options(face, options, self._passes)
         built, self._asked = divided(read_options(face.config) | self._decided())
         super().__init__(face.model, None, find_optimizers(face), callbacks=face._core_callbacks(options), **built)
-        if not options.resume:
-            # The same command would begin a run of its own, in another folder.
-            self.how_to_resume = (
-                f"start the same command with --resume={options.run_dir} to go on, or in a loop of your "
-                "own call resume_checkpoint with this folder before fit"
-            )
         # In a loop of the user's, the gradients of a process count by its rows: a short batch may not divide evenly.
         self.exchange.weigh = _weight_of_share
         self.epoch_losses = self.sums = EpochLosses(self.device, only_finite=self.on_nonfinite == "skip")
         self.track(epoch_losses=self.epoch_losses, standing=face._standing, **face._tracked)
         if getattr(face.model, "other_parameter_name", ()):
             self.track(other_parameter=OtherParameters(face.model, self.device))
+
+    @property
+    def how_to_resume(self) -> str:
+        """What a run that was asked to leave says after where it is saved."""
+        if self.options.resume:
+            return "start the same command to resume"
+        # The same command would begin a run of its own, in another folder.
+        return (
+            f"start the same command with --resume={self.options.run_dir} to resume, or in a loop of your "
+            "own call resume_checkpoint with this folder before fit"
+        )
 
     def use_loss(self, loss_func: Callable[[Any], Any]) -> None:
         """Train on another loss than the model's own."""
