@@ -49,6 +49,9 @@ def main() -> None:
     keep_freed_memory()
     for name in IMPORTED:
         import_module(name)
+    with suppress(ModuleNotFoundError):
+        # What torch's compiler would else import at exit, where it makes Python forget that Ctrl-C ended the program.
+        import_module("tabulate")
     # A collection in a forked process would write to, and so copy, every page that holds an object of an import.
     gc.freeze()
     use_large_pages()

@@ -68,7 +68,10 @@ def test_the_core_names_no_pack() -> None:
     assert not named, "\n".join(named)
 
 
-LOADERS = {"treadle", "treadle.errors", "treadle.config", "treadle.parallel", "treadle.config.former_names"}
+LOADERS = {
+    *("treadle", "treadle.errors", "treadle.callbacks", "treadle.config", "treadle.parallel"),
+    "treadle.config.former_names",
+}
 """What loads names when they are used, and modules that have another name now."""
 
 

@@ -16,6 +16,7 @@ from tests.interrupting import assert_same_bits, check, make_trainer, momentum, 
 from treadle import Trainer
 from treadle.callbacks import ModelEmaCallback
 from treadle.errors import ConfigError
+from treadle.execution import Execution, GraphExecution
 from treadle.memory.activation_checkpointing import ActivationCheckpointing, matching_blocks, recompute
 
 
@@ -89,11 +90,11 @@ def test_on_cuda_too_dropout_has_the_bits_of_a_model_that_keeps_everything(execu
 
 def test_a_recorded_step_computes_its_blocks_again() -> None:
     class Recorded(Trainer):
-        def create_recorder(self) -> Any:
+        def create_execution(self) -> Execution:
             self.recorder = TapeRecorder()
-            return self.recorder
+            return GraphExecution(self, self.recorder, required=True)
 
-    recorded = train(["blocks.*"], kind=Recorded, execution="auto", optimizer=momentum, build=Quiet)
+    recorded = train(["blocks.*"], kind=Recorded, optimizer=momentum, build=Quiet)
     eager = train(["blocks.*"], optimizer=momentum, build=Quiet)
     assert recorded.recorder.replays > 0
     assert_same_bits(recorded.model.state_dict(), eager.model.state_dict())

@@ -379,7 +379,7 @@ def test_steps_that_would_be_recorded_by_themselves_are_not_and_it_is_said(capsy
     train(True, kind=Recorded, execution="auto")
     said = [line for line in capsys.readouterr().out.splitlines() if "offload" in line]
     assert said == [
-        "execution='auto' goes step by step: offload_optimizer=True brings state from the host in every step; "
+        "execution='auto' is eager from step 1 on: offload_optimizer=True brings state from the host in every step; "
         "leave it out"
     ]
 

@@ -21,11 +21,14 @@ import types
 from pathlib import Path
 from typing import Any
 
+import rich.console
 import torch
 import torch._dynamo
 import torch.distributed.elastic.agent.server.local_elastic_agent
 import torch.distributed.fsdp
-import torch.utils.data  # before the system is another one: what others choose by it is not what is tested
+import torch.utils.data
+import torchmetrics
+import typer  # before the system is another one: what others choose by it is not what is tested
 
 NOT_ON_WINDOWS = {
     os: (
@@ -48,6 +51,7 @@ FORBIDDEN = set('<>:"|?*')
 def pretend_windows() -> None:
     """Be Windows: without these modules and names, and with a file system that refuses what that one refuses."""
     sysconfig.get_config_vars()
+    assert all((rich.console, torchmetrics, typer))
     msvcrt: Any = types.ModuleType("msvcrt")
     msvcrt.LK_NBLCK = 2
     msvcrt.locking = _locking

@@ -17,6 +17,7 @@ from tests.spoiling import IN_ORDER, seeded, without
 from treadle import Phase, Trainer
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.errors import ConfigError
+from treadle.execution import Execution, GraphExecution
 from treadle.loop.nonfinite import guarded_step
 from treadle.phase import alternate
 from treadle.precision import LossScaler, LossScaling
@@ -385,9 +386,9 @@ def test_an_update_in_fp16_reads_nothing(optimizer: str, settings: dict[str, Any
 class Recorded(Overflowing):
     """A trainer whose updates are recorded on the CPU and replayed."""
 
-    def create_recorder(self) -> Any:
+    def create_execution(self) -> Execution:
         self.recorder = TapeRecorder()
-        return self.recorder
+        return GraphExecution(self, self.recorder, required=True)
 
 
 @pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.1}], ids=str)
@@ -399,7 +400,7 @@ def test_a_recorded_update_leaves_overflows_out_as_an_ordinary_one(
     options = {"optimizer": OPTIMIZERS[name], "on_nonfinite": on_nonfinite, **settings}
     data = overflowing_at(1, 5)
     eager = train(data, **options)
-    recorded = train(data, kind=Recorded, execution="auto", **options)
+    recorded = train(data, kind=Recorded, **options)
     assert recorded.recorder.replays > 0
     for one in (recorded, eager):
         one.optimizer.param_groups[0]["capturable"] = None  # a recorded step needs it

@@ -84,7 +84,7 @@ def test_b32_the_final_evaluation_reaches_every_writer_before_it_is_closed(tmp_p
     header, *_, table = [line.split(",") for line in (tmp_path / "metrics.csv").read_text().splitlines()]
     cells = dict(zip(header, table, strict=True))
     assert (cells["iteration"], float(cells["eval_loss_epoch"])) == ("6", final)
-    assert f"eval_loss_epoch: {final:.4g}" in lines[-1]
+    assert f"eval {final:.4g}" in lines[-1]
     logged = EventAccumulator(str(tmp_path / "tb")).Reload().Scalars("eval_loss_epoch")[-1]
     assert (logged.step, logged.value) == (6, pytest.approx(final))
     assert noting.notes[-2]["eval_loss_epoch"] == (final, 6)

@@ -16,7 +16,6 @@ FORMER: dict[str, str] = {
     "demos.recommender": "tools.demo.recommender",
     "demos.search": "tools.demo.search",
     "doctor": "tools.doctor",
-    "engine.default_writers": "engine.log",
     "engine.peaks": "engine.hooks.throughput",
     "freezing": "optim.freezing",
     "fused_loss": "ops.linear_cross_entropy",

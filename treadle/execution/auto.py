@@ -204,7 +204,7 @@ class AutoExecution(Execution):
         if trainer.spec.microbatch == "auto":
             return "microbatch='auto' changes the shape of a step"
         if trainer.spec.offload_optimizer:
-            return "offload_optimizer=True brings state from the host in every step"
+            return "offload_optimizer=True brings state from the host in every step; leave it out"
         try:
             refuse_window(phase, window)
         except CaptureError as error:

@@ -214,7 +214,11 @@ def test_a_tag_that_runs_code_in_settings_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.py", "import torch\n", "a.py imports none of the systems that are known: pytorch-accelerated, Lightning"),
+        (
+            "a.py",
+            "import torch\n",
+            "a.py has no loop with a backward pass, and imports none of the systems that are known: pytorch-acc",
+        ),
         ("a.py", "import lightning as\n", "a.py, line 1, is no Python"),
         ("a.yaml", "a: [1\n", "a.yaml is no YAML, line 2: expected"),
         ("a.yaml", "- 1\n", "a.yaml holds no settings by name"),

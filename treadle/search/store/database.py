@@ -269,7 +269,7 @@ def bounded_text(text: str, limit: int = NOTE_BYTES // 4) -> str:
     """Return a text that takes so many bytes as JSON at most: of a longer one, the beginning and the end.
 
     >>> bounded_text("short"), bounded_text("0123456789" * 10, limit=60)
-    ('short', '012345678\\n... 80 characters left out ...\\n90123456789')
+    ('short', '012345678901\\n... 76 characters left out ...\\n890123456789')
     """
     if len(json.dumps(text)) <= limit:
         return text
