@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from treadle.checkpoint.format.shards import materialised
-from treadle.config.arguments import accepted_names
+from treadle.config.arguments import accepted_names, checked_names
 from treadle.errors import CallbackError, StopTrainingError, UnknownEventError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,9 @@ class TrainerCallback:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _reject_misspelt_events(cls)
+        own = vars(cls).get("__init__")
+        if own is not None and cls.__module__.startswith("treadle.callbacks."):
+            setattr(cls, "__init__", checked_names(own))  # noqa: B010 - mypy knows it as a method
 
     def on_init_end(self, trainer: Any, **kwargs: Any) -> None:
         """Called once the trainer is built, before a subclass's own attributes exist."""

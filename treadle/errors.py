@@ -3,6 +3,7 @@
 ```
 TreadleError
 ├── ConfigError             (ValueError)      an argument or setting that cannot be meant
+│   ├── ArgumentError       (TypeError)       a keyword argument that a function does not have
 │   └── InstantiationError                    a target in a configuration that cannot be built
 ├── DataError               (ValueError)      a data set, loader or batch that cannot be trained on
 ├── LossError               (ValueError)      a loss that is no scalar, or that no gradient can flow through
@@ -33,6 +34,10 @@ class TreadleError(Exception):
 
 class ConfigError(TreadleError, ValueError):
     """An argument or setting cannot be meant as given."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """A function was called with a keyword argument that it does not have."""
 
 
 class DataError(TreadleError, ValueError):

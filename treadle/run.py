@@ -41,6 +41,7 @@ class Run:
         data: What it is trained and evaluated on.
         progress: How far it has come.
         losses: The losses of training, on the device until a log is due.
+        metrics: What is measured over the batches of an epoch, on the device until it ends.
         stop: Whether the run is to end.
         due: What is due after which step and epoch.
         execution: How updates are carried out.
@@ -64,6 +65,7 @@ class Run:
         self.config: TrainerRunConfig | None = None
         self.data, self.progress = RunData(), Progress()
         self.losses = LossTracker(self.progress)
+        self.metrics = trainer._metrics.for_training()
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         # What was compiled for one run serves the next.
@@ -120,6 +122,7 @@ class Run:
         self.due = trainer.create_due()
         self.updater.prepare(None if self.data.training is None else self.data.training.batch_size)
         self.losses.skip_nonfinite = self.updater.gate is not None
+        self.updater.prepare_metrics()
         self.track()
         self.execution = trainer.create_execution()
 
@@ -234,6 +237,7 @@ class Run:
         if self.due.logs_after(self.progress.epoch + 1):
             self.log.write()
         self.record_epoch_loss()
+        self.log.record_metrics()
         trainer.fire("on_train_epoch_end")
 
     def note_cut(self) -> None:

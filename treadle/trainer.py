@@ -16,6 +16,7 @@ from treadle.callbacks.limit_batches import active_limit
 from treadle.checkpoint import Policy, Storage, Tracked, trainer_files
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.run_state import RunState
+from treadle.config.arguments import checked_names
 from treadle.data import Batch, Stream
 from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_collate, resolve_batch_size
 from treadle.data.run_streams import RunData, Streams, default_workers
@@ -26,14 +27,14 @@ from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
 from treadle.loop.forwarded import HandedLoader, OfRun, training_on
-from treadle.loop.metrics import EvaluationMetrics
+from treadle.loop.metrics import GivenMetrics
 from treadle.loop.nonfinite import RollBack
 from treadle.loop.run_config import TrainerRunConfig, resolved_config
 from treadle.loop.verbs import check_trainer_class
 from treadle.memory.activation_checkpointing import ActivationCheckpointing
 from treadle.memory.offload import check_offload
 from treadle.ops.loss_items import count_targets, own_loss
-from treadle.ops.losses import default_loss, model_inputs, read_targets
+from treadle.ops.losses import default_loss, model_inputs
 from treadle.optim.combined import as_named
 from treadle.optim.fused import check_closures
 from treadle.optim.gradients import LossReduction
@@ -67,7 +68,10 @@ class Trainer:
             `phases` says so. None is enough to evaluate.
         callbacks: Instances or classes, called in this order.
         run_history: Where metrics of epochs are kept; by default in memory.
-        metrics: Torchmetrics by name, kept during evaluations.
+        metrics: What evaluations report beside the loss: names such as "accuracy", functions of (outputs, targets),
+            torchmetrics; one, a list, or a dict of names to them.
+        train_metrics: The same over the batches of each epoch of training, reported as `train_<name>`: None keeps those
+            of `metrics` that are names or functions, True all of them, False none; or metrics of their own.
         seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
             of the data then follows torch's generator at that moment.
         run_dir: The folder of the run; or the URL of one in a bucket, or a `Storage`; None writes nothing.
@@ -143,6 +147,7 @@ class Trainer:
         guard_evaluation(cls)
         guard_updates(cls)
 
+    @checked_names
     def __init__(
         self,
         model: nn.Module,
@@ -152,6 +157,7 @@ class Trainer:
         run_history: RunHistory | None = None,
         *,
         metrics: Any = None,
+        train_metrics: Any = None,
         seed: int | None = None,
         run_dir: str | Path | Storage | None = None,
         precision: PrecisionName | Callable[[torch.device], Precision] = "fp32",
@@ -210,7 +216,7 @@ class Trainer:
         self.callback_handler.on_stop = lambda error: self.this_run.stop.take(error)
         self.max_batches_per_epoch: int | None = active_limit()
         self.track_gradient_norm = False
-        self._metrics = EvaluationMetrics(metrics)
+        self._metrics = GivenMetrics(metrics, train_metrics)
         self.tracked = Tracked()
         self.this_run = self.create_run()
         self.fire("on_init_end")
@@ -224,6 +230,7 @@ class Trainer:
 
     # Training -----------------------------------------------------------------------------------------------
 
+    @checked_names
     def train(
         self,
         train_dataset: Any,
@@ -542,6 +549,7 @@ class Trainer:
 
     # Evaluation and prediction ------------------------------------------------------------------------------
 
+    @checked_names
     def evaluate(
         self,
         dataset: Any = None,
@@ -576,6 +584,7 @@ class Trainer:
             self.evaluation_run_end()
             self.fire("on_evaluation_run_end")
 
+    @checked_names
     def predict(
         self,
         dataset: Any,
@@ -618,9 +627,10 @@ class Trainer:
         """Called after the last batch of an evaluation, before its loss is recorded."""
 
     def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
-        """Hand outputs and targets of one evaluation batch to the metrics given to the trainer."""
-        outputs = batch_output.get("model_outputs")
-        self._metrics.update(getattr(outputs, "logits", outputs), read_targets(batch))
+        """Hand outputs and targets of one batch to the metrics: those of an evaluation within one, else of training."""
+        run = self.this_run
+        metrics = self._metrics.evaluation if run.evaluator.is_evaluating else run.metrics
+        metrics.take(self, batch, batch_output)
 
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""

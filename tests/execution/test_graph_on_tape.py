@@ -465,3 +465,27 @@ def test_a_sparse_matrix_that_a_model_holds_keeps_no_run_from_going_on(layout: t
     # The recorder of the tests is no more able to record sparse products than CUDA is.
     assert automatic.recorder.captures == (0 if multiplies else 1)
     assert torch.equal(automatic.model.layer.weight, end_of(Trainer).model.layer.weight)
+
+
+NAMED = ["accuracy", "f1", "auroc", "perplexity"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2}], ids=["plain", "accumulated"])
+def test_metrics_of_training_are_recorded_with_the_step(settings: dict[str, Any]) -> None:
+    options = {"metrics": NAMED}
+    recorded, _ = train(Recorded, trainer=options, **settings)
+    eager, _ = train(Trainer, trainer={**options, "execution": "eager"}, **settings)
+    assert recorded.recorder.replays > 0
+    same_state(recorded, eager)
+    for name in NAMED:
+        found = recorded.run_history.get_metric_values(f"train_{name}")
+        assert len(found) == 3
+        assert found == eager.run_history.get_metric_values(f"train_{name}")
+
+
+def test_torchmetrics_that_count_in_training_are_not_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"metrics": {"accuracy": MulticlassAccuracy(3)}, "train_metrics": True, "required": False}
+    trainer, _ = train(Recorded, trainer=options)
+    assert trainer.recorder.replays == 0
+    assert "train_metrics['accuracy']" in capsys.readouterr().out
+    assert len(trainer.run_history.get_metric_values("train_accuracy")) == 3

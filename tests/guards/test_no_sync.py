@@ -171,6 +171,45 @@ def test_each_setting_of_a_trainer_by_itself_reads_nothing(
     assert train(make(GuardedTrainer, device, optimizer, **settings)).guarded_updates == 16
 
 
+NAMES = ["accuracy", "precision", "f1", "auroc", "perplexity"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}, {"microbatch": "auto"}], ids=str)
+def test_metrics_of_training_read_nothing(settings: dict[str, Any], device: str) -> None:
+    def share(outputs: Any, targets: Any) -> Any:
+        return (outputs.argmax(1) == targets).float().mean()
+
+    trainer = train(make(GuardedTrainer, device, metrics=[*NAMES, share], **settings), gradient_accumulation_steps=3)
+    assert trainer.guarded_updates == 6
+    assert {"train_accuracy", "train_f1", "train_share"} <= set(trainer.run_history.get_metric_names())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_metrics_by_name_read_nothing_in_an_evaluation_step(device: str) -> None:
+    trainer = make(GuardedEvaluator, device, metrics=NAMES)
+    results = trainer.evaluate(data(), per_device_batch_size=4)
+    assert trainer.guarded_steps == 7
+    assert results["accuracy"] == pytest.approx(
+        (trainer.predict(data()).argmax(1) == data().tensors[1]).float().mean().item()
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_metrics_of_values_read_nothing(device: str) -> None:
+    trainer = GuardedTrainer(
+        (model := nn.Linear(4, 4).to(device)),
+        nn.MSELoss(),
+        SGD(model.parameters(), lr=0.1),
+        metrics=["mae", "mse", "rmse", "r2"],
+        **{"callbacks": (), "seed": 1, "device": device},
+    )
+    inputs = data().tensors[0]
+    trainer.train(TensorDataset(inputs, inputs), 2, per_device_batch_size=4, log_every=NEVER)
+    assert trainer.guarded_updates == 16
+    assert len(trainer.run_history.get_metric_values("train_r2")) == 2
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_run_with_a_folder_reads_nothing_between_its_checkpoints(device: str, tmp_path: Path) -> None:
     assert train(make(GuardedTrainer, device, run_dir=tmp_path / "run")).guarded_updates == 16

@@ -163,3 +163,15 @@ def test_d24_the_model_stays_the_users_own_and_its_names_without_a_prefix(launch
     for report in launched("evaluation", processes=2)("train_evaluate_train"):
         assert report["model_is_the_users"]
         assert report["names"] == ["0.bias", "0.weight", "2.bias", "2.weight"]
+
+
+@several
+@pytest.mark.parametrize("size", [1, 13, 25])
+def test_metrics_by_name_are_those_of_one_process(launched: Launch, processes: int, size: int) -> None:
+    alone = launched("evaluation", processes=1).rank_zero("named_metrics")[str(size)]
+    assert {"accuracy", "perplexity", "largest"} <= set(alone)
+    assert ("auroc" in alone) is (size > 1)
+    for report in launched("evaluation", processes=processes)("named_metrics"):
+        assert report[str(size)] == pytest.approx(alone, rel=EXACT)
+        for counted in ("accuracy", "f1"):
+            assert report[str(size)][counted] == alone[counted]

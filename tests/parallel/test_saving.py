@@ -1,10 +1,15 @@
 """Runs in a folder, on two processes: left and taken up again, and steps that went wrong on one rank."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
+from tests.interrupting import Updates
 from tests.parallel.conftest import Launch
 from tests.parallel.launching import EXACT, assert_same_run
+from tests.parallel.programs import keeping
 
 pytestmark = pytest.mark.slow
 
@@ -63,3 +68,31 @@ def test_what_is_the_best_checkpoint_is_decided_by_the_first_rank_for_all(launch
     alone = launched("keeping", processes=1).rank_zero("judged")
     assert (alone["steps"], alone["best"], alone["saved"]) == (21, 7, [7, 21])
     assert launched("keeping", processes=2)("judged") == [alone, alone]
+
+
+MEASURED = ("train_accuracy", "train_f1", "train_largest")
+
+
+def test_metrics_of_training_are_those_of_one_process_and_of_a_run_without_a_stop(launched: Launch) -> None:
+    alone = launched("keeping", processes=1).rank_zero("measured")
+    for report in launched("keeping", processes=2)("measured"):
+        # Left inside the last of three epochs of seven updates.
+        assert (report["left_at"], tuple(report["updates"])) == (20, (20, 1))
+        for name in MEASURED:
+            assert len(report["whole"][name]) == 3
+            assert report["again"][name] == report["whole"][name]
+            assert report["whole"][name] == pytest.approx(alone["whole"][name], rel=EXACT)
+        assert report["whole"]["train_accuracy"] == alone["whole"]["train_accuracy"]
+
+
+def test_metrics_of_an_epoch_are_added_up_where_one_process_goes_on_for_two(launched: Launch, tmp_path: Path) -> None:
+    two = launched("keeping", processes=2)
+    shutil.copytree(two.folder / "measured_on_two", tmp_path / "run")
+    updates = Updates()
+    trainer = keeping.kept(tmp_path / "run", callbacks=(updates,), **keeping.MEASURED)
+    history = keeping.run(trainer, resume="auto")["history"]
+    assert (updates.began, updates.made) == (20, 1)
+    whole = two.rank_zero("measured")["whole"]
+    assert history["train_accuracy"] == whole["train_accuracy"]
+    for name in MEASURED:
+        assert history[name] == pytest.approx(whole[name], rel=EXACT)

@@ -14,15 +14,16 @@ from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import seed_generators
 from treadle.errors import CheckpointError
 from treadle.loop.interfaces import RunningTrainer
+from treadle.loop.metrics import joined_metrics
 from treadle.optim.state import OptimizerState
 from treadle.runs.description import kept_by
 from treadle.runs.elastic import Split, joined_losses, split_anew
 
-LOCAL = ("random", "losses")
+LOCAL = ("random", "losses", "train_metrics")
 """What differs between the ranks of a run, beside their places in the data."""
 
-OPTIONAL = ("metrics_file", "execution")
-"""What only the first rank has, and a run in another folder may lack; and what only runs that choose have."""
+OPTIONAL = ("metrics_file", "execution", "train_metrics")
+"""What a run may lack: what only the first rank has, or only runs have that choose, or that measure."""
 
 Restored = tuple[dict[str, Any], dict[str, Any]]
 """A state to resume from: what all ranks have in common, and what is this one's."""
@@ -59,7 +60,7 @@ class RunState:
         for name, optimizer in trainer.optimizers().items():
             trainer.track(**{name: self.of_optimizer(optimizer)})
         # An earlier run of this trainer may have had them, and what it tracked would be saved with this one.
-        for name in ("scheduler", "stream_evaluation", "gate"):
+        for name in ("scheduler", "stream_evaluation", "gate", "train_metrics"):
             trainer.tracked.remove(name)
         if run.schedule.scheduler is not None:
             trainer.track(scheduler=run.schedule.scheduler)
@@ -79,6 +80,8 @@ class RunState:
         )
         if run.updater.gate is not None:
             trainer.track(gate=run.updater.gate)
+        if run.metrics.kept:
+            trainer.track(train_metrics=run.metrics)
 
     def warn_untracked(self) -> None:
         """Say which optimizers the trainer keeps that no checkpoint will hold."""
@@ -177,7 +180,9 @@ class RunState:
                 f"the run had {then.processes} processes and has {now.processes} now: it continues with the next "
                 "samples, but not bit for bit"
             )
-        return {"losses": [_losses_of(store, step, rank, shared) for rank in range(then.processes)]}
+        states = [_local_of(store, step, rank, shared) for rank in range(then.processes)]
+        metrics = [state["train_metrics"] for state in states if "train_metrics" in state]
+        return {"losses": [state["losses"] for state in states], "train_metrics": metrics}
 
     # Going on -----------------------------------------------------------------------------------------------
 
@@ -229,8 +234,12 @@ class RunState:
                 f"{trainer.processes.size}; start as many"
             )
         state = split_anew(shared, then, now)
-        sums = joined_losses(own["losses"], int(shared.get("copies", 1)), mine=trainer.parallel.keeps_losses)
-        tracked = {**state["tracked"], "losses": sums}
+        copies, mine = int(shared.get("copies", 1)), trainer.parallel.keeps_losses
+        tracked = {**state["tracked"], "losses": joined_losses(own["losses"], copies, mine=mine)}
+        if own.get("train_metrics"):
+            tracked["train_metrics"], lost = joined_metrics(own["train_metrics"], copies, mine=mine)
+            if lost:
+                trainer.print(f"train_metrics {lost} are no sums, and begin anew on another number of processes")
         self._load_all(state, {**state, "tracked": tracked}, partly=partly)
         if trainer.parallel.data_rank:
             # The first share of the data goes on with its random numbers; the others, new or not, begin with others.
@@ -246,6 +255,8 @@ class RunState:
         # On the first of two loads a callback or a verb may not have tracked its objects yet; the second one takes all.
         surplus = [name for name in state if name not in trainer.tracked.names()] if partly else []
         trainer.tracked.load_state_dict(state, optional=(*OPTIONAL, *surplus))
+        if "train_metrics" not in state and trainer.this_run.metrics.kept and trainer.progress.mid_epoch and not partly:
+            trainer.print("the run was saved without train_metrics: those of this epoch are over the rest of it")
         for optimizer in trainer.optimizers().values() if trainer.progress.step else ():
             # It made its steps before the run was saved; a schedule that now moves first would complain.
             optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -258,7 +269,7 @@ def state_file(rank: int) -> str:
     return STATE if rank == 0 else f"rank_{rank}.safetensors"
 
 
-def _losses_of(store: CheckpointStore, step: int, rank: int, shared: dict[str, Any]) -> dict[str, Any]:
+def _local_of(store: CheckpointStore, step: int, rank: int, shared: dict[str, Any]) -> dict[str, Any]:
     state = shared if rank == 0 else store.read(step, rank=rank)
-    losses: dict[str, Any] = state["tracked"]["losses"]
-    return losses
+    tracked: dict[str, Any] = state["tracked"]
+    return tracked

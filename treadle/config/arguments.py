@@ -1,7 +1,51 @@
 """Which arguments a function takes, by its signature."""
 
 import inspect
-from typing import Any, Unpack, get_args, get_origin
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin
+
+from treadle.errors import ArgumentError
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def checked_names(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Have a keyword argument that `function` does not have refused with the name of the nearest that it has.
+
+    Its signature, its help and its type stay as they are.
+
+    >>> @checked_names
+    ... def train(data, *, learning_rate=0.1): ...
+    >>> train([], learing_rate=0.2)
+    Traceback (most recent call last):
+    treadle.errors.ArgumentError: train() takes no 'learing_rate'; did you mean 'learning_rate'?
+    """
+    names = accepted_names(function)
+    if names is None:
+        return function
+    shown = [name for name in names if name != "self"]
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for name in kwargs:
+            if name not in names:
+                called = function.__qualname__.removesuffix(".__init__")
+                raise ArgumentError(f"{called}() takes no {name!r}{_nearest(name, shown)}")
+        return function(*args, **kwargs)
+
+    # For those who ask for the signature of the wrapper itself.
+    vars(call)["__signature__"] = inspect.signature(function)
+    return call
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    """Return which of `names` was meant; one that ends as `name` does is near, as `per_device_batch_size` is."""
+    endings = {one[place:]: one for one in names for place in range(len(one)) if place == 0 or one[place - 1] == "_"}
+    found = get_close_matches(name, names, n=1, cutoff=0.75) or get_close_matches(name, endings, n=1, cutoff=0.75)
+    return f"; did you mean {endings[found[0]]!r}?" if found else f"; it takes {names}"
 
 
 def accepted_names(target: Any, *, follow_wrapped: bool = False) -> list[str] | None:

@@ -199,6 +199,7 @@ class Streams:
         run = self.trainer.this_run
         if not run.progress.mid_epoch:
             run.losses.reset()
+            run.metrics.reset()
             for stream in self.by_name.values():
                 stream.begin(run.progress.epoch)
 

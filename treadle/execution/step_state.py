@@ -40,6 +40,8 @@ def owners_of(trainer: TrainerLike) -> dict[str, object]:
     for name, value in vars(trainer).items():
         if isinstance(value, nn.Module) and not any(value is one for one in owners.values()):
             owners[f"trainer.{name}"] = value
+    if trainer.this_run.metrics.kept:
+        owners |= {f"train_metrics[{name!r}]": one for name, one in trainer.this_run.metrics.modules().items()}
     return owners
 
 

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from treadle.data import Batch, size_of
-from treadle.errors import LossError
+from treadle.errors import ConfigError, LossError
 from treadle.lightning.module import StepModel
 from treadle.trainer import Trainer
+
+OUTPUTS = ("outputs", "logits", "preds", "predictions")
+"""Under which names a step may return outputs beside its loss."""
 
 # What steps report, as means over the samples of an epoch
 
@@ -141,6 +144,18 @@ class StepCore(Trainer):
         output = {"loss": loss, "model_outputs": found, "batch_size": size_of(batch)}
         items = found.get("num_items_in_batch") if isinstance(found, Mapping) else None
         return output if items is None else {**output, "num_items_in_batch": items}
+
+    def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
+        """Hand the outputs that a step returned beside its loss to the metrics."""
+        found = batch_output["model_outputs"]
+        named = found if isinstance(found, Mapping) else {}
+        outputs = next((named[name] for name in OUTPUTS if named.get(name) is not None), None)
+        if outputs is None:
+            raise ConfigError(
+                f"metrics= and train_metrics= are computed of outputs, and {type(self._step_model).__name__} returns "
+                "none: return {'loss': loss, 'outputs': outputs} from its steps, or log metrics there with self.log"
+            )
+        super().update_metrics(batch, {**batch_output, "model_outputs": outputs})
 
     def train_epoch_end(self) -> None:
         """Tell the model that the epoch is over, and record the means of what it logged."""

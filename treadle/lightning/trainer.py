@@ -29,6 +29,7 @@ PARTS: Names = {
     "callbacks": "callbacks",
     "run_history": "run_history",
     "metrics": "metrics",
+    "train_metrics": "train_metrics",
     "train_dataset": "fit(train_dataloaders)",
     "eval_dataset": "fit(val_dataloaders)",
     "max_num_train_steps": "max_steps",

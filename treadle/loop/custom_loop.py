@@ -67,6 +67,7 @@ def end_custom_epoch(run: RunLike) -> None:
     # The loop may have recorded the loss of its epoch itself.
     if recorded < history.current_epoch:
         run.record_epoch_loss()
+    run.log.record_metrics()
 
 
 def perform_passes(trainer: RunningTrainer, batch: Any, step: int) -> None:
@@ -80,6 +81,8 @@ def perform_passes(trainer: RunningTrainer, batch: Any, step: int) -> None:
         # The last window of an epoch may be short: divided by all its would-be parts, its gradient would be too small.
         parts = min(parts, length - step // parts * parts)
     trainer._update_loss_tracker(output["loss"], output["batch_size"])
+    if trainer.this_run.metrics.kept:
+        trainer.update_metrics(batch, output)
     trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
     trainer.backward_step(output["loss"] if parts == 1 else output["loss"] / parts)
 

@@ -30,21 +30,25 @@ class Evaluator:
 
     Attributes:
         leavable: How the evaluation that comes next is broken off when the run is asked to leave; None if it is not.
+        is_evaluating: Whether an evaluation is under way.
     """
 
     def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
         self.leavable: InterruptibleEvaluation | None = None
+        self.is_evaluating = False
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
         """Leave the modes of all modules, and every random generator, as they were found."""
-        model = self.trainer.model
+        model, before = self.trainer.model, self.is_evaluating
         with RandomState().kept(), keep_modes(model):
+            self.is_evaluating = True
             try:
                 with self.trainer.exchange.in_evaluation():
                     yield
             finally:
+                self.is_evaluating = before
                 self.trainer.parallel.after_eval(model)
 
     def find_sparse(self) -> None:
@@ -97,7 +101,7 @@ class Evaluator:
         if not isinstance(valid_dl, Stream):
             with closing(trainer.this_run.streams.for_evaluation(require_loader(valid_dl, "valid_dl"))) as stream:
                 return self.run_epoch(stream, is_training=is_training, is_intermediate=is_intermediate)
-        tracker, metrics = LossTracker(), trainer._metrics
+        tracker, metrics = LossTracker(), trainer._metrics.evaluation
         # Of an evaluation inside of this one, such as that of averaged weights, only all can be left.
         leavable, self.leavable = self.leavable, None
         trainer.parallel.share_buffers(trainer.model)
@@ -147,7 +151,7 @@ class Evaluator:
             weight, counted = size_in(output, batch), counted_in(output)
             recorded = weight if counted is None else counted.recorded(weight)
             tracker.update(mean_loss(output["loss"], weight, trainer.loss_reduction), recorded)
-            if trainer._metrics:
+            if trainer._metrics.evaluation:
                 trainer.update_metrics(batch, output)
         except Exception as error:
             place = f"in calculate_eval_batch_loss, at batch {valid_dl.drawn}"
@@ -163,7 +167,8 @@ class Evaluator:
                 "the evaluation data gave no sample; check the data set, its filter and its loader, and whether any "
                 "target counts"
             )
-        found = {"eval_loss_epoch" if is_training else "evaluation_loss": total / count, **trainer._metrics.compute()}
+        loss = "eval_loss_epoch" if is_training else "evaluation_loss"
+        found = {loss: total / count, **trainer._metrics.evaluation.compute(trainer.processes)}
         for name, value in found.items():
             history.update_metric(name, value)
         prefix = history.metric_name_prefix

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from treadle.loop.cadence import Due
     from treadle.loop.evaluator import Evaluator
     from treadle.loop.log import Log
-    from treadle.loop.metrics import EvaluationMetrics
+    from treadle.loop.metrics import GivenMetrics, TrainingMetrics
     from treadle.loop.run_config import TrainerRunConfig
     from treadle.loop.schedule import Schedule
     from treadle.loop.stop import Stop
@@ -53,7 +53,7 @@ class RunningTrainer(TrainerLike, Protocol):
     eval_dataset: Any
     collate_fn: Any
     run_dir: Any
-    _metrics: "EvaluationMetrics"
+    _metrics: "GivenMetrics"
     _loss_tracker: LossTracker
     _eval_dataloader: Any
     ITEMS_REMEDY: str
@@ -140,6 +140,7 @@ class RunLike(Protocol):
     data: RunData
     progress: Progress
     losses: LossTracker
+    metrics: "TrainingMetrics"
     stop: "Stop"
     due: "Due"
     verbs: CompiledVerbs | None

@@ -25,6 +25,7 @@ class Log:
 
     def __init__(self, trainer: RunningTrainer) -> None:
         self.trainer = trainer
+        self._told_of_metrics = False
 
     def write(self) -> None:
         """Bring what was put since the last time to the host, reduce the loss over ranks, tell the callbacks.
@@ -67,6 +68,21 @@ class Log:
         elif metric_name != "train_loss_epoch":
             raise DataError(
                 f"{metric_name} cannot be recorded: no loss was given to _update_loss_tracker; check the data"
+            )
+
+    def record_metrics(self) -> None:
+        """Record what was measured over the batches of the epoch, over the samples of all processes."""
+        trainer, metrics = self.trainer, self.trainer.this_run.metrics
+        if not metrics.kept:
+            return
+        found = metrics.compute(trainer.processes)
+        for name, value in found.items():
+            trainer.run_history.update_metric(name, value)
+        if not found and not self._told_of_metrics:
+            self._told_of_metrics = True
+            trainer.print(
+                f"train_metrics={metrics.names()} saw no batch: they follow calculate_train_batch_loss; where batches "
+                "are trained on in another way, call self.update_metrics(batch, output) there"
             )
 
     def take_losses(self) -> tuple[float, float, NonFinite | None]:

@@ -1,5 +1,6 @@
 """Micro-batches that shrink when memory runs out, while the batch stays what it was."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from treadle.data import Batch, TakesRows, size_of
 from treadle.events import LossTracker
+from treadle.loop.metrics import TrainingMetrics
 
 
 class OomRetry:
@@ -34,15 +36,16 @@ class OomRetry:
 
 
 class BeforeAttempt:
-    """What an attempt that runs out of memory may have moved already: buffers, and losses that were noted."""
+    """What an attempt that runs out of memory may have moved already: buffers, losses and metrics that were noted."""
 
-    def __init__(self, model: nn.Module, losses: LossTracker) -> None:
+    def __init__(self, model: nn.Module, losses: LossTracker, metrics: TrainingMetrics) -> None:
         self._model = model
         # Batch norms move in the forward pass, before memory runs out. The copy is the price of `microbatch="auto"` per
         # step; weights need none, for no attempt is repeated once an optimizer has stepped.
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._losses = losses
         self._mark = losses.mark()
+        self._metrics, self._measured = metrics, copy.deepcopy(metrics.state_dict()) if metrics.kept else None
 
     def restore(self) -> None:
         """Put everything back."""
@@ -50,6 +53,8 @@ class BeforeAttempt:
             for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
                 buffer.copy_(before)
         self._losses.rewind(self._mark)
+        if self._measured is not None:
+            self._metrics.load_state_dict(self._measured)
 
 
 def split_batch(batch: Batch, parts: int) -> list[Batch]:

@@ -34,6 +34,8 @@ from treadle.parallel.pipeline.loss import StageLoss
 from treadle.phase import LossVerb, Phase, params_of
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
+MEASURED = "calculate_train_batch_loss"
+"""The loss verb whose outputs metrics of training are of; phases with others have outputs of other kinds."""
 
 
 class Updater:
@@ -99,6 +101,26 @@ class Updater:
         self.scale = WindowScale(
             trainer.loss_reduction, ranks=trainer.parallel.data_size, nominal=nominal, rides=sharded
         )
+
+    def prepare_metrics(self) -> None:
+        """Bring the metrics of training to the device; stages on several processes hand no outputs to them.
+
+        Raises:
+            ConfigError: They were asked for all the same.
+        """
+        trainer, metrics = self.trainer, self.trainer.this_run.metrics
+        if metrics.kept and trainer.parallel.is_pipeline:
+            if trainer._metrics.is_asked_for:
+                raise ConfigError(
+                    f"train_metrics={metrics.names()}: the stages of a pipeline hand no outputs of training batches "
+                    "back; leave them out, and have evaluations report metrics="
+                )
+            metrics.kept = False
+            trainer.print(f"the stages of a pipeline hand no outputs back: no {', '.join(metrics.names())} of training")
+        if metrics.kept:
+            metrics.to(trainer.device)
+            if trainer.parallel.copies > 1:
+                metrics.within(trainer.parallel.data_group)
 
     def prepare_model(self) -> None:
         """Bring the model to the device, fuse the optimizers, and let the processes share the loss."""
@@ -190,7 +212,7 @@ class Updater:
             if bad:
                 self.skip(phase, window)
                 return
-        before = None if run.spec.microbatch == "fixed" else BeforeAttempt(trainer.model, run.losses)
+        before = None if run.spec.microbatch == "fixed" else BeforeAttempt(trainer.model, run.losses, run.metrics)
         try:
             run.execution.update(phase, window if before is None else self.splits.cut(window))
         except torch.OutOfMemoryError:
@@ -263,6 +285,7 @@ class Updater:
         first = not self.recording and run.progress.visit_step == 0
         plain = shared.module is None and precision.plain and not first
         verb = phase.loss if run.verbs is None else run.verbs.of(phase.loss)
+        measures = run.metrics.kept and heard and name_of(phase.loss) == MEASURED
         for position, batch in enumerate(window):
             if heard and listening["on_train_step_start"]:
                 trainer.fire("on_train_step_start", batch=batch)
@@ -287,6 +310,8 @@ class Updater:
             if heard and listening["on_train_step_end"]:
                 step = phase.stream.drawn - parts + position
                 trainer.fire("on_train_step_end", batch=batch, batch_output=output, step=step)
+            if measures and phase.stream.padded != position:
+                trainer.update_metrics(batch, output)
             if several:
                 loss = scale.share(loss, weight if counted is None else counted, weight_param)
             if precision.passes is None or not self._own_backward:

@@ -275,6 +275,19 @@ def too_few_samples_to_evaluate() -> Report:
     return {"message": ""}
 
 
+@program.scenario
+def named_metrics() -> Report:
+    """Evaluate by metrics that are sums; on so few samples that a rank has none, too."""
+    names = ["accuracy", "precision", "recall", "f1", "auroc", "perplexity"]
+    trainer = trainer_of(classifier(), metrics={**{name: name for name in names}, "largest": largest})
+    return {str(count): trainer.evaluate(WithoutLength(count), per_device(trainer)) for count in (1, 13, 25)}
+
+
+def largest(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of the largest output."""
+    return outputs.amax(1).mean()
+
+
 @program.fragile_scenario
 def too_few_samples_to_train_with() -> Report:
     try:

@@ -4,12 +4,13 @@ import errno
 import os
 import shutil
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.interrupting import Updates
 from tests.parallel.programs.models import BadLoss, flat, outcome, per_device, samples, trainer_of
@@ -22,12 +23,15 @@ from treadle.runs.preemption import PreemptedExit
 program = Program("keeping")
 
 
-def kept(name: str, kind: type[Trainer] = Trainer, *, seed: int = 7, dropout: float = 0.3, **settings: Any) -> Trainer:
+def kept(
+    name: str | Path, kind: type[Trainer] = Trainer, *, seed: int = 7, dropout: float = 0.3, **settings: Any
+) -> Trainer:
     """Return a trainer of a model with dropout, whose run is kept under `name`."""
     torch.manual_seed(seed)
     layers = nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 3)
     model = nn.Sequential(*layers).double()
-    return trainer_of(model, kind, run_dir=program.folder / name, **settings)
+    folder = name if isinstance(name, Path) else program.folder / name
+    return trainer_of(model, kind, run_dir=folder, **settings)
 
 
 def run(trainer: Trainer, **settings: Any) -> Report:
@@ -70,6 +74,34 @@ def left_and_taken_up() -> Report:
         "history": whole["history"],
         "history_again": again["history"],
         "steps": again["steps"],
+        "updates": (updates.began, updates.made),
+    }
+
+
+def largest(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of the largest output."""
+    return outputs.amax(1).mean()
+
+
+MEASURED: dict[str, Any] = {"dropout": 0.0, "metrics": {"accuracy": "accuracy", "f1": "f1", "largest": largest}}
+
+
+@program.scenario
+def measured() -> Report:
+    """Measure training in a run without a stop; and in one that is left inside an epoch and taken up from there."""
+    whole = run(kept("measured_whole", **MEASURED))
+    left = kept("measured", callbacks=(Signal(17),), **MEASURED)
+    with suppress(PreemptedExit):
+        run(left)
+    if left.processes.is_main:
+        shutil.copytree(program.folder / "measured", program.folder / "measured_on_two")
+    left.processes.barrier()
+    updates = Updates()
+    again = run(kept("measured", callbacks=(updates,), **MEASURED), resume="auto")
+    return {
+        "whole": whole["history"],
+        "again": again["history"],
+        "left_at": left.progress.step,
         "updates": (updates.began, updates.made),
     }
 

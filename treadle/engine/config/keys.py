@@ -59,6 +59,7 @@ PARTS: Names = {
     "callbacks": "train.callbacks",
     "run_history": Refused("the storage of the run is kept, which saves its metrics with it"),
     "metrics": "train.evaluation.evaluator",
+    "train_metrics": Refused("a model returns its numbers beside its losses, which the console and the files show"),
     "train_dataset": "dataloader.train",
     "eval_dataset": "dataloader.test",
     "max_num_train_steps": "train.train_iter",

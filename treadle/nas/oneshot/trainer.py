@@ -109,6 +109,7 @@ PARTS: Names = {
     "callbacks": "callbacks",
     "run_history": "run_history",
     "metrics": "metrics",
+    "train_metrics": Refused("weights and architecture take turns in training; metrics= are of the validation data"),
     "train_dataset": "dataset",
     "eval_dataset": "validation_dataset",
     "max_num_train_steps": "max_steps",
@@ -157,7 +158,8 @@ class OneShotTrainer(BaseOneShotTrainer):
         model: The space.
         loss: Called as `loss(outputs, targets)`; None if the model returns its own.
         metrics: Called as `metrics(outputs, targets)` for each batch of validation data; returns a number or a dict of
-            them, best as tensors. Or torchmetrics, by name, which are computed on the validation data after each epoch.
+            them, best as tensors. Or names such as "accuracy", torchmetrics, or a list or dict of any of these,
+            which are computed on the validation data after each epoch.
         optimizer: The optimizer of the weights, or a function that makes it from parameters; None is SGD as DARTS has
             it.
         num_epochs: Passes over the data.
@@ -214,7 +216,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         self.num_epochs, self._seed = num_epochs, seed
         self.penalties = [penalties] if isinstance(penalties, Penalty) else list(penalties)
         self._log_every = 50 if log_frequency is None else log_frequency
-        judged = _as_torchmetrics(metrics)
+        judged = _of_evaluations(metrics)
         self._evaluates = judged is not None
         self._train_data, validation = self._data(dataset, validation_dataset, split)
         loading = dict(loader_options or {}) | ({} if workers is None else {"num_workers": workers})
@@ -234,7 +236,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         )
         supernet = self._make_supernet(self._space)
         optimizers = {WEIGHTS: _optimizer_of(optimizer, self._space.model), **self._make_optimizers(supernet)}
-        own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged}
+        own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged, "train_metrics": False}
         self.core = self.core_type(supernet, loss, optimizers, self._plan, self._core_options(own | options))
         self.core.trainer_name = type(self).__name__
         self.core.draw_found = self._draw_found
@@ -429,6 +431,9 @@ class OneShotTrainer(BaseOneShotTrainer):
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
     known = [one for one in inspect.signature(Trainer.__init__).parameters if one not in (*OWN, "self")]
     for option in options:
+        own = PARTS.get(option)
+        if isinstance(own, Refused):
+            raise ConfigError(f"{name} takes no {option!r}: {own.reason}")
         if option not in known:
             raise ConfigError(f"{name} takes no {option!r}{did_you_mean(option, known)}")
 
@@ -450,10 +455,10 @@ def _values(architecture: nn.Module | None) -> list[Any]:
     return [] if architecture is None else [weight.tolist() for weight in architecture.parameters()]
 
 
-def _as_torchmetrics(metrics: Any) -> Any:
-    """Return metrics if they are torchmetrics, which are kept over batches; None if they are a function, or none."""
-    every = list(metrics.values()) if isinstance(metrics, Mapping) else [metrics]
-    return metrics if every and all(hasattr(one, "update") and hasattr(one, "compute") for one in every) else None
+def _of_evaluations(metrics: Any) -> Any:
+    """Return metrics that are computed after each epoch; None for a bare function, which is called at each batch."""
+    is_bare = callable(metrics) and not (hasattr(metrics, "update") and hasattr(metrics, "compute"))
+    return None if is_bare else metrics or None
 
 
 def _optimizer_of(optimizer: Any, model: nn.Module) -> Optimizer:

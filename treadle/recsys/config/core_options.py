@@ -58,6 +58,7 @@ PARTS: Names = {
     "callbacks": "callbacks",
     "run_history": Refused("the core's own is kept, which saves the run's metrics with it"),
     "metrics": "metrics",
+    "train_metrics": Refused("metrics are of rankings, which training makes none of"),
     "train_dataset": "Trainer.fit(train_data)",
     "eval_dataset": "Trainer.fit(valid_data)",
     "max_num_train_steps": "max_steps",

@@ -167,7 +167,7 @@ class MemoryHeadroom(Detector):
     def _peak_of(self, samples: int) -> int | None:
         """Return the peak of memory of one forward and backward pass over so many samples; None if it is too much."""
         trainer, device = self.trainer, self.trainer.device
-        before = BeforeAttempt(trainer.model, trainer._loss_tracker)
+        before = BeforeAttempt(trainer.model, trainer._loss_tracker, trainer.this_run.metrics)
         generators = torch.get_rng_state(), torch.cuda.get_rng_state(device)
         torch.cuda.empty_cache()
         forget_peak(device)

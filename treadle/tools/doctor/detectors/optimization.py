@@ -51,7 +51,10 @@ class Accumulation(Detector):
     def _gradient(self, phase: Any, window: list[Any]) -> Tensor | None:
         """Return the gradient of a window, without dropout, as one vector."""
         trainer, model = self.trainer, self.trainer.model
-        before, generators = BeforeAttempt(model, trainer._loss_tracker), torch.get_rng_state()
+        before, generators = (
+            BeforeAttempt(model, trainer._loss_tracker, trainer.this_run.metrics),
+            torch.get_rng_state(),
+        )
         try:
             with keep_modes(model):
                 disable_randomness(model)
@@ -237,7 +240,10 @@ class Divergence(Detector):
         model = self.trainer.model
         parameters = list(model.parameters())
         now = [one.detach().clone() for one in parameters]
-        before, generators = BeforeAttempt(model, self.trainer._loss_tracker), torch.get_rng_state()
+        before, generators = (
+            BeforeAttempt(model, self.trainer._loss_tracker, self.trainer.this_run.metrics),
+            torch.get_rng_state(),
+        )
         try:
             with torch.no_grad(), keep_modes(model):
                 disable_dropout(model)
