@@ -308,7 +308,7 @@ def _state_of(metric: Any) -> dict[str, Any]:
 
 
 def _load(metric: Any, state: dict[str, Any]) -> None:
-    if isinstance(metric, SummedMetric) or not isinstance(metric, nn.Module):
+    if "counts" not in state:
         metric.load_state_dict(state)
         return
     metric.reset()
