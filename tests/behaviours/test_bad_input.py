@@ -61,7 +61,7 @@ class NoSamples(IterableDataset[Any]):
         ({"callbacks": "bar"}, r"callbacks='bar'; pass a sequence of callbacks, or \(\) for none"),
         ({"loss_reduction": "average"}, r"loss_reduction='average' is unknown; use 'mean' or 'sum'"),
         ({"precision": "fp8"}, r"precision='fp8' is unknown; use one of \('auto', 'fp32', 'bf16', 'fp16'\)"),
-        ({"metrics": ["accuracy"]}, r"metrics=\['accuracy'\]: pass a dict of names to torchmetrics metrics"),
+        ({"metrics": ["acuracy"]}, r"the metric 'acuracy' does not exist; did you mean 'accuracy'"),
         ({"metrics": {"f1": 3}}, r"metrics\['f1'\] is a int without \['update', 'compute', 'reset'\]"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_part_of_the_wrong_kind_is_refused_when_the_trainer_is_built(arguments
 
 
 def test_an_argument_that_nobody_knows_is_told_under_the_name_of_the_trainer() -> None:
-    with pytest.raises(TypeError, match=r"^Trainer\.__init__\(\) got an unexpected keyword argument 'precison'"):
+    with pytest.raises(TypeError, match=r"^Trainer\(\) takes no 'precison'; did you mean 'precision'\?"):
         Trainer(nn.Linear(1, 1), nn.MSELoss(), None, precison="bf16")  # type: ignore[call-arg]
 
 

@@ -43,7 +43,8 @@ def checked_names(function: Callable[Arguments, Result]) -> Callable[Arguments, 
 
 def _nearest(name: str, names: list[str]) -> str:
     """Return which of `names` was meant; one that ends as `name` does is near, as `per_device_batch_size` is."""
-    endings = {one[place:]: one for one in names for place in range(len(one)) if place == 0 or one[place - 1] == "_"}
+    endings = {one[place:]: one for one in names for place in range(1, len(one)) if one[place - 1] == "_"}
+    endings |= {one: one for one in names}
     found = get_close_matches(name, names, n=1, cutoff=0.75) or get_close_matches(name, endings, n=1, cutoff=0.75)
     return f"; did you mean {endings[found[0]]!r}?" if found else f"; it takes {names}"
 
