@@ -1,7 +1,7 @@
 """One run of a trainer, from `train` to its end: its parts, and the order of what it does."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from treadle.checkpoint.checkpointer import NoCheckpointer
@@ -23,8 +23,6 @@ from treadle.phase import Phase
 from treadle.progress import AFTER_EPOCH, AFTER_STEP, Progress
 from treadle.runs.preemption import EvaluationInterrupted
 from treadle.spec import RunSpec
-
-NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 
 
 class Run:
@@ -64,8 +62,7 @@ class Run:
         self.trainer, self.spec = trainer, trainer.spec
         self.config: TrainerRunConfig | None = None
         self.data, self.progress = RunData(), Progress()
-        self.losses = LossTracker(self.progress)
-        self.metrics = trainer._metrics.for_training()
+        self.losses, self.metrics = LossTracker(self.progress), trainer._metrics.for_training()
         self.stop = Stop(trainer.processes, self.wake)
         self.due = Due()
         # What was compiled for one run serves the next.
@@ -122,7 +119,6 @@ class Run:
         self.due = trainer.create_due()
         self.updater.prepare(None if self.data.training is None else self.data.training.batch_size)
         self.losses.skip_nonfinite = self.updater.gate is not None
-        self.updater.prepare_metrics()
         self.track()
         self.execution = trainer.create_execution()
 

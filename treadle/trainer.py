@@ -27,7 +27,7 @@ from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
 from treadle.loop.forwarded import HandedLoader, OfRun, training_on
-from treadle.loop.metrics import GivenMetrics
+from treadle.loop.metrics import GivenMetrics, update_metrics
 from treadle.loop.nonfinite import RollBack
 from treadle.loop.run_config import TrainerRunConfig, resolved_config
 from treadle.loop.verbs import check_trainer_class
@@ -68,10 +68,8 @@ class Trainer:
             `phases` says so. None is enough to evaluate.
         callbacks: Instances or classes, called in this order.
         run_history: Where metrics of epochs are kept; by default in memory.
-        metrics: What evaluations report beside the loss: names such as "accuracy", functions of (outputs, targets),
-            torchmetrics; one, a list, or a dict of names to them.
-        train_metrics: The same over the batches of each epoch of training, reported as `train_<name>`: None keeps those
-            of `metrics` that are names or functions, True all of them, False none; or metrics of their own.
+        metrics: Names such as "accuracy", functions of (outputs, targets), torchmetrics; one, a list or a dict of them.
+        train_metrics: Those that training keeps: None, the names and functions among them; True, all; False; or others.
         seed: Seeds Python, NumPy and torch when a run starts. None leaves every generator alone, and the order
             of the data then follows torch's generator at that moment.
         run_dir: The folder of the run; or the URL of one in a bucket, or a `Storage`; None writes nothing.
@@ -216,8 +214,7 @@ class Trainer:
         self.callback_handler.on_stop = lambda error: self.this_run.stop.take(error)
         self.max_batches_per_epoch: int | None = active_limit()
         self.track_gradient_norm = False
-        self._metrics = GivenMetrics(metrics, train_metrics)
-        self.tracked = Tracked()
+        self.tracked, self._metrics = Tracked(), GivenMetrics(metrics, train_metrics)
         self.this_run = self.create_run()
         self.fire("on_init_end")
         self.check_plan()
@@ -549,7 +546,6 @@ class Trainer:
 
     # Evaluation and prediction ------------------------------------------------------------------------------
 
-    @checked_names
     def evaluate(
         self,
         dataset: Any = None,
@@ -584,7 +580,6 @@ class Trainer:
             self.evaluation_run_end()
             self.fire("on_evaluation_run_end")
 
-    @checked_names
     def predict(
         self,
         dataset: Any,
@@ -626,11 +621,7 @@ class Trainer:
     def eval_epoch_end(self) -> None:
         """Called after the last batch of an evaluation, before its loss is recorded."""
 
-    def update_metrics(self, batch: Batch, batch_output: dict[str, Any]) -> None:
-        """Hand outputs and targets of one batch to the metrics: those of an evaluation within one, else of training."""
-        run = self.this_run
-        metrics = self._metrics.evaluation if run.evaluator.is_evaluating else run.metrics
-        metrics.take(self, batch, batch_output)
+    update_metrics = update_metrics
 
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError
+from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.metric_inputs import Measured
 from treadle.loop.metric_sums import NAMED, FunctionMetric, NamedMetric, SummedMetric
 from treadle.ops.losses import read_targets
@@ -217,6 +218,13 @@ class GivenMetrics:
     def for_training(self) -> TrainingMetrics:
         """Return fresh metrics for a run."""
         return TrainingMetrics({name: _fresh(metric) for name, metric in self._training.items()})
+
+
+def update_metrics(trainer: RunningTrainer, batch: Batch, batch_output: dict[str, Any]) -> None:
+    """Hand outputs and targets of one batch to the metrics: those of an evaluation within one, else of training."""
+    run = trainer.this_run
+    metrics = trainer._metrics.evaluation if run.evaluator.is_evaluating else run.metrics
+    metrics.take(trainer, batch, batch_output)
 
 
 def joined_metrics(states: Sequence[dict[str, Any]], copies: int, *, mine: bool) -> tuple[dict[str, Any], list[str]]:

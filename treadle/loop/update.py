@@ -90,6 +90,7 @@ class Updater:
             nominal: The samples of a whole batch; None if nobody knows.
         """
         trainer, spec, optimizers = self.trainer, self.trainer.this_run.spec, self.optimizers
+        self._prepare_metrics()
         self.offloaded = [OffloadedState(optimizer) for optimizer in optimizers if spec.offload_optimizer]
         skips, sharded = spec.on_nonfinite == "skip", trainer.parallel.is_sharded
         if skips or trainer.precision.scaler is not None:
@@ -102,7 +103,7 @@ class Updater:
             trainer.loss_reduction, ranks=trainer.parallel.data_size, nominal=nominal, rides=sharded
         )
 
-    def prepare_metrics(self) -> None:
+    def _prepare_metrics(self) -> None:
         """Bring the metrics of training to the device; stages on several processes hand no outputs to them.
 
         Raises:
