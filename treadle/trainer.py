@@ -484,6 +484,7 @@ class Trainer:
         self.this_run.updater.zero_grad()
 
     _perform_forward_and_backward_passes = perform_passes
+    update_metrics = update_metrics
 
     def _update_loss_tracker(self, loss: Any, batch_size: Any) -> None:
         """Add a loss to the mean of the epoch; it stays on the device until a log is due."""
@@ -620,8 +621,6 @@ class Trainer:
 
     def eval_epoch_end(self) -> None:
         """Called after the last batch of an evaluation, before its loss is recorded."""
-
-    update_metrics = update_metrics
 
     def _run_eval_epoch(self, valid_dl: Any, is_training: bool = True, is_intermediate: bool = False) -> dict[str, Any]:
         """Run one evaluation epoch over `valid_dl`, record its metrics and return them."""
