@@ -72,8 +72,10 @@ def draws_nothing(dataset: Any, collate: Any = default_collate) -> bool:
     """
     if collate not in PLAIN:
         return False
-    if getattr(dataset, "draws_nothing", False) is True:
-        return True
+    said = getattr(dataset, "draws_nothing", False)
+    if said is True or said is None:
+        # None is said by a source with a function of the user's, whatever its kind.
+        return said is True
     if type(dataset) is Subset:
         return draws_nothing(dataset.dataset)
     if type(dataset) is ConcatDataset:

@@ -1,14 +1,29 @@
 """Sources: data that does not fit into memory, drawn in an exact order from wherever it lies.
 
-`TokenBins` maps tokens from files, see `treadle.data.sources.token_bins` for the format.
+`TokenBins` maps tokens from files, see `treadle.data.sources.token_bins` for the format. `JsonLines`, `Parquet`,
+`TarShards`, `ImageFolder` and `HuggingFace` read files of others, and a `Mixture` draws from several by weight.
 """
 
+from treadle.data.sources.hugging_face import HuggingFace
+from treadle.data.sources.images import ImageFolder
+from treadle.data.sources.json_lines import JsonLines
+from treadle.data.sources.mixture import Mixture
+from treadle.data.sources.parquet import Parquet
+from treadle.data.sources.records import CorruptRecordError
 from treadle.data.sources.source import IndexedSource, Source
+from treadle.data.sources.tar_shards import TarShards
 from treadle.data.sources.token_bins import TokenBin, TokenBinHeader, TokenBins, TokenBinWriter, write_token_bin
 
 __all__ = [
+    "CorruptRecordError",
+    "HuggingFace",
+    "ImageFolder",
     "IndexedSource",
+    "JsonLines",
+    "Mixture",
+    "Parquet",
     "Source",
+    "TarShards",
     "TokenBin",
     "TokenBinHeader",
     "TokenBinWriter",

@@ -1,10 +1,11 @@
 """What every source of samples offers, wherever its samples lie."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from treadle.data.order import HasOrder, Order, SequentialOrder
 from treadle.data.sources.orders import PermutedOrder, SourceOrder
+from treadle.data.sources.records import CorruptRecords
 
 
 @runtime_checkable
@@ -21,7 +22,7 @@ class Source(Protocol):
 
     @property
     def skipped(self) -> int:
-        """How many corrupt records were left out so far, in all workers of this process."""
+        """How many corrupt records were left out so far, by this process and its workers."""
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return what the data is known by, in plain data: it changes when a file does."""
@@ -30,13 +31,25 @@ class Source(Protocol):
 class IndexedSource(HasOrder):
     """A source whose samples are fetched by their index: a map-style data set with an order of its own.
 
-    A subclass defines `__len__` and `__getitem__`, and where it is quicker `__getitems__`, for many at once.
+    A subclass defines `__len__`, and either `read_one` or, where that is quicker, `read`.
 
-    Attributes:
-        draws_nothing: Whether fetching a sample uses no randomness.
+    Args:
+        transform: Makes a sample of a record; what it draws from Python's, NumPy's or torch's generators is seeded for
+            each sample. None leaves records as they are.
+        on_corrupt: "raise" makes a record that cannot be read an error; "skip" takes the next one in its place, and
+            counts it.
     """
 
-    draws_nothing = True
+    transform: Callable[[Any], Any] | None = None
+
+    def __init__(self, *, transform: Callable[[Any], Any] | None = None, on_corrupt: str = "raise") -> None:
+        self.transform = transform
+        self.corrupt = CorruptRecords(on_corrupt, type(self).__name__)
+
+    @property
+    def draws_nothing(self) -> bool | None:
+        """Whether fetching a sample uses no randomness: True without a transform; of one it is not known."""
+        return True if self.transform is None else None
 
     @property
     def length(self) -> int:
@@ -45,8 +58,8 @@ class IndexedSource(HasOrder):
 
     @property
     def skipped(self) -> int:
-        """How many corrupt records were left out so far."""
-        return 0
+        """How many corrupt records were left out so far, by this process and its workers."""
+        return self.corrupt.count
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return what the data is known by."""
@@ -63,8 +76,25 @@ class IndexedSource(HasOrder):
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say how many samples it has; define __len__")
 
-    def __getitem__(self, index: int) -> Any:
-        return self.__getitems__([index])[0]
+    def read_one(self, index: int) -> Any:
+        """Return the record at `index`.
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return [self[index] for index in indices]
+        Raises:
+            CorruptRecordError: It cannot be read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot read a record; define read_one")
+
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return the records at `indices`."""
+        return [self.corrupt.read(index, len(self), self.read_one) for index in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        record = self.read([index])[0]
+        return record if self.transform is None else self.transform(record)
+
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
+        # A transform is seeded for each sample, so that it draws the same whoever else is in its batch.
+        return self.read if self.transform is None else None

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from treadle.data.batch import Batch
 from treadle.data.collate import HasRows
+from treadle.data.sources.records import by_name
 from treadle.data.sources.source import IndexedSource
 from treadle.errors import ConfigError, DataError, check_choice, require_positive
 from treadle.files.atomic_io import CHUNK, checksum, sync_file
@@ -279,7 +280,7 @@ class TokenBin:
         return {**vars(self), "_offsets": None, "_tokens": None}
 
 
-class TokenBins(HasRows, IndexedSource):
+class TokenBins(IndexedSource, HasRows):
     """Samples from token bins, mapped from their files: nothing is read but what is drawn.
 
     Args:
@@ -302,6 +303,7 @@ class TokenBins(HasRows, IndexedSource):
         *,
         keys: tuple[str, str] | None = None,
     ) -> None:
+        super().__init__()
         if length is not None:
             require_positive("TokenBins: length", length)
         elif keys is not None:
@@ -330,20 +332,16 @@ class TokenBins(HasRows, IndexedSource):
         """Return the number of tokens of each document, in the order of their indices where documents are samples."""
         return np.concatenate([np.diff(one.offsets) for one in self.bins])
 
-    def __getitem__(self, index: int) -> Any:
+    def read(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples at `indices`."""
         if self.window is None:
-            one, number = self._find(index)
-            return torch.from_numpy(one.document(number).astype(np.int64))
-        batch = self._windows([index])
-        inputs, targets = batch[0, :-1], batch[0, 1:]
-        return (inputs, targets) if self.keys is None else dict(zip(self.keys, (inputs, targets), strict=True))
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        return [self[int(index)] for index in indices]
+            found = (self._find(int(index)) for index in indices)
+            return [torch.from_numpy(one.document(number).astype(np.int64)) for one, number in found]
+        rows = self._windows(indices)
+        pairs = list(zip(rows[:, :-1], rows[:, 1:], strict=True))
+        return pairs if self.keys is None else [dict(zip(self.keys, pair, strict=True)) for pair in pairs]
 
     def _find(self, index: int) -> tuple[TokenBin, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
         place = bisect_right(self._starts, index) - 1
         return self.bins[place], index - self._starts[place]
 
@@ -364,7 +362,8 @@ class TokenBins(HasRows, IndexedSource):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return the checksum and the number of tokens of each bin."""
-        return {one.path.name: f"{one.header.tokens} tokens, {one.header.crc32}" for one in self.bins}
+        marks = [f"{one.header.tokens} tokens, {one.header.crc32}" for one in self.bins]
+        return by_name([one.path for one in self.bins], marks)
 
     def verify(self) -> None:
         """Read all bins, and compare the checksums.

@@ -1,0 +1,76 @@
+"""Small files of every kind, with samples that are known by a number."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from treadle.data.sources import JsonLines, Mixture, Parquet, TarShards, TokenBins, write_token_bin
+
+
+def write_lines(path: Path, numbers: range) -> Path:
+    path.write_text("".join(json.dumps({"number": number, "text": "é" * (number % 5)}) + "\n" for number in numbers))
+    return path
+
+
+def write_parquet(path: Path, numbers: range, group: int = 10) -> Path:
+    table = pa.table({"number": list(numbers), "square": [float(number**2) for number in numbers]})
+    pq.write_table(table, path, row_group_size=group)
+    return path
+
+
+def write_tar(path: Path, numbers: range) -> Path:
+    with tarfile.open(path, "w") as shard:
+        for number in numbers:
+            for ending, data in (("cls", str(number).encode()), ("npy", _as_npy(number))):
+                member = tarfile.TarInfo(f"some/{number:05}.{ending}")
+                member.size = len(data)
+                shard.addfile(member, io.BytesIO(data))
+    return path
+
+
+def _as_npy(number: int) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.full(3, number, dtype=np.float32))
+    return file.getvalue()
+
+
+def number_and_features(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make every kind of sample into the same: two features and a target, the number."""
+    number = float(sample["number"] if "number" in sample else sample["cls"])
+    return torch.tensor([number, 1.0]), torch.tensor([number])
+
+
+def make_source(kind: str, folder: Path) -> Any:
+    """Return a source of `kind` whose targets are its numbers; its files are written when they are not there."""
+    if kind == "mixture":
+        parts = {one: make_source(one, folder) for one in ("lines", "parquet", "tar")}
+        return Mixture(parts, {"lines": 5, "parquet": 3, "tar": 2}, length=60)
+    place = folder / kind
+    if not place.exists():
+        place.mkdir(parents=True)
+        if kind == "tokens":
+            write_token_bin(place / "a", [range(150)])
+            write_token_bin(place / "b", [range(200, 280)])
+        elif kind == "lines":
+            write_lines(place / "a.jsonl", range(30))
+            write_lines(place / "b.jsonl", range(30, 47))
+        elif kind == "parquet":
+            write_parquet(place / "a.parquet", range(100, 135))
+            write_parquet(place / "b.parquet", range(135, 155))
+        elif kind == "tar":
+            write_tar(place / "a.tar", range(1000, 1030))
+            write_tar(place / "b.tar", range(1030, 1047))
+    if kind == "tokens":
+        return TokenBins(place, 4)
+    if kind == "lines":
+        return JsonLines(place, transform=number_and_features)
+    if kind == "parquet":
+        return Parquet(place, window=2, transform=number_and_features)
+    return TarShards(place, transform=number_and_features)
