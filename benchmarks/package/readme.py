@@ -76,15 +76,19 @@ def run_command(text: str, folder: Path, python: Path, seconds: float = 400.0) -
     if "--serve" in text:
         status, said = _serve(text, folder, env)
     else:
-        place = folder / "my_project" if "configs/" in text and not text.startswith("cd ") else folder
-        place = folder / "my_project" if text.endswith("runs/train") or text == "treadle runs" else place
-        options: Any = {"cwd": place, "env": env, "capture_output": True, "text": True, "timeout": seconds}
+        options: Any = {"env": env, "capture_output": True, "text": True, "timeout": seconds}
         try:
-            done = subprocess.run(text.removesuffix("&"), shell=True, **options)
+            done = subprocess.run(text.removesuffix("&"), shell=True, cwd=folder_for(text, folder), **options)
             status, said = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired as error:
             status, said = 124, f"took longer than {seconds:g} s: {error.output!r}"
     return status, said, time.monotonic() - began
+
+
+def folder_for(text: str, folder: Path) -> Path:
+    """Return where a command of the pages is run: in the project that an earlier one began, or in the folder itself."""
+    in_project = "configs/" in text or text.endswith("runs/train") or text == "treadle runs"
+    return folder / "my_project" if in_project and not text.startswith("cd ") else folder
 
 
 def _serve(text: str, folder: Path, env: dict[str, str]) -> tuple[int, str]:
