@@ -62,7 +62,7 @@ class RunSpec:
     microbatch: Microbatch = "fixed"
     execution: ExecutionOption | Callable[..., Any] = "auto"
     compile: Compile | None = None
-    activation_checkpointing: Sequence[str] = ()
+    activation_checkpointing: Sequence[str] | Literal["auto"] = ()
     offload_optimizer: bool = False
     timeout: float | None = None
     parallel: Plan | Strategy | Literal["auto"] | Callable[..., Strategy] = "auto"

@@ -92,7 +92,7 @@ class Trainer:
         compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
         microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
         activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
-            in the backward pass instead of being kept.
+            in the backward pass instead of being kept; "auto" takes the blocks that the model is a row of.
         offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
         timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
         parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model; or what
@@ -171,7 +171,7 @@ class Trainer:
         microbatch: Microbatch = "fixed",
         execution: ExecutionOption | Callable[["Trainer"], Execution] = "auto",
         compile: bool | str | Compile = False,
-        activation_checkpointing: Sequence[str] | None = None,
+        activation_checkpointing: Sequence[str] | Literal["auto"] | None = None,
         offload_optimizer: bool = False,
         timeout: float | None = None,
         parallel: Plan | Strategy | Literal["auto"] | Callable[[Processes], Strategy] = "auto",
@@ -206,6 +206,9 @@ class Trainer:
         self.precision = precision_for(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)
         self.precision.agree_on_overflow = agree if self.parallel.is_sharded else None
+        if self.parallel.is_pipeline and agree is not None:
+            # Only the last stage has a loss.
+            self.precision.agree_on_scale = self.parallel.agree_on_scale
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
         self.activation_checkpointing = ActivationCheckpointing(model, self.spec.activation_checkpointing)
         check_offload(offload_optimizer, self.optimizers().values(), execution)

@@ -84,12 +84,15 @@ CONFLICTS = [
     Conflict("lr_scaling", "batches of unknown size", "needs a batch size"),
     Conflict("extend=None", "a schedule by the length of a run that became longer", "pass extend='stretch'"),
     Conflict("parallel=Plan(shard=...)", "a loop of one's own", "is your own, and may do anything"),
-    Conflict("parallel=Plan(shard=...)", "several optimizers", "sharded models are trained with one"),
-    Conflict("parallel=Plan(pipeline=...)", 'precision="fp16"', "scales a loss that only the last stage has"),
+    Conflict("parallel=Plan(shard=...)", "optimizers that take turns", "sharded model make one update together"),
     Conflict("parallel=Plan(pipeline=...)", 'loss_reduction="sum"', "the stages know means only"),
     Conflict("parallel=Plan(pipeline=...)", "compile=True", "stages are carried out by torch's schedule"),
     Conflict("parallel=Plan(pipeline=...)", 'microbatch="auto"', "stages cut windows themselves"),
-    Conflict("parallel=Plan(pipeline=...)", "shard or tensor above 1", "goes with data= only"),
+    Conflict(
+        "parallel=Plan(pipeline=...)",
+        "`cpu_offload` or `forward_methods`",
+        "stages are on the device",
+    ),
 ]
 """`tests/options/test_together.py` provokes each."""
 

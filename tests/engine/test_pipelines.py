@@ -19,7 +19,7 @@ from treadle.engine.updater import LastStageLoss
 from treadle.errors import ConfigError, DataError, LossError
 from treadle.events import EventStorage
 from treadle.parallel import Plan
-from treadle.parallel.pipeline.loss import Entry, StageLoss, joined
+from treadle.parallel.pipeline.loss import Entry, StageLoss, as_one
 from treadle.parallel.pipeline.split import Cut, Stage, named_arguments
 from treadle.parallel.pipeline.stages import assign_stages
 from treadle.parallel.pipeline.strategy import PipelineStrategy, _facts_of
@@ -103,19 +103,11 @@ def test_what_does_not_fit_the_model_is_refused(dist: dict[str, Any], message: s
         ),
         (
             {"dist": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}},
-            "pipeline_parallel_size=2 goes with data parallelism only; set tensor_parallel_size=1 and",
-        ),
-        (
-            {"dist": {"pipeline_parallel_size": 2}, "zero_optimization": {"enabled": True}},
-            "pipeline_parallel_size=2 goes with data parallelism only; set tensor_parallel_size=1 and",
+            "tensor_parallel_size=2 times pipeline_parallel_size=2 is 4, but 2 processes were started; start a mult",
         ),
         (
             {"dist": {"pipeline_parallel_size": 2}, "execution": "compile"},
             "stages run by torch's schedule, and are not compiled; set train.execution='eager'",
-        ),
-        (
-            {"dist": {"pipeline_parallel_size": 2}, "amp": {"enabled": True, "dtype": "fp16"}},
-            "fp16 scales a loss that only the last stage has; set train.amp.dtype='bf16'",
         ),
         (
             {"dist": {"custom_pipeline_stage_id": [0, 1]}},
@@ -127,12 +119,31 @@ def test_what_does_not_fit_the_model_is_refused(dist: dict[str, Any], message: s
         ),
         ({"dist": {"pipeline_num_layers": 0}}, "pipeline_num_layers=0 must be the number of layers, or None"),
     ],
-    ids=["processes", "data", "tensor", "zero", "compile", "fp16", "one stage", "no list", "no layers"],
+    ids=["processes", "data", "tensor", "compile", "one stage", "no list", "no layers"],
 )
 @pytest.mark.usefixtures("two_processes")
 def test_settings_that_stages_do_not_go_with_are_refused(train: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_supported(make_config(Path("unused"), **train))
+
+
+@pytest.mark.parametrize(
+    ("train", "plan"),
+    [
+        ({"dist": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}}, Plan(pipeline=2, tensor=2)),
+        (
+            {"dist": {"pipeline_parallel_size": 2}, "zero_optimization": {"enabled": True, "stage": 3}},
+            Plan(pipeline=2, data=1, shard=2),
+        ),
+        (
+            {"dist": {"pipeline_parallel_size": 2}, "zero_optimization": {"enabled": True, "stage": 1}},
+            Plan(pipeline=2, data=1, shard=2, reshard_after_forward=False),
+        ),
+    ],
+    ids=["tensor", "zero 3", "zero 1"],
+)
+def test_stages_go_with_divided_layers_and_sharded_weights(train: dict[str, Any], plan: Plan) -> None:
+    assert read_plan(make_config(Path("unused"), **train), world=4) == plan
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -298,7 +309,7 @@ def test_batches_that_are_tuples_get_the_names_of_the_model() -> None:
 )
 def test_what_cannot_be_cut_into_micro_batches_is_refused(value: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        joined([Entry((torch.zeros(2),), {"extra": value}, {})] * 2)
+        as_one([Entry((torch.zeros(2),), {"extra": value}, {})] * 2)
 
 
 # The end ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Small models of transformers, made from configs: nothing is downloaded."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ def gpt2() -> Any:
     return GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=2, n_positions=LENGTH, **TOKENS, **none))
 
 
-def llama() -> Any:
+def llama(key_value_heads: int = 1, *, tied: bool = False) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return LlamaForCausalLM(LlamaConfig(**SMALL, **TOKENS, num_key_value_heads=1, max_position_embeddings=LENGTH))
+    settings = {"num_key_value_heads": key_value_heads, "max_position_embeddings": LENGTH, "tie_word_embeddings": tied}
+    return LlamaForCausalLM(LlamaConfig(**SMALL, **TOKENS, **settings))
 
 
 def bert() -> Any:
@@ -31,6 +33,29 @@ def bert() -> Any:
 
     none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertForMaskedLM(BertConfig(**SMALL, **TOKENS, max_position_embeddings=LENGTH, **none))
+
+
+def qwen3() -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    settings = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": LENGTH}
+    return Qwen3ForCausalLM(Qwen3Config(**SMALL, **TOKENS, **settings))
+
+
+def gemma() -> Any:
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    settings = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": LENGTH}
+    return GemmaForCausalLM(GemmaConfig(**SMALL, **TOKENS, **settings))
+
+
+def vit() -> Any:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return ViTForImageClassification(
+        ViTConfig(**SMALL, **none, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    )
 
 
 def t5() -> Any:
@@ -41,14 +66,22 @@ def t5() -> Any:
 
 
 KINDS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama, "bert": bert, "t5": t5}
+DIVISIBLE: dict[str, Callable[[], Any]] = {
+    "llama with two key heads": partial(llama, 2),
+    "llama with a tied head": partial(llama, 2, tied=True),
+    "qwen3": qwen3,
+    "gemma": gemma,
+    "vit": vit,
+}
+"""Models whose layers two processes can share."""
 
 
 def build(kind: str, dtype: torch.dtype = torch.float32) -> Any:
     """Return a model, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = KINDS[kind]().to(dtype)
-    if dtype == torch.float64 and kind in ("gpt2", "llama"):
+        model = (KINDS | DIVISIBLE)[kind]().to(dtype)
+    if dtype == torch.float64 and kind not in ("bert", "t5", "vit"):
         # That of transformers is computed in single precision, whatever the model is in.
         model.loss_function = next_token_loss
     return model
@@ -77,6 +110,15 @@ class Padded(Dataset[dict[str, Tensor]]):
         tokens, there = self.tokens[index], torch.arange(LENGTH) < length
         labels = torch.where(there, tokens, -100)
         return {"input_ids": torch.where(there, tokens, 2), "attention_mask": there.long(), "labels": labels}
+
+
+def sample(kind: str, number: int) -> dict[str, Tensor]:
+    """Return a row of data for a kind of model: padded text, or an image with its class."""
+    if kind != "vit":
+        return Padded(number + 1)[number]
+    generator = torch.Generator().manual_seed(number)
+    pixels = torch.randn(1, 8, 8, generator=generator, dtype=torch.float64)
+    return {"pixel_values": pixels, "labels": torch.tensor(number % 3)}
 
 
 def weights(model: nn.Module) -> Tensor:

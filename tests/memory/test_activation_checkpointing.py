@@ -306,7 +306,11 @@ def test_a_block_inside_of_another_is_computed_again_with_it() -> None:
             "activation_checkpointing: 'blocks' matches blocks, a ModuleList, which is never called itself; write "
             "'blocks.*'",
         ),
-        ("blocks.*", "activation_checkpointing='blocks.*' must be a list of patterns; write ['blocks.*']"),
+        (
+            "blocks.*",
+            "activation_checkpointing='blocks.*' must be a list of patterns; write ['blocks.*'], or 'auto' for the "
+            "blocks that the model is a row of",
+        ),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_refused_when_the_trainer_is_built(patterns: Any, message: str) -> None:

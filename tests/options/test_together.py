@@ -157,12 +157,11 @@ def records_what_ranks_share(folder: Path, patch: Any) -> None:
 
 SHARDED, STAGES = "parallel=Plan(shard=...)", "parallel=Plan(pipeline=...)"
 PROVOKED[SHARDED, "a loop of one's own"] = lambda *_: check(OwnLoop)
-PROVOKED[SHARDED, "several optimizers"] = lambda *_: check(optimizer=two_optimizers())
-PROVOKED[STAGES, 'precision="fp16"'] = lambda *_: check(stages=True, precision="fp16")
+PROVOKED[SHARDED, "optimizers that take turns"] = lambda *_: check(Turns, optimizer=two_optimizers())
 PROVOKED[STAGES, 'loss_reduction="sum"'] = lambda *_: check(stages=True, loss_reduction="sum")
 PROVOKED[STAGES, "compile=True"] = lambda *_: check(stages=True, compile=True)
 PROVOKED[STAGES, 'microbatch="auto"'] = lambda *_: check(stages=True, microbatch="auto")
-PROVOKED[STAGES, "shard or tensor above 1"] = lambda *_: Plan(pipeline=2, shard=2)
+PROVOKED[STAGES, "`cpu_offload` or `forward_methods`"] = lambda *_: Plan(pipeline=2, shard=2, cpu_offload=True)
 
 
 @pytest.mark.parametrize("one", CONFLICTS, ids=lambda one: f"{one.first} with {one.second}")

@@ -77,9 +77,16 @@ def test_numbers_that_do_not_fit_are_named(plan: Plan, world: int, message: str)
         ({"blocks": ["*"]}, "blocks is for shard= above 1 or 'all'"),
         ({"shard": 2, "gathered": "fp8"}, "gathered='fp8' is unknown; use 'bf16' or None"),
         ({"shard": 2, "blocks": "*"}, r"blocks='\*' must be a list of patterns"),
-        ({"pipeline": 2, "tensor": 2}, "pipeline=2 goes with data= only, not with shard=1 and tensor=2"),
+        (
+            {"pipeline": 2, "shard": 2, "cpu_offload": True},
+            "pipeline=2 does not go with cpu_offload=True: stages are on the device, and are called by forward; leave",
+        ),
+        (
+            {"pipeline": 2, "shard": 2, "forward_methods": ["score"]},
+            r"pipeline=2 does not go with forward_methods=\['score'\]: stages are",
+        ),
     ],
-    ids=["zero", "text", "style", "tensor_plan", "stage_of", "blocks", "gathered", "pattern", "combination"],
+    ids=["zero", "text", "style", "tensor_plan", "stage_of", "blocks", "gathered", "pattern", "offload", "methods"],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -156,6 +163,13 @@ class OwnEvaluation(Trainer):
         raise NotImplementedError
 
 
+class InTurns(Trainer):
+    """Has its optimizers take turns."""
+
+    def phases(self, epoch: int) -> Any:
+        raise NotImplementedError
+
+
 def test_what_a_plan_cannot_do_is_refused_before_a_step() -> None:
     plan = Plan(shard="all")
     for kind, name in ((OwnRun, "_run_training"), (OwnEvaluation, "_run_eval_epoch")):
@@ -167,9 +181,9 @@ def test_what_a_plan_cannot_do_is_refused_before_a_step() -> None:
     with pytest.raises(ConfigError, match="Adafactor is not known to update each number by itself"):
         Trainer(model, nn.MSELoss(), torch.optim.Adafactor(model.parameters()), parallel=plan)
     first, second = (torch.optim.SGD([weight]) for weight in list(model.parameters())[:2])
-    message = r"there are the optimizers \['a', 'b'\]; sharded models are trained with one"
+    message = r"the optimizers \['a', 'b'\] take turns in phases of your own; those of a sharded model make one update"
     with pytest.raises(ConfigError, match=message):
-        Trainer(model, nn.MSELoss(), {"a": first, "b": second}, parallel=plan)
+        InTurns(model, nn.MSELoss(), {"a": first, "b": second}, parallel=plan)
     with pytest.raises(ConfigError, match="SaveTrainingStateCallback saves a folder by itself"):
         trainer_of(plan, callbacks=(SaveTrainingStateCallback(),))
     compiled = network()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.memory.activation_checkpointing import AUTO, require_blocks
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 RECORDING_MODES = ("reduce-overhead", "max-autotune")
@@ -22,7 +23,7 @@ class Compile:
     Args:
         mode: Its mode; None is its default.
         modules: Patterns of module names, such as "blocks.*", to compile one by one; equal blocks then share one
-            compilation. None compiles the whole loss verb.
+            compilation. "auto" takes the blocks that the model is a row of. None compiles the whole loss verb.
         fullgraph: Whether a part that cannot be compiled is an error.
         options: Its options, instead of a mode.
     """
@@ -137,14 +138,16 @@ def _compile_in_place(module: nn.Module, how: Compile) -> None:
 
 
 def matching(model: nn.Module, patterns: str | Sequence[str]) -> list[nn.Module]:
-    """Return the modules of `model` whose names match one of `patterns`.
+    """Return the modules of `model` whose names match one of `patterns`, or its blocks for "auto".
 
     Raises:
-        ConfigError: A pattern matches none.
+        ConfigError: A pattern matches none, or the model is no row of blocks.
 
     >>> [type(module).__name__ for module in matching(nn.Sequential(nn.Linear(1, 1), nn.ReLU()), "1")]
     ['ReLU']
     """
+    if patterns == AUTO:
+        return [block for _, block in require_blocks(model, setting="compile: modules")]
     names = dict(model.named_modules())
     found: dict[str, nn.Module] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:

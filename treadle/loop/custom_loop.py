@@ -44,7 +44,9 @@ def train_epoch(run: RunLike, train_dl: Any = None) -> None:
         phase=lambda: run.updater.phase,
         recording=lambda: run.updater.recording,
     )
-    with trainer.exchange, scaled_steps, scaled_passes, CustomLoopUpdates(trainer) if custom else nullcontext():
+    # Stages without the loss begin their backward passes at what the next one sends them.
+    looks = nullcontext() if trainer.parallel.is_pipeline else scaled_passes
+    with trainer.exchange, scaled_steps, looks, CustomLoopUpdates(trainer) if custom else nullcontext():
         data = run.data.training if train_dl is None else train_dl
         # A loop of the user's draws what the run does; anybody else goes through the data beside it.
         type(trainer)._run_train_epoch(trainer, RunPass(data) if custom and isinstance(data, Stream) else data)

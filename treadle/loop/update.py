@@ -390,19 +390,28 @@ class Updater:
         loss = self.stage_loss()
         # A torch function mode is in the way of every call of torch's, so it is entered for the first window only.
         loss.means = self.means if trainer.progress.visit_step == 0 else None
-        with trainer.precision.autocast(phase.name):
-            found = trainer.parallel.run_window(trainer.model, counting, loss, self.scale.factor)
+        precision = trainer.precision
+        scaler = precision.scaler
+        settles = scaler is not None and not scaler.settled
+        with precision.autocast(phase.name):
+            found = trainer.parallel.run_window(
+                trainer.model, counting, loss, self.scale.factor, None if scaler is None else precision.scale
+            )
+        precision.scaled_elsewhere(trainer.parallel.take_from_last if settles else None)
         for output, size in found:
             run.losses.update(output["loss"], output.get("num_items_in_batch", size))
             if gate is not None:
                 gate.note(output["loss"])
         weight_param = trainer.this_run.shared_loss.weight
-        weight_param.grad = torch.ones_like(weight_param).mul_(self.scale.factor(self.stage_weight(found)))
+        factor = torch.ones_like(weight_param).mul_(self.scale.factor(self.stage_weight(found)))
+        weight_param.grad = precision.like_gradients(factor)
 
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages, and what comes of them at their end."""
-        loss_func = self.trainer.loss_func
-        return StageLoss(self.trainer.precision.for_loss(loss_func), find_criterion(loss_func))
+        trainer = self.trainer
+        loss_func = trainer.precision.for_loss(trainer.loss_func)
+        loss: StageLoss = trainer.parallel.stage_loss(trainer.model, loss_func, find_criterion(trainer.loss_func))
+        return loss
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Return what the losses of a window are means over, on every stage; the last one `found` them."""
@@ -440,6 +449,9 @@ class Updater:
             self.scale.normalise(gradients_of(phase.trained))
             return
         weight = shared.take_weight(phase)
+        if weight is not None:
+            # It was collected by backward passes that began at a scaled loss, and so did gradients, which still are.
+            weight = self.trainer.precision.true_size(weight)
         self.scale.normalise(gradients_of(phase.trained), weight)
         self.trainer.exchange.note(phase.optimizer)
 

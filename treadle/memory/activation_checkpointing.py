@@ -16,6 +16,9 @@ from treadle.errors import ConfigError, did_you_mean, some_of
 SOME = 8
 """How many names a message lists."""
 
+AUTO = "auto"
+"""Stands for the blocks that a model is a row of."""
+
 Block = tuple[str, nn.Module]
 
 
@@ -28,17 +31,23 @@ class ActivationCheckpointing:
     Args:
         model: The model.
         patterns: For the names or the classes of modules, as a shell has them for files: "blocks.*". A block inside
-            of another that matches is computed again with it.
+            of another that matches is computed again with it. "auto" takes the blocks that the model is a row of.
 
     Raises:
-        ConfigError: A pattern matches no module that is called.
+        ConfigError: A pattern matches no module that is called, or the model has no row of blocks.
     """
 
     def __init__(self, model: nn.Module, patterns: Sequence[str] = ()) -> None:
-        if isinstance(patterns, str):
-            raise ConfigError(f"activation_checkpointing={patterns!r} must be a list of patterns; write [{patterns!r}]")
-        self.patterns = tuple(patterns)
-        self.blocks = matching_blocks(model, self.patterns, setting="activation_checkpointing")
+        if isinstance(patterns, str) and patterns != AUTO:
+            raise ConfigError(
+                f"activation_checkpointing={patterns!r} must be a list of patterns; write [{patterns!r}], or 'auto' "
+                "for the blocks that the model is a row of"
+            )
+        self.patterns = (AUTO,) if patterns == AUTO else tuple(patterns)
+        if self.patterns == (AUTO,):
+            self.blocks = require_blocks(model, setting="activation_checkpointing")
+        else:
+            self.blocks = matching_blocks(model, self.patterns, setting="activation_checkpointing")
         self._before: list[tuple[nn.Module, Any]] = []
 
     def __enter__(self) -> Self:
@@ -82,6 +91,39 @@ def matching_any(model: nn.Module, patterns: Sequence[str]) -> list[Block]:
         inside = any(block[0].startswith(f"{outer}.") for outer, _ in found)
         if not inside and _is_called(block[1]) and any(_matches(block, pattern) for pattern in patterns):
             found.append(block)
+    return found
+
+
+def repeated_blocks(model: nn.Module) -> list[Block]:
+    """Return the blocks that a model is a row of, with their names: the entries of its outermost lists of modules.
+
+    Where the model says which of its modules belong together (`_no_split_modules`, as models of transformers do), only
+    those.
+    """
+    named = _named(model)
+    lists = [name for name, module in named if isinstance(module, nn.ModuleList)]
+    outermost = {name for name in lists if not any(name.startswith(f"{other}.") for other in lists)}
+    found = [block for block in named if block[0].rpartition(".")[0] in outermost]
+    said = getattr(model, "_no_split_modules", None) or ()
+    return [block for block in found if type(block[1]).__name__ in said] or found
+
+
+def require_blocks(model: nn.Module, *, setting: str) -> list[Block]:
+    """Return the blocks that a model is a row of, with their names.
+
+    Args:
+        model: The model.
+        setting: What asks for them, for messages.
+
+    Raises:
+        ConfigError: It is no row of blocks.
+    """
+    found = repeated_blocks(model)
+    if not found:
+        raise ConfigError(
+            f"{setting}='auto': {type(model).__name__} has no nn.ModuleList whose entries are its blocks; name "
+            "modules, as ['layer.*']"
+        )
     return found
 
 
@@ -137,6 +179,8 @@ class Recomputed:
         """Return what the module returns."""
         if not torch.is_grad_enabled():
             return self._forward(*args, **kwargs)
+        args = tuple(map(_unless_cache, args))
+        kwargs = {name: _unless_cache(value) for name, value in kwargs.items()}
         # Bound beforehand, because `checkpoint` has keywords of its own.
         function = partial(self._forward, **kwargs) if kwargs else self._forward
         if torch.compiler.is_compiling() or not _moving_buffers(self._module):
@@ -158,6 +202,11 @@ class Recomputed:
         copied._module = memo.get(id(self._module), self._module)
         copied._own = deepcopy(self._own, memo)
         return copied
+
+
+def _unless_cache(value: Any) -> Any:
+    """Return an argument, but no cache of keys and values: the second pass would put its own beside the first's."""
+    return None if hasattr(value, "get_seq_length") else value
 
 
 @contextmanager

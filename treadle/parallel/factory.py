@@ -6,6 +6,7 @@ from typing import Any
 from treadle.callback import MICRO_BATCH_EVENTS
 from treadle.errors import ConfigError
 from treadle.memory.offload import is_elementwise
+from treadle.optim.muon import is_muon
 from treadle.parallel.plan import Plan, resolve_plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.strategy import Strategy
@@ -72,10 +73,13 @@ def _problems(trainer: TrainerLike, base: Any) -> list[str]:
     for name in ("_run_eval_epoch", "_run_training"):
         if getattr(type(trainer), name) is not getattr(base, name):
             found.append(f"{name} is your own, and may do anything; leave it to the trainer")
-    if len(trainer.optimizers()) > 1:
-        found.append(f"there are the optimizers {sorted(trainer.optimizers())}; sharded models are trained with one")
+    if len(trainer.optimizers()) > 1 and getattr(type(trainer), "phases", None) is not base.phases:
+        found.append(
+            f"the optimizers {sorted(trainer.optimizers())} take turns in phases of your own; those of a sharded model "
+            "make one update together"
+        )
     for optimizer in trainer.optimizers().values():
-        if not is_elementwise(optimizer):
+        if not (is_elementwise(optimizer) or is_muon(optimizer)):
             kind = type(optimizer).__name__
             found.append(f"{kind} is not known to update each number by itself, and would see pieces of weights")
     for callback in trainer.callback_handler.callback_list:
@@ -100,8 +104,6 @@ def _stage_problems(trainer: TrainerLike, base: Any) -> list[str]:
     for verb in STAGE_VERBS:
         if getattr(type(trainer), verb) is not getattr(base, verb):
             found.append(f"{verb} is your own, but the loss is the last stage's: loss_func(outputs, targets)")
-    if trainer.precision.initial == "fp16":
-        found.append("precision='fp16' scales a loss that only the last stage has; use 'bf16'")
     if trainer.loss_reduction != "mean":
         found.append(f"loss_reduction={trainer.loss_reduction!r}: the stages know means only; use 'mean'")
     if trainer.is_compiled or trainer.execution in ("compile", "graph"):

@@ -9,7 +9,7 @@ from torch import nn
 
 from treadle.errors import ConfigError, did_you_mean
 
-STYLES = ("column", "row")
+STYLES = ("column", "row", "column_gathered", "summed")
 AXES = ("pipeline", "data", "shard", "tensor")
 """From the outermost to the innermost: ranks that talk the most are neighbours, on one machine."""
 
@@ -38,10 +38,12 @@ class Plan:
         pipeline: Stages that the layers are cut into, which pass micro-batches on to each other (1F1B).
         blocks: Patterns for names or classes of modules whose weights are gathered at once, as "trunk.blocks.*". None
             takes the entries of the outermost lists of modules.
-        tensor_plan: For patterns of names of linear layers, "column" (outputs are spread) or "row" (inputs are). None
-            asks the model, if it has `tensor_plan()`.
+        tensor_plan: For patterns of names of layers, "column" (outputs are sharded), "row" (inputs are),
+            "column_gathered" (outputs are gathered again, as those of a head) or "summed" (weights are whole, and each
+            rank has a part of their gradient, as of a norm within a head). None asks the model, if it has
+            `tensor_plan()`, or is one of transformers that says it.
         stages: Returns, for a model, the modules that data goes through one after the other. None asks the model, if
-            it has `pipeline_blocks()`; an `nn.Sequential` has its own.
+            it has `pipeline_blocks()`, or is one of transformers; an `nn.Sequential` has its own.
         stage_of: For each of these modules its stage, from 0. None makes the stages alike in weights.
         cpu_offload: Whether sharded weights, gradients and the state of the optimizer are kept by the host.
         reshard_after_forward: Whether gathered weights of blocks are given up until the backward pass. False takes
@@ -91,11 +93,12 @@ class Plan:
             for name in ("blocks", "cpu_offload", "gathered", "forward_methods"):
                 if getattr(self, name):
                     raise ConfigError(f"Plan: {name} is for shard= above 1 or 'all'; set it, or leave {name} out")
-        if self.pipeline > 1 and (self.shard != 1 or self.tensor != 1):
-            raise ConfigError(
-                f"Plan: pipeline={self.pipeline} goes with data= only, not with shard={self.shard} and "
-                f"tensor={self.tensor}; leave these at 1"
-            )
+        for name in ("cpu_offload", "forward_methods"):
+            if self.pipeline > 1 and getattr(self, name):
+                raise ConfigError(
+                    f"Plan: pipeline={self.pipeline} does not go with {name}={getattr(self, name)!r}: stages are on "
+                    "the device, and are called by forward; leave it out"
+                )
 
     def degrees(self, world: int) -> Degrees:
         """Return the four numbers for so many processes.

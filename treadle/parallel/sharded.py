@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from treadle.errors import CheckpointError, ConfigError
+from treadle.optim.muon import is_muon
 from treadle.parallel.local_shards import (
     Place,
     like_shard,
@@ -29,6 +30,7 @@ from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes, leave_group, meshes
 from treadle.parallel.state_dict import is_sharded, remember, strategy_of
 from treadle.parallel.strategy import Strategy
+from treadle.parallel.whole_matrices import put_together, step_with_whole_matrices
 from treadle.phase import params_of
 from treadle.runs.fingerprint import fingerprint_model, fingerprint_optimizer
 
@@ -154,6 +156,9 @@ class ShardedStrategy(Strategy):
         self._place_of = {id(stands[name]): self.place_of(name) for name in weights}
         self._name_of = {id(stand): name for name, stand in stands.items()}
         self._optimizers = list(optimizers)
+        for optimizer in optimizers:
+            if is_muon(optimizer):
+                step_with_whole_matrices(optimizer, self)
         self.prepared = True
         remember(model, self)
 
@@ -232,6 +237,14 @@ class ShardedStrategy(Strategy):
     def place_of(self, name: str) -> Place:
         """Return where the piece of this rank lies in the weight called `name`."""
         return self._spread[name]
+
+    def put_together(self, pieces: Sequence[Tensor], name: str) -> list[Tensor]:
+        """Return whole tensors of which this rank holds the piece that it holds of the weight called `name`."""
+        return put_together(list(pieces), self.place_of(name), self.groups_of(name))
+
+    @abstractmethod
+    def groups_of(self, name: str) -> list[Any]:
+        """Return the groups of ranks over which the weight called `name` is cut."""
 
     # Gradients ------------------------------------------------------------------------------------------------
 
@@ -350,10 +363,10 @@ def gather_whole(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def meta_copy(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose weights take no memory."""
+def meta_copy(model: nn.Module, device: torch.device | str = "meta") -> nn.Module:
+    """Return a copy of a model whose weights take no memory, or are still to be filled on another device."""
     memo: dict[int, Any] = {
-        id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=weight.requires_grad)
+        id(weight): nn.Parameter(torch.empty_like(weight, device=device), requires_grad=weight.requires_grad)
         for weight in model.parameters()
     }
     return deepcopy(model, memo)

@@ -116,13 +116,30 @@ class Strategy:
         """Forget gradients that no optimizer holds."""
 
     def run_window(
-        self, model: nn.Module, window: Sequence[Any], loss: Any, share: Callable[[Any], Any]
+        self,
+        model: nn.Module,
+        window: Sequence[Any],
+        loss: Any,
+        share: Callable[[Any], Any],
+        scale: Callable[[Tensor], Tensor] | None = None,
     ) -> list[tuple[dict[str, Any], int]]:
         """Calculate the gradients of a window in stages; see `PipelineStrategy`."""
         raise NotImplementedError
 
     def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
         """Give every stage the numbers that the last one has; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def stage_loss(self, model: nn.Module, loss_func: Any, criterion: Any) -> Any:
+        """Return how batches go into stages, and what comes of them at their end; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def agree_on_scale(self, size: Tensor) -> None:
+        """Make the size of the first loss the largest of those that have one; see `PipelineStrategy`."""
+        raise NotImplementedError
+
+    def take_from_last(self, tensor: Tensor) -> None:
+        """Give every stage the numbers of a tensor that the last one has; see `PipelineStrategy`."""
         raise NotImplementedError
 
     def route(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

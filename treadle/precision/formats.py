@@ -48,6 +48,7 @@ class Precision:
         fallback: When and why the format was changed; None if it was not.
         products: Keeps autocast away from products with sparse tensors.
         passes: What looks at the backward passes of an epoch that is trained in fp16; a `ScaledPasses`.
+        agree_on_scale: Makes the size of the first loss, on the device, the largest of all processes that have one.
         agree_on_overflow: Makes the flag of an overflow the largest of all processes, where each has other gradients.
     """
 
@@ -72,7 +73,8 @@ class Precision:
             raise ConfigError(f"loss_scaling is for precision='fp16', not for {kind!r}; leave it out")
         self.loss_scaling = LossScaling() if loss_scaling is None else loss_scaling
         self.products = SparseProducts(device.type)
-        self._device, self._agree = device, agree
+        self._device = device
+        self.agree_on_scale = agree
         self._scaled = self._unscaled = False
         self.passes: Any = None
         self.agree_on_overflow: Callable[[Tensor], Any] | None = None
@@ -91,6 +93,10 @@ class Precision:
         elif self.scaler is None:
             self.scaler = LossScaler(self._device, self.loss_scaling, self._agree)
         self._scaled = self._unscaled = False
+
+    def _agree(self, size: Tensor) -> None:
+        if self.agree_on_scale is not None:
+            self.agree_on_scale(size)
 
     def convert(self, model: nn.Module) -> None:
         """Make of the modules of a model what the format needs, in place, before its optimizers are looked at.
@@ -150,6 +156,26 @@ class Precision:
         # Also after an update that failed between `unscale` and `stepped`, and is made again.
         self._scaled, self._unscaled = True, False
         return scaled
+
+    def scaled_elsewhere(self, receive: Callable[[Tensor], Any] | None) -> None:
+        """Take note that the gradients here are of a loss that another process has scaled.
+
+        Args:
+            receive: Puts the numbers of that process into a tensor; given where the first scale was chosen just now.
+        """
+        if self.scaler is None:
+            return
+        if receive is not None:
+            self.scaler.take_scale(receive)
+        self._scaled, self._unscaled = True, False
+
+    def like_gradients(self, factor: Tensor) -> Tensor:
+        """Return a factor at the size that the gradients of this update have: multiplied as the loss was."""
+        return factor if self.scaler is None or not self.scaled else factor * self.scaler.scale_now
+
+    def true_size(self, factor: Tensor) -> Tensor:
+        """Return at its true size a factor that was collected like a gradient."""
+        return factor if self.scaler is None or not self.scaled else factor / self.scaler.scale_now
 
     @property
     def scaled(self) -> bool:

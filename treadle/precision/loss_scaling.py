@@ -107,6 +107,11 @@ class LossScaler:
         self._scale.copy_(torch.where(torch.isfinite(size) & (size > 0), fitting, self._scale))
         self.settled = True
 
+    def take_scale(self, receive: Callable[[Tensor], Any]) -> None:
+        """Take the first scale from where it was chosen: `receive` puts its numbers into a tensor."""
+        receive(self._scale)
+        self.settled = True
+
     @torch.no_grad()
     def unscale(self, parameters: Iterable[Tensor]) -> None:
         """Divide the gradients of `parameters` by the scale, and note in `overflow` whether all are finite."""

@@ -10,6 +10,8 @@ from torch import nn
 from tests.parallel.programs.models import flat, per_device, samples, sgd
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer
+from treadle.checkpoint import read_file
+from treadle.parallel import Plan
 from treadle.precision import LossScaling
 
 program = Program("half_precision")
@@ -56,6 +58,66 @@ def one_scale() -> Report:
 def one_flag() -> Report:
     """The third gradient overflows on one rank."""
     return train(1.0, loss_scaling=LossScaling(initial=64.0))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def by_hand(model: nn.Module, steps: int) -> None:
+    """Train on one process in fp16, as a loop written by hand does, on gradients that need no scale."""
+    inputs, labels = samples(72).tensors
+    optimizer = sgd(model)
+    for begin in range(0, 12 * steps, 12):
+        with torch.autocast("cpu", torch.float16):
+            outputs = model(inputs[begin : begin + 12].float())
+        nn.functional.cross_entropy(outputs.float(), labels[begin : begin + 12]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def under(plan: Any, **settings: Any) -> Trainer:
+    model = network()
+    trainer = Trainer(
+        model, nn.CrossEntropyLoss(), sgd(model), callbacks=(), precision="fp16", parallel=plan, **settings
+    )
+    inputs, labels = samples(72).tensors
+    size = 12 // trainer.parallel.data_size
+    options: dict[str, Any] = {"train_dataloader_kwargs": {"shuffle": False}, "log_every": 1}
+    data = torch.utils.data.TensorDataset(inputs.float(), labels)
+    trainer.train(data, max_steps=4, per_device_batch_size=size, **options)
+    return trainer
+
+
+@program.scenario
+def as_by_hand() -> Report:
+    """SGD shows every factor that a gradient is wrong by."""
+    one = network()
+    by_hand(one, 4)
+    plans = {"DDP": "auto", "FSDP2": Plan(shard=2), "stages": Plan(pipeline=2)}
+    found = {}
+    for name, plan in plans.items():
+        trainer = under(plan)
+        trainer.save_checkpoint(program.folder / f"{name}.pt", save_optimizer=False)
+        saved = read_file(program.folder / f"{name}.pt")["model_state_dict"]
+        trainer.processes.barrier()
+        found[name] = max(float((saved[key] - value).abs().max()) for key, value in one.state_dict().items())
+    moved = max(
+        float((own - value).abs().max()) for own, value in zip(one.parameters(), network().parameters(), strict=True)
+    )
+    return found | {"moved": moved}
+
+
+@program.scenario
+def stages_of_one_mind() -> Report:
+    """The first scale is the last stage's choice, or too large for the gradients that stages send each other."""
+    found: Report = {}
+    for name, scaling in (("chosen", None), ("too large", LossScaling(initial=2.0**22))):
+        trainer = under(Plan(pipeline=2), loss_scaling=scaling)
+        found[name] = trainer.storage.series("loss_scale").values[:4]
+        found[f"{name}, skipped"] = trainer.storage.series("skipped_steps").values[:4]
+    return found
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from treadle.config.signatures import target_of
 from treadle.data import make_loader
 from treadle.engine.config.keys import check_keys
 from treadle.errors import ConfigError
-from treadle.memory.activation_checkpointing import matching_any, recompute
+from treadle.memory.activation_checkpointing import matching_any, recompute, repeated_blocks
 
 # Activations that are computed again in the backward pass instead of being kept
 
@@ -46,6 +46,9 @@ def set_activation_checkpoint(model: nn.Module, patterns: Sequence[str] | None =
         blocks = [(name, module) for name, module in model.named_modules() if any(module is one for one in chosen)]
     else:
         blocks = matching_any(model, patterns or BLOCKS)
+        if not blocks and patterns is None and hasattr(model, "_no_split_modules"):
+            # As models of transformers say which of their modules belong together.
+            blocks = repeated_blocks(model)
     if not blocks:
         classes = sorted({type(module).__name__ for module in model.modules()})
         raise ConfigError(

@@ -21,6 +21,7 @@ from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
 from treadle.parallel.pipeline.split import enters_first, names_taken, parameters_of
 from treadle.parallel.pipeline.stages import assign_stages, parts_of
+from treadle.parallel.pretrained import is_pretrained
 from treadle.precision import LossScaling
 
 # Models of this door as stages: what a config says of them, and whether a model can be cut so
@@ -74,7 +75,7 @@ def add_pipeline_stages(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | 
 
 
 def _parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
-    if not hasattr(model, "pipeline_blocks"):
+    if not (hasattr(model, "pipeline_blocks") or is_pretrained(model)):
         raise ConfigError(
             f"{SIZE}={plan.pipeline}, but {type(model).__name__} does not say how it is cut; define pipeline_blocks(), "
             "which returns the modules that data goes through one after the other, the last of which returns what the "
@@ -106,7 +107,7 @@ def _check_end(model: nn.Module, parts: list[nn.Module], plan: Plan) -> None:
 def _layers_in(parts: list[nn.Module]) -> tuple[int, int]:
     """Return where the longest row of modules of one kind begins, and how many it has: those are the layers."""
     rows, place = [], 0
-    for _, row in groupby(parts, type):
+    for _, row in groupby(parts, lambda part: getattr(part, "kind", type(part))):
         length = len(list(row))
         rows.append((place, length))
         place += length
@@ -172,21 +173,11 @@ def _check_placement(cfg: Any) -> None:
 def _check_stages(cfg: Any) -> None:
     """Refuse what a model in stages cannot do, by the names that a config has for it."""
     stages = stage_count(cfg)
-    if tensor_size(cfg) > 1 or try_get_key(cfg, "train.zero_optimization.enabled", default=False):
-        raise ConfigError(
-            f"train.dist.pipeline_parallel_size={stages} goes with data parallelism only; set tensor_parallel_size=1 "
-            "and train.zero_optimization.enabled=False"
-        )
     execution = read_execution(cfg)
     if execution.compiles or execution.core == "graph":
         raise ConfigError(
             f"train.dist.pipeline_parallel_size={stages}: stages run by torch's schedule, and are not compiled; set "
             "train.execution='eager'"
-        )
-    if read_precision(cfg) == "fp16":
-        raise ConfigError(
-            f"train.dist.pipeline_parallel_size={stages}: fp16 scales a loss that only the last stage has; set "
-            "train.amp.dtype='bf16'"
         )
 
 
@@ -278,15 +269,19 @@ def read_plan(cfg: Any, world: int) -> Plan | str:
                 f"train.dist.{key}={number}, but {world} processes were started; start a multiple of {number}, or set "
                 "it to 1"
             )
-    if stages > 1:
-        return Plan(pipeline=stages)
+    if world % (tensor * stages):
+        raise ConfigError(
+            f"train.dist: tensor_parallel_size={tensor} times pipeline_parallel_size={stages} is {tensor * stages}, "
+            f"but {world} processes were started; start a multiple of {tensor * stages}"
+        )
     if not try_get_key(cfg, "train.zero_optimization.enabled", default=False):
-        return "auto" if tensor == 1 else Plan(tensor=tensor)
+        return "auto" if tensor == stages == 1 else Plan(tensor=tensor, pipeline=stages)
     stage = try_get_key(cfg, "train.zero_optimization.stage", default=1)
     if stage not in (1, 2, 3):
         raise ConfigError(f"train.zero_optimization.stage={stage!r} is unknown; use 1, 2 or 3")
     # What stages 1 and 2 leave whole is the weights, between forward and backward pass.
-    return Plan(data=1, shard=world // tensor, tensor=tensor, reshard_after_forward=stage == 3)
+    shard = world // (tensor * stages)
+    return Plan(data=1, shard=shard, tensor=tensor, pipeline=stages, reshard_after_forward=stage == 3)
 
 
 def read_precision(cfg: Any) -> str:

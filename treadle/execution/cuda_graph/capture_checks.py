@@ -19,6 +19,7 @@ from treadle.errors import CaptureError
 from treadle.execution.cuda_graph.capture_errors import callers_line
 from treadle.execution.cuda_graph.inputs import CONSTANTS, leaves
 from treadle.optim.combined import members_of
+from treadle.optim.muon import is_muon
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _refuse_member(optimizer: Optimizer, *, moves: bool) -> None:
                 )
     if moves and type(optimizer) is SGD and not all(group["fused"] for group in optimizer.param_groups):
         raise CaptureError("SGD reads its learning rate on the host unless fused=True; a schedule by steps moves it")
+    if moves and is_muon(optimizer):
+        raise CaptureError("Muon reads its learning rate on the host, and a schedule by steps moves it; use 'compile'")
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -1,6 +1,6 @@
 """How a batch goes into the stages of a pipeline, and what comes of it at their end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from treadle.data import Batch
 from treadle.errors import DataError
-from treadle.ops.loss_items import Criterion, MeansOverItems, MeansSeen
-from treadle.ops.losses import model_inputs, read_targets
+from treadle.ops.loss_items import IGNORED, Criterion, MeansOverItems, MeansSeen
+from treadle.ops.losses import TARGET_KEYS, model_inputs, read_targets
+from treadle.ops.model_loss import ITEMS, label_rule
 
 TARGETS = "targets"
 
@@ -77,7 +78,74 @@ class StageLoss:
         return {name: outputs[name] for name in ("loss", "num_items_in_batch") if name in outputs}
 
 
-def joined(entries: Sequence[Entry]) -> Entry:
+class NamedLoss(StageLoss):
+    """The loss of a model of transformers, whose last module takes the batch by name.
+
+    Args:
+        model: The model.
+        loss_func: Called with scores and targets; None if the model computes its loss itself.
+        criterion: What `loss_func` does with its targets, if it is a cross-entropy.
+        route: Returns what arguments of the model are to its modules.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_func: Any,
+        criterion: Criterion | None,
+        route: Callable[[Mapping[str, Any]], Entry],
+    ) -> None:
+        super().__init__(loss_func, criterion)
+        self._route, self._rule = route, label_rule(model)
+
+    def enter(self, batch: Batch) -> Entry:
+        """Return what `batch` is to the modules.
+
+        Raises:
+            DataError: It has no names.
+        """
+        if not isinstance(batch, Mapping):
+            raise DataError(
+                f"Plan: pipeline: a batch is a {type(batch).__name__}; give a model of transformers a dict of tensors "
+                "by the names that it takes"
+            )
+        return self._route(batch)
+
+    def finish(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the loss, and over how many labels it is a mean where that is known."""
+        if self._loss_func is not None:
+            inputs = {name: value for name, value in ending.items() if name not in TARGET_KEYS}
+            scores = last(hidden, **inputs)["logits"]
+            found = super().finish(_Made(scores), hidden, {TARGETS: read_targets(ending)})
+            return {**found, "logits": scores}
+        rule = self._rule
+        targets = None if rule is None else rule.targets(ending)
+        if rule is None or targets is None:
+            return _told(last(hidden, **ending))
+        items = Criterion(None, IGNORED).items_of(targets)
+        found = _told(last(hidden, **{**ending, ITEMS: items.clamp_min(1)} if rule.takes_items else ending))
+        return {**found, "loss": torch.where(items > 0, found["loss"], 0.0), ITEMS: items}
+
+
+class _Made(nn.Module):
+    """What a module has returned already, for whoever would call it."""
+
+    def __init__(self, made: Tensor) -> None:
+        super().__init__()
+        self._made = made
+
+    def forward(self, *args: Any) -> Tensor:
+        return self._made
+
+
+def _told(outputs: Any) -> dict[str, Any]:
+    """Return of what a model returned its loss, its scores, and what the loss is a mean over."""
+    if not isinstance(outputs, Mapping):
+        return {"loss": outputs}
+    return {name: outputs[name] for name in ("loss", "logits", ITEMS) if outputs.get(name) is not None}
+
+
+def as_one(entries: Sequence[Entry]) -> Entry:
     """Return the micro-batches of a window as one."""
     args = tuple(_cat(column) for column in zip(*(entry.args for entry in entries), strict=True))
     kwargs, ending = (

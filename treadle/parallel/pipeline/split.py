@@ -96,6 +96,12 @@ class Stage(nn.Module):
         return result
 
 
+def joined(parts: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return modules that follow each other, as one where they can be: where the first has a `joined` for the last."""
+    join = getattr(parts[0], "joined", None) if parts else None
+    return list(parts) if join is None else [join(parts[-1])]
+
+
 class Cut:
     """A model in modules, and those of them that are here.
 

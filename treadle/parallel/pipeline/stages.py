@@ -1,12 +1,14 @@
 """Layers as stages: which of them belong together, and what a process keeps of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 from torch import nn
 
 from treadle.errors import ConfigError
 from treadle.parallel.plan import Plan
+from treadle.parallel.pretrained import is_pretrained, sections_of
 
 
 def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
@@ -22,6 +24,8 @@ def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
         parts = list(own())
     elif isinstance(model, nn.Sequential):
         parts = list(model)
+    elif is_pretrained(model):
+        parts = sections_of(model)
     else:
         raise ConfigError(
             f"Plan: pipeline={plan.pipeline}, but {type(model).__name__} has no pipeline_blocks(); pass stages=, which "
@@ -30,6 +34,12 @@ def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
     if len(parts) < plan.pipeline:
         raise ConfigError(f"Plan: pipeline={plan.pipeline}, but there are {len(parts)} modules to share out")
     return parts
+
+
+def is_named(model: nn.Module, plan: Plan) -> bool:
+    """Whether the stages of a model were found as those of models of transformers are, and take batches by name."""
+    said = plan.stages is not None or hasattr(model, "pipeline_blocks") or isinstance(model, nn.Sequential)
+    return not said and is_pretrained(model)
 
 
 def assign_stages(parts: Sequence[nn.Module], plan: Plan) -> list[int]:
@@ -91,3 +101,36 @@ def hollow(model: nn.Module, kept: Sequence[nn.Module]) -> None:
         for name in module._buffers:
             if id(module) not in staying:
                 module._buffers[name] = None
+
+
+def require_apart(roots: Sequence[nn.Module]) -> None:
+    """Refuse a weight that both the last module and another one of its stage have: each is sharded by itself.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    seen: dict[int, int] = {}
+    for place, root in enumerate(roots):
+        for name, weight in root.named_parameters():
+            if seen.setdefault(id(weight), place) != place:
+                raise ConfigError(
+                    f"Plan: pipeline: {name} of the last module is the weight of another module of its stage, too, and "
+                    "shard= would cut it twice; give that one another stage with stage_of=, or use shard=1"
+                )
+
+
+@contextmanager
+def following(model: nn.Module, roots: Sequence[nn.Module]) -> Iterator[None]:
+    """Have modules hold the new weight wherever one of them gets it in place of an old one.
+
+    Modules that a model makes only to be cut may hold weights of their own right, which are the model's, too.
+    """
+    owners = list({id(module): module for one in (model, *roots) for module in one.modules()}.values())
+    before = [(owner, name, weight) for owner in owners for name, weight in owner._parameters.items()]
+    yield
+    new = {
+        id(weight): owner._parameters[name] for owner, name, weight in before if owner._parameters[name] is not weight
+    }
+    for owner, name, weight in before:
+        if weight is not None and owner._parameters[name] is weight:
+            owner._parameters[name] = new.get(id(weight), weight)

@@ -2,24 +2,28 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, DataError, LossError
+from treadle.ops.loss_items import Criterion
 from treadle.ops.losses import check_loss, model_inputs, read_targets
-from treadle.parallel.local_shards import Place
-from treadle.parallel.pipeline.loss import Entry, StageLoss, in_parts, joined
-from treadle.parallel.pipeline.split import Cut, Stage, named_arguments, prefixed
-from treadle.parallel.pipeline.stages import assign_stages, hollow, parts_of
+from treadle.parallel.fsdp import WeightShards, check_places, give_up_gathered, take_weights, tensors_of
+from treadle.parallel.local_shards import local_of
+from treadle.parallel.pipeline.loss import Entry, NamedLoss, StageLoss, as_one, in_parts
+from treadle.parallel.pipeline.split import Cut, Stage, joined, named_arguments, prefixed
+from treadle.parallel.pipeline.stages import assign_stages, following, hollow, is_named, parts_of, require_apart
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
-from treadle.parallel.sharded import ShardedStrategy
+from treadle.parallel.sharded import ShardedStrategy, gather_whole, meta_copy
 
 
 class PipelineStrategy(ShardedStrategy):
@@ -34,13 +38,17 @@ class PipelineStrategy(ShardedStrategy):
 
     def __init__(self, processes: Processes, plan: Plan, degrees: Degrees) -> None:
         super().__init__(processes, plan, degrees)
-        self.loss_copies = 1
+        self.shards = WeightShards(processes, plan, degrees, self.mesh)
+        # Ranks that share layers all have the loss of the last stage.
+        self.loss_copies = degrees.tensor
         self.stage = self.mesh.place("pipeline")
         self.is_last = self.stage == degrees.pipeline - 1
         self._group = self.mesh.group("pipeline")
         self._stages: list[int] = []
         self._weights: list[nn.Parameter] = []
         self._tied: list[Any] = []
+        self._pattern: nn.Module | None = None
+        self._layers_cut: dict[str, int | None] = {}
         self._cuts: WeakKeyDictionary[nn.Module, Cut] = WeakKeyDictionary()
         self._schedules: dict[Any, Schedule1F1B] = {}
         self._loss: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -57,21 +65,48 @@ class PipelineStrategy(ShardedStrategy):
         parts = parts_of(model, self.plan)
         self._stages = assign_stages(parts, self.plan)
         self._require_all(model, parts)
+        # While it is whole: a weight that two layers share may go to two stages.
+        self.shards.check_layers(model)
         named = list(model.named_parameters(remove_duplicate=False))
+        shapes = {name: tuple(weight.shape) for name, weight in named}
         holders = self._holders(parts)
-        own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
+        stages = {name: sorted(holders[id(weight)]) for name, weight in named}
+        own = self._own(parts)
         kept = {id(weight) for part in own for weight in part.parameters()}
+        here = [name for name, weight in named if id(weight) in kept]
         # Before it goes to the device, which then never holds more than this stage.
         hollow(model, own)
+        if self.shards.cuts:
+            self._pattern = meta_copy(model)
         model.to(self.processes.device)
-        for name, weight in named:
-            if id(weight) in kept:
-                shape, stages = tuple(weight.shape), holders[id(weight)]
-                first = self.stage == min(stages) and self.mesh.place("data") == 0
-                here = self.degrees.data * len(stages)
-                self._spread[name] = Place(shape, (0,) * len(shape), shape, holders=here, first=first)
+        found = self._layers_cut = self._cut_weights(model, self._make_cut(model, parts))
+        for name in here:
+            self._spread[name] = self.shards.place(shapes[name], found.get(name), stages[name])
         self._weights = list(model.parameters())
+        self.shards.note_summed(model)
+        check_places(model, self._spread)
         self._tied = self._tied_weights(named, holders, dict(model.named_parameters()))
+
+    def _own(self, parts: Sequence[nn.Module]) -> list[nn.Module]:
+        return [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
+
+    def _make_cut(self, model: nn.Module, parts: Sequence[nn.Module]) -> Cut:
+        """Note which modules of `model` this stage is; the last one is without the end, which the loss calls."""
+        own = self._own(parts)
+        stage = Stage(joined(own[:-1] if self.is_last else own), first=self.stage == 0)
+        self._cuts[model] = Cut(model, parts, stage)
+        return self._cuts[model]
+
+    def _cut_weights(self, model: nn.Module, cut: Cut) -> dict[str, int | None]:
+        """Divide the layers that are here, and shard their weights; return along which dimension each was divided."""
+        found = self.shards.cut_layers(model)
+        if self.shards.by_rank:
+            roots = [cut.own, cut.last] if self.is_last else [cut.own]
+            roots = [root for root in roots if any(True for _ in root.parameters())]
+            require_apart(roots)
+            with following(model, roots):
+                self.shards.shard(model, roots)
+        return found
 
     def _holders(self, parts: Sequence[nn.Module]) -> dict[int, set[int]]:
         """Return the stages that have each weight: tied ones may be in several."""
@@ -81,19 +116,37 @@ class PipelineStrategy(ShardedStrategy):
                 found.setdefault(id(weight), set()).add(stage)
         return found
 
-    @staticmethod
     def _tied_weights(
-        named: list[tuple[str, nn.Parameter]], holders: dict[int, set[int]], here: dict[str, nn.Parameter]
+        self, named: list[tuple[str, nn.Parameter]], holders: dict[int, set[int]], here: dict[str, nn.Parameter]
     ) -> list[Any]:
-        """Return the weights that several stages have, in an order that all know; None for one that is not here."""
-        several: dict[int, list[Any]] = {id(weight): [] for _, weight in named if len(holders[id(weight)]) > 1}
+        """Return the weights that several stages have, in an order that all know; None for one that is not here.
+
+        With each come the shape and type of the piece that ranks of this place have, in any stage.
+
+        Raises:
+            ConfigError: One of the stages has it cut otherwise than another.
+        """
+        several: dict[int, list[str]] = {id(weight): [] for _, weight in named if len(holders[id(weight)]) > 1}
+        dtypes: dict[str, torch.dtype] = {}
         for name, weight in named:
             if id(weight) in several:
-                several[id(weight)].append((name, tuple(weight.shape), weight.dtype))
-        return [
-            (next((here[name] for name, _, _ in names if name in here), None), *names[0][1:])
-            for names in several.values()
-        ]
+                several[id(weight)].append(name)
+                dtypes[name] = weight.dtype
+        own = [next((name for name in names if name in here), None) for names in several.values()]
+        extents = [None if name is None else self._spread[name].extent for name in own]
+        every: list[Any] = [None] * self.degrees.pipeline
+        dist.all_gather_object(every, extents, group=self._group)
+        found = []
+        for place, names in enumerate(several.values()):
+            shapes = {extents[place] for extents in every if extents[place] is not None}
+            if len(shapes) > 1:
+                raise ConfigError(
+                    f"Plan: pipeline: {' and '.join(names)} are one weight in two stages, and the tensor plan divides "
+                    "it in one of them only; leave it out of the tensor plan"
+                )
+            held = own[place]
+            found.append((None if held is None else here[held], shapes.pop(), dtypes[names[0]]))
+        return found
 
     @staticmethod
     def _require_all(model: nn.Module, parts: Sequence[nn.Module]) -> None:
@@ -102,24 +155,40 @@ class PipelineStrategy(ShardedStrategy):
         if outside:
             raise ConfigError(f"Plan: pipeline: {outside} are in none of the modules that data goes through")
 
+    @torch.no_grad()
     def copy_of(self, model: nn.Module) -> nn.Module:
-        """Return a copy of the stage that is here."""
-        return deepcopy(model)
+        """Return a copy of the stage that is here, with weights cut in the same way."""
+        if self._pattern is None:
+            return deepcopy(model)
+        # Whole for a moment, as the stage was: torch cuts weights, and does not make pieces of none.
+        copied = meta_copy(self._pattern, self.processes.device)
+        self._cut_weights(copied, self._make_cut(copied, parts_of(copied, self.plan)))
+        if not self.shards.by_rank:
+            take_weights(copied, model)
+            return copied
+        for target, source in zip(tensors_of(copied), tensors_of(model), strict=True):
+            local_of(target).copy_(local_of(source))
+        return copied
 
     def _cut(self, model: nn.Module) -> Cut:
-        """Return `model` in modules; the last stage is without the last of them, which the loss calls."""
-        if model not in self._cuts:
-            parts = parts_of(model, self.plan)
-            own = [part for part, stage in zip(parts, self._stages, strict=True) if stage == self.stage]
-            self._cuts[model] = Cut(model, parts, Stage(own[:-1] if self.is_last else own, first=self.stage == 0))
-        cut = self._cuts[model]
+        """Return `model` in modules."""
+        cut = self._cuts[model] if model in self._cuts else self._make_cut(model, parts_of(model, self.plan))
         cut.follow(model)
         return cut
+
+    def groups_of(self, name: str) -> list[Any]:
+        """Return the groups of ranks over which the weight called `name` is cut."""
+        return self.shards.groups(self._layers_cut.get(name))
 
     # One window -----------------------------------------------------------------------------------------------
 
     def run_window(
-        self, model: nn.Module, window: Sequence[Batch], loss: StageLoss, share: Callable[[Any], Any]
+        self,
+        model: nn.Module,
+        window: Sequence[Batch],
+        loss: StageLoss,
+        share: Callable[[Any], Any],
+        scale: Callable[[Tensor], Tensor] | None = None,
     ) -> list[tuple[dict[str, Any], int]]:
         """Send the micro-batches of a window through the stages, forward and backward.
 
@@ -128,13 +197,14 @@ class PipelineStrategy(ShardedStrategy):
             window: The micro-batches.
             loss: How they go in, and what comes of them at the end.
             share: Returns, for what a loss is a mean over, the factor of that loss.
+            scale: Multiplies what the backward pass begins with, for formats of a small range.
 
         Returns:
             On the last stage each loss, with what else `loss` says of it, and its number of samples; elsewhere nothing.
         """
         if not window:
             return []
-        entry = joined([loss.enter(batch) for batch in window])
+        entry = as_one([loss.enter(batch) for batch in window])
         size = size_of(entry.ending or entry.kwargs or entry.args)
         count = self._micro_batches(size, len(window))
         each = size // count
@@ -143,12 +213,15 @@ class PipelineStrategy(ShardedStrategy):
         own: list[dict[str, Any]] = []
 
         def weighed(hidden: Tensor, place: Tensor) -> Tensor:
+            if isinstance(cut.last, FSDPModule):
+                # Torch's schedule does this for the stage, but does not know of the module that the loss calls.
+                cut.last.set_requires_gradient_sync(int(place) == count - 1)
             found = loss.looked_at(cut.last, hidden, endings[int(place)])
             check_loss(found, verb="the last stage")
             # Detached: these outlive the backward passes of the window, and so would their graphs.
             own.append({**found, "loss": found["loss"].detach()})
             part: Tensor = found["loss"] * share(found.get("num_items_in_batch", each))
-            return part
+            return part if scale is None else scale(part)
 
         self._loss = weighed
         schedule = self._schedule(model, count, entry)
@@ -171,7 +244,8 @@ class PipelineStrategy(ShardedStrategy):
 
     def _schedule(self, model: nn.Module, count: int, entry: Entry) -> Schedule1F1B:
         # Torch's schedule fixes the shapes and types that stages send at its first use; autocast changes the types.
-        key = (count, _shapes(entry), torch.is_autocast_enabled(self.processes.device.type))
+        kind = self.processes.device.type
+        key = (count, _shapes(entry), torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind))
         if key not in self._schedules:
             cut, stages = self._cut(model), self.degrees.pipeline
             cut.require_taken(entry)
@@ -189,15 +263,29 @@ class PipelineStrategy(ShardedStrategy):
     @torch.no_grad()
     def finish_gradients(self, weight_param: Tensor) -> None:
         """Add up the gradients of weights that several stages have, and average over the copies of the pipeline."""
+        self.shards.align_gradients(self._weights)
         for weight, shape, dtype in self._tied:
-            gradient = None if weight is None else weight.grad
-            total = torch.zeros(shape, dtype=dtype, device=self.processes.device) if gradient is None else gradient
+            if weight is not None and weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            total = (
+                torch.zeros(shape, dtype=dtype, device=self.processes.device)
+                if weight is None
+                else local_of(weight.grad)
+            )
             # Every stage takes part, if only with zeros: a collective that one of the group left out would hang.
             dist.all_reduce(total, group=self._group)
-            if weight is not None:
-                weight.grad = total
-        self._average_flat(self._weights)
+        if not self.shards.by_rank:
+            self._average_flat(self._weights)
+        self.shards.sum_partial_gradients()
         super().finish_gradients(weight_param)
+
+    def agree_on_scale(self, size: Tensor) -> None:
+        """Make the size of the first loss, which the last stage has, the largest of all shares of the data."""
+        dist.all_reduce(size, dist.ReduceOp.MAX, group=self.data_group)
+
+    def take_from_last(self, tensor: Tensor) -> None:
+        """Give every stage the numbers of a tensor that the last one has."""
+        dist.broadcast(tensor, group=self._group, group_src=self.degrees.pipeline - 1)
 
     def from_last(self, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
         """Give every stage the numbers that the last one has, without waiting for the device.
@@ -220,7 +308,7 @@ class PipelineStrategy(ShardedStrategy):
         row = torch.zeros(len(self._reported), device=self.processes.device)
         for place, name in enumerate(self._reported if self.is_last else ()):
             row[place] = numbers[name]
-        dist.broadcast(row, group=self._group, group_src=self.degrees.pipeline - 1)
+        self.take_from_last(row)
         return dict(zip(self._reported, row.unbind(), strict=True))
 
     # Passes without gradients ---------------------------------------------------------------------------------
@@ -235,22 +323,38 @@ class PipelineStrategy(ShardedStrategy):
         self._cut(model).require_taken(entry)
         return self._send(model, entry, lambda last, hidden: last(hidden, **entry.ending))
 
+    def stage_loss(self, model: nn.Module, loss_func: Any, criterion: Criterion | None) -> StageLoss:
+        """Return how batches go into stages, and what comes of them at their end.
+
+        Args:
+            model: The model.
+            loss_func: Called with outputs and targets; None if the model has the loss.
+            criterion: What `loss_func` does with its targets, if it is a cross-entropy.
+        """
+        if is_named(model, self.plan):
+            return NamedLoss(model, loss_func, criterion, lambda batch: self.route(model, (), batch))
+        return StageLoss(loss_func, criterion)
+
     def evaluate(self, model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, Any]:
         """Return loss, outputs and size of a batch, on every stage."""
-        if loss_func is not None:
+        if loss_func is not None and not is_named(model, self.plan):
             outputs = self.forward(model, *model_inputs(batch))
             return {
                 "loss": loss_func(outputs, read_targets(batch)),
                 "model_outputs": outputs,
                 "batch_size": size_of(batch),
             }
-        loss = StageLoss(None)
+        loss = self.stage_loss(model, loss_func, None)
         entry = loss.enter(batch)
         found = self._send(model, entry, lambda last, hidden: loss.finish(last, hidden, entry.ending))
-        return {"loss": found["loss"], "model_outputs": found, "batch_size": size_of(batch)}
+        made = SimpleNamespace(**found) if "logits" in found else found
+        return {"loss": found["loss"], "model_outputs": made, "batch_size": size_of(batch)}
 
     def forward(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
         """Send a batch through the stages; every rank gets the outputs."""
+        if is_named(model, self.plan):
+            named: Tensor = self.call(model, args, kwargs)["logits"]
+            return named
         outputs: Tensor = self._send(model, Entry(tuple(args), dict(kwargs), {}), lambda last, hidden: last(hidden))
         return outputs
 
@@ -285,9 +389,19 @@ class PipelineStrategy(ShardedStrategy):
         dist.broadcast(tensor, group=self._group, group_src=stage)
         return tensor
 
+    def after_eval(self, model: nn.Module) -> None:
+        """Give up weights that were gathered for a pass without a backward pass."""
+        if self.shards.by_rank:
+            cut = self._cut(model)
+            give_up_gathered(cut.own)
+            give_up_gathered(cut.last)
+
     def full_model_state(self, model: nn.Module) -> dict[str, Any]:
         """Return all weights and buffers, of all stages."""
-        own = {name: value.cpu() for name, value in model.state_dict().items()} if self.data_rank == 0 else {}
+        # All ranks that hold pieces put them together; one of those that then have the same tells the others.
+        whole = {name: gather_whole(value) for name, value in model.state_dict().items()}
+        tells = self.data_rank == 0 and self.mesh.place("tensor") == 0
+        own = {name: value.cpu() for name, value in whole.items()} if tells else {}
         found = {name: value for part in self.processes.gather_objects(own) for name, value in part.items()}
         return {name: found[name] for name in self.names}
 

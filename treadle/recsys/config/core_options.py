@@ -8,6 +8,7 @@ from typing import Any
 from treadle.checkpoint import Policy
 from treadle.errors import ConfigError, did_you_mean
 from treadle.execution import Compile
+from treadle.memory.activation_checkpointing import AUTO
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
 from treadle.precision import LossScaling, SinglePrecision
@@ -239,8 +240,10 @@ def _compile(value: Any) -> Any:
 
 
 def _patterns(value: Any) -> Any:
-    if isinstance(value, str) or not isinstance(value, (list, tuple)):
-        raise ConfigError(f"activation_checkpointing={value!r} must be a list of patterns, such as ['mlp_layers']")
+    if value != AUTO and (isinstance(value, str) or not isinstance(value, (list, tuple))):
+        raise ConfigError(
+            f"activation_checkpointing={value!r} must be a list of patterns, such as ['mlp_layers'], or 'auto'"
+        )
     return value
 
 
