@@ -205,10 +205,7 @@ class Trainer:
         agree = self.processes.make_largest if self.processes.distributed else None
         self.precision = precision_for(precision, self.processes.device, loss_scaling, agree)
         self.parallel = strategy_for(parallel, self.processes)
-        self.precision.agree_on_overflow = agree if self.parallel.is_sharded else None
-        if self.parallel.is_pipeline and agree is not None:
-            # Only the last stage has a loss.
-            self.precision.agree_on_scale = self.parallel.agree_on_scale
+        self.parallel.share_scale(self.precision)
         self.single_precision = SinglePrecision(matmul_precision, convolution_precision)
         self.activation_checkpointing = ActivationCheckpointing(model, self.spec.activation_checkpointing)
         check_offload(offload_optimizer, self.optimizers().values(), execution)

@@ -32,6 +32,7 @@ from treadle.parallel.state_dict import is_sharded, remember, strategy_of
 from treadle.parallel.strategy import Strategy
 from treadle.parallel.whole_matrices import put_together, step_with_whole_matrices
 from treadle.phase import params_of
+from treadle.precision.formats import Precision
 from treadle.runs.fingerprint import fingerprint_model, fingerprint_optimizer
 
 # The processes of a plan as a grid
@@ -245,6 +246,11 @@ class ShardedStrategy(Strategy):
     @abstractmethod
     def groups_of(self, name: str) -> list[Any]:
         """Return the groups of ranks over which the weight called `name` is cut."""
+
+    def share_scale(self, precision: Precision) -> None:
+        """Have processes agree on whether a gradient overflowed, of which each has a piece."""
+        if self.processes.distributed:
+            precision.agree_on_overflow = self.processes.make_largest
 
     # Gradients ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from treadle.optim.state import OptimizerState
 from treadle.parallel.grad_allreduce import GradientAverager
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
+from treadle.precision.formats import Precision
 
 
 class Strategy:
@@ -134,9 +135,8 @@ class Strategy:
         """Return how batches go into stages, and what comes of them at their end; see `PipelineStrategy`."""
         raise NotImplementedError
 
-    def agree_on_scale(self, size: Tensor) -> None:
-        """Make the size of the first loss the largest of those that have one; see `PipelineStrategy`."""
-        raise NotImplementedError
+    def share_scale(self, precision: Precision) -> None:
+        """Have processes agree on more than the first scale of fp16, where each has other gradients."""
 
     def take_from_last(self, tensor: Tensor) -> None:
         """Give every stage the numbers of a tensor that the last one has; see `PipelineStrategy`."""

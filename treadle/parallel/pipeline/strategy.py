@@ -24,6 +24,7 @@ from treadle.parallel.pipeline.stages import assign_stages, following, hollow, i
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.sharded import ShardedStrategy, gather_whole, meta_copy
+from treadle.precision.formats import Precision
 
 
 class PipelineStrategy(ShardedStrategy):
@@ -279,8 +280,13 @@ class PipelineStrategy(ShardedStrategy):
         self.shards.sum_partial_gradients()
         super().finish_gradients(weight_param)
 
-    def agree_on_scale(self, size: Tensor) -> None:
-        """Make the size of the first loss, which the last stage has, the largest of all shares of the data."""
+    def share_scale(self, precision: Precision) -> None:
+        """Have processes agree on overflows, and the last stages, which have losses, on the first scale."""
+        super().share_scale(precision)
+        precision.agree_on_scale = self._agree_on_scale
+
+    def _agree_on_scale(self, size: Tensor) -> None:
+        """Make the size of the first loss the largest of all shares of the data."""
         dist.all_reduce(size, dist.ReduceOp.MAX, group=self.data_group)
 
     def take_from_last(self, tensor: Tensor) -> None:
