@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from treadle.errors import ConfigError
+from treadle.ops.document_attention import DocumentLayout, attend, choose_kernel, document_layout
 
 STANDARD_DEVIATION = 0.02
 
@@ -30,13 +31,16 @@ class Attention(nn.Module):
         self.residual = nn.Linear(width, width, bias=bias)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, layout: DocumentLayout | None = None) -> Tensor:
         batch, length, _ = hidden.shape
         # The rows of one head lie together, so that heads can be spread over devices: here are as many as there are.
         parts = self.inputs(hidden).view(batch, length, -1, 3, self.head_size)
         query, key, value = (part.transpose(1, 2) for part in parts.unbind(3))
         dropout = self.dropout if self.training else 0.0
-        seen = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        if layout is None:
+            seen = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        else:
+            seen = attend(query, key, value, layout, dropout=dropout)
         result: Tensor = self.drop(self.residual(seen.transpose(1, 2).flatten(2)))
         return result
 
@@ -81,8 +85,8 @@ class Block(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, bias=bias)
         self.feed_forward = FeedForward(width, dropout, bias, gelu)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden))
+    def forward(self, hidden: Tensor, layout: DocumentLayout | None = None) -> Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden), layout)
         result: Tensor = hidden + self.feed_forward(self.feed_forward_norm(hidden))
         return result
 
@@ -100,6 +104,7 @@ class Trunk(nn.Module):
         bias: Whether linear and norm layers have one.
         gelu: The kind of GELU.
         residual_dtype: The number format of the hidden states between blocks under autocast; None keeps fp32.
+        max_documents: The most documents in a packed row, where rows are packed.
     """
 
     def __init__(
@@ -113,8 +118,10 @@ class Trunk(nn.Module):
         bias: bool,
         gelu: str,
         residual_dtype: torch.dtype | None,
+        max_documents: int | None = None,
     ) -> None:
         super().__init__()
+        self.dropout, self.head_size, self.max_documents = dropout, width // heads, max_documents
         self.tokens = nn.Embedding(vocabulary_size, width)
         self.positions = nn.Embedding(context, width)
         self.drop = nn.Dropout(dropout)
@@ -122,17 +129,33 @@ class Trunk(nn.Module):
         self.norm = nn.LayerNorm(width, bias=bias)
         self.residual_dtype = residual_dtype
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        hidden = embedded(self, tokens)
-        for block in self.blocks:
-            hidden = block(hidden)
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+        hidden = embedded(self, tokens, positions)
+        if positions is None:
+            for block in self.blocks:
+                hidden = block(hidden)
+        else:
+            layout = self._layout(positions, hidden)
+            for block in self.blocks:
+                hidden = block(hidden, layout)
         result: Tensor = self.norm(hidden)
         return result
 
+    def _layout(self, positions: Tensor, hidden: Tensor) -> DocumentLayout:
+        """Return which places look at which, once for all blocks."""
+        if self.max_documents is None:
+            return document_layout(positions)
+        device = hidden.device
+        dtype = torch.get_autocast_dtype(device.type) if _autocasts(device.type) else hidden.dtype
+        dropout = self.dropout if self.training else 0.0
+        kernel = choose_kernel(device, dtype, self.head_size, dropout=dropout)
+        return document_layout(positions, max_documents=self.max_documents, kernel=kernel)
 
-def embedded(trunk: "Trunk | Inputs", tokens: Tensor) -> Tensor:
-    """Return what tokens and their places look like to the blocks."""
-    hidden: Tensor = trunk.drop(trunk.tokens(tokens) + trunk.positions.weight[: tokens.shape[1]])
+
+def embedded(trunk: "Trunk | Inputs", tokens: Tensor, positions: Tensor | None = None) -> Tensor:
+    """Return what tokens and their places look like to the blocks; places are counted from the left if not given."""
+    places = trunk.positions.weight[: tokens.shape[1]] if positions is None else trunk.positions(positions)
+    hidden: Tensor = trunk.drop(trunk.tokens(tokens) + places)
     if trunk.residual_dtype is not None and _autocasts(hidden.device.type):
         # A sum takes the wider of two formats, so autocast alone would keep the whole stream in fp32.
         hidden = hidden.to(trunk.residual_dtype)
@@ -207,6 +230,8 @@ class GPT(nn.Module):
         gelu: "none" for the exact curve, "tanh" for the approximation, which is faster on a GPU.
         residual_dtype: The number format between blocks under autocast, such as "bfloat16"; None keeps fp32.
         head: Makes the head from the width and the vocabulary's size.
+        max_documents: The most documents in a packed row. With it the fastest attention is taken that keeps documents
+            apart; without it that is a mask.
     """
 
     def __init__(
@@ -222,6 +247,7 @@ class GPT(nn.Module):
         gelu: str = "none",
         residual_dtype: str | None = None,
         head: Callable[[int, int], nn.Module] = PlainHead,
+        max_documents: int | None = None,
     ) -> None:
         super().__init__()
         if width % heads:
@@ -230,7 +256,7 @@ class GPT(nn.Module):
             raise ConfigError(f"GPT: gelu={gelu!r} is unknown; use 'none' or 'tanh'")
         self.context = context
         dtype = None if residual_dtype is None else _dtype(residual_dtype)
-        self.trunk = Trunk(vocabulary_size, context, layers, heads, width, dropout, bias, gelu, dtype)
+        self.trunk = Trunk(vocabulary_size, context, layers, heads, width, dropout, bias, gelu, dtype, max_documents)
         self.head = head(width, vocabulary_size)
         if tie_weights:
             self.head.weight = self.trunk.tokens.weight
@@ -245,15 +271,22 @@ class GPT(nn.Module):
                 share = math.sqrt(2 * layers) if name.endswith("residual.weight") else 1.0
                 nn.init.normal_(parameter, std=STANDARD_DEVIATION / share)
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        """Return scores for the token after each place; with `targets`, the mean cross-entropy as "loss"."""
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """Return scores for the token after each place; with `targets`, the mean cross-entropy as "loss".
+
+        With `positions` rows are packed: each 0 begins a document, which knows nothing of the others in its row. The
+        loss is then a mean over the targets that are not -100, and says over how many.
+        """
         if tokens.shape[1] > self.context:
             raise ConfigError(f"a sequence of {tokens.shape[1]} tokens is longer than context={self.context}")
-        hidden = self.trunk(tokens)
+        hidden = self.trunk(tokens) if positions is None else self.trunk(tokens, positions)
         if targets is None:
             scores: Tensor = self.head(hidden)
             return scores
-        return {"loss": self.head(hidden, targets)}
+        loss = {"loss": self.head(hidden, targets)}
+        return loss if positions is None else {**loss, "num_items_in_batch": (targets != -100).sum()}
 
     def tensor_plan(self) -> dict[str, str]:
         """Return how layers are spread over processes: by heads and hidden units, summed where they are added up."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 
+from treadle.data import PackedDocuments, PackedStream
+
 BATCH = 8
 SAMPLES = 103
 """Thirteen batches, the last one short, so that the last window of an epoch holds one batch instead of two."""
@@ -95,6 +97,47 @@ class SharedPlacedSequence(Sequence):
         self._given = state["given"]
 
 
+def documents() -> list[Tensor]:
+    """Return documents of 3 to 60 tokens."""
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(3, 61, (2 * SAMPLES,), generator=generator).tolist()
+    return [torch.randint(0, 40, (length,), generator=generator) for length in lengths]
+
+
+def as_image(row: dict[str, Tensor]) -> Sample:
+    """Return a packed row of 64 tokens in the form that the model takes."""
+    return row["input_ids"].view(1, 8, 8) / 40, row["position_ids"].sum() % 4
+
+
+class Packed(Dataset[Sample]):
+    """Documents packed into rows."""
+
+    def __init__(self) -> None:
+        self._rows = PackedDocuments(documents(), 64, buffer=40)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        return as_image(self._rows[index])
+
+
+class PackedSequence(IterableDataset[Sample]):
+    """Documents that come one after the other, packed into rows."""
+
+    def __init__(self) -> None:
+        self._rows = PackedStream(documents(), 64, buffer=40)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(as_image, self._rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._rows.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._rows.load_state_dict(state)
+
+
 class Pairs:
     """A batch sampler of one's own: random neighbours, in batches whose sizes differ."""
 
@@ -122,5 +165,9 @@ def make_data(kind: str, workers: int) -> Any:
         return DataLoader(Images(), batch_size=BATCH, sampler=sampler, num_workers=workers)
     if kind == "batch sampler":
         return DataLoader(Images(), batch_sampler=Pairs(), num_workers=workers)  # type: ignore[arg-type]
+    if kind == "packed":
+        return DataLoader(Packed(), batch_size=BATCH, shuffle=True, num_workers=workers)
+    if kind == "packed sequence":
+        return DataLoader(PackedSequence(), batch_size=BATCH, num_workers=workers)
     sequences = {"sequence": Sequence, "placed sequence": PlacedSequence, "shared sequence": SharedPlacedSequence}
     return DataLoader(sequences[kind](), batch_size=BATCH, num_workers=workers)

@@ -29,6 +29,8 @@ KILLS = [8, 11]
         ("sequence", 0),
         ("sequence", 2),
         ("shared sequence", 2),
+        ("packed", 2),
+        ("packed sequence", 0),
     ],
 )
 def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(

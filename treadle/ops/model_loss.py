@@ -45,7 +45,7 @@ def label_rule(model: nn.Module) -> LabelRule | None:
     It is found by the kind of the model, and compared with what it computes in the first update of a run.
     """
     if model not in _rules:
-        _rules[model] = _find_rule(_unwrapped(model))
+        _rules[model] = _find_rule(unwrapped(model))
     return _rules[model]
 
 
@@ -60,7 +60,7 @@ def _find_rule(model: Any) -> LabelRule | None:
     return LabelRule(shifted and not getattr(model.config, "is_encoder_decoder", False), _takes_items(model))
 
 
-def _unwrapped(model: nn.Module) -> Any:
+def unwrapped(model: nn.Module) -> Any:
     """Return the model below what PEFT and `torch.compile` put around it."""
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
