@@ -32,6 +32,9 @@ COMMANDS = [
     "config",
     "config show",
     "config diff",
+    "data",
+    "data prepare",
+    "data inspect",
     "recsys",
     "slurm",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 
-from treadle.data import PackedDocuments, PackedStream
+from treadle.data.sources import PackedDocuments, PackedStream
 
 BATCH = 8
 SAMPLES = 103

@@ -12,10 +12,9 @@ from tests.execution.recording import TapeRecorder
 from tests.execution.taped import Recorded
 from tests.guards.no_sync import no_sync
 from treadle import Trainer
-from treadle.data import PackedDocuments
-from treadle.data.packing import NEXT_TOKEN
+from treadle.data.sources import NEXT_TOKEN, PackedDocuments
 from treadle.errors import ConfigError
-from treadle.ops.document_attention import DocumentLayout, document_layout
+from treadle.ops.document_attention import DocumentLayout, document_ids, document_layout
 from treadle.ops.packed_models import check_no_leak
 
 ROW = 16
@@ -68,15 +67,14 @@ def test_no_document_has_a_part_in_another_one() -> None:
 def test_a_leak_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def leaking(positions: Tensor, **options: Any) -> DocumentLayout:
         layout = document_layout(positions, **options)
-        # The third document of the second row sees the one before it.
-        mask = layout.mask.clone()
-        second, third = ((positions[1] == 0).cumsum(0) == number for number in (2, 3))
-        mask[1, 0] |= third[:, None] & second[None]
+        # The third document of a row sees the one before it.
+        ids = document_ids(positions)
+        mask = layout.mask | ((ids == 2)[:, :, None] & (ids == 1)[:, None, :])[:, None]
         return layout._replace(mask=mask)
 
     monkeypatch.setattr(gpt, "document_layout", leaking)
     with pytest.raises(
-        ConfigError, match=r"GPT mixes documents.*document 2 in row 1 moved by .*document_attention.attend"
+        ConfigError, match=r"GPT mixes documents.*document 2 in row \d moved by .*document_attention.attend"
     ):
         check_no_leak(small(), batch())
 

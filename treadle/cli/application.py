@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from treadle.cli.config import configs
+from treadle.cli.data import data
 from treadle.cli.demo import demo
 from treadle.cli.doctor import doctor
 from treadle.cli.eval import evaluate
@@ -73,6 +74,7 @@ app.command("report")(report)
 app.command("doctor")(doctor)
 app.command("verify")(verify)
 app.add_typer(configs, name="config")
+app.add_typer(data, name="data")
 app.command("export")(export)
 app.command("fetch")(fetch)
 app.command("import")(import_checkpoint)

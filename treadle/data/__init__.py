@@ -5,7 +5,6 @@ from treadle.data.in_memory import InMemoryDataset
 from treadle.data.in_memory_batches import InMemoryBatches, PlacedBatches
 from treadle.data.loaders import DataLoaderSlice, make_loader, remove_padding
 from treadle.data.location import data_folder
-from treadle.data.packing import PackedDocuments, PackedStream
 from treadle.data.per_sample_rng import sample_seed
 from treadle.data.prefetch import DevicePrefetcher
 from treadle.data.random_state import RandomState
@@ -20,8 +19,6 @@ __all__ = [
     "DevicePrefetcher",
     "InMemoryBatches",
     "InMemoryDataset",
-    "PackedDocuments",
-    "PackedStream",
     "PlacedBatches",
     "PositionedBatchSampler",
     "RandomState",

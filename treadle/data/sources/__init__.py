@@ -2,12 +2,14 @@
 
 `TokenBins` maps tokens from files, see `treadle.data.sources.token_bins` for the format. `JsonLines`, `Parquet`,
 `TarShards`, `ImageFolder` and `HuggingFace` read files of others, and a `Mixture` draws from several by weight.
+`PackedDocuments` and `PackedStream` pack documents into rows of one length.
 """
 
 from treadle.data.sources.hugging_face import HuggingFace
 from treadle.data.sources.images import ImageFolder
 from treadle.data.sources.json_lines import JsonLines
 from treadle.data.sources.mixture import Mixture
+from treadle.data.sources.packing import FOR_TRANSFORMERS, NEXT_TOKEN, PackedDocuments, PackedFields, PackedStream
 from treadle.data.sources.parquet import Parquet
 from treadle.data.sources.records import CorruptRecordError
 from treadle.data.sources.source import IndexedSource, Source
@@ -15,12 +17,17 @@ from treadle.data.sources.tar_shards import TarShards
 from treadle.data.sources.token_bins import TokenBin, TokenBinHeader, TokenBins, TokenBinWriter, write_token_bin
 
 __all__ = [
+    "FOR_TRANSFORMERS",
+    "NEXT_TOKEN",
     "CorruptRecordError",
     "HuggingFace",
     "ImageFolder",
     "IndexedSource",
     "JsonLines",
     "Mixture",
+    "PackedDocuments",
+    "PackedFields",
+    "PackedStream",
     "Parquet",
     "Source",
     "TarShards",

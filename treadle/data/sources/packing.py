@@ -1,8 +1,9 @@
 """Documents packed into rows of one length: what would be padding holds other documents."""
 
 import logging
+import zlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
 from treadle.data.collate import HasRows
+from treadle.data.sources.source import IndexedSource
 from treadle.errors import DataError, check_choice, require_positive
 
 logger = logging.getLogger(__name__)
@@ -197,7 +199,7 @@ class RowWriter:
         return {name: torch.from_numpy(array) for name, array in found.items()}
 
 
-class PackedDocuments(HasRows):
+class PackedDocuments(IndexedSource, HasRows):
     """A data set of rows of one length, filled with documents that can be asked for by their number.
 
     Which documents share a row is decided when the data set is made, from their lengths alone: the same lengths make
@@ -221,8 +223,6 @@ class PackedDocuments(HasRows):
         max_documents: The most documents in a row, with what is left over as one more.
     """
 
-    draws_nothing = True
-
     def __init__(
         self,
         documents: Sequence[Any],
@@ -234,6 +234,7 @@ class PackedDocuments(HasRows):
         padding: int = 0,
         seed: int | None = None,
     ) -> None:
+        super().__init__()
         _check(row_length, long, buffer)
         self.documents, self.row_length, self.seed = documents, row_length, seed
         self._writer = RowWriter(row_length, fields, padding)
@@ -256,9 +257,16 @@ class PackedDocuments(HasRows):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        row = range(len(self))[index]
-        return {name: part[0] for name, part in self._writer.write([self._pieces(row)]).items()}
+    def read(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Return the rows at `indices`."""
+        batches = (self._writer.write([self._pieces(int(row))]) for row in indices)
+        return [{name: part[0] for name, part in batch.items()} for batch in batches]
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return what came of packing, the checksum of the pieces, and what the documents are known by."""
+        pieces = zlib.crc32(np.concatenate([self._document, self._start, self._length]))
+        own = getattr(self.documents, "fingerprint", None)
+        return {"packing": str(self.report), "pieces": f"{pieces:08x}", **(own() if callable(own) else {})}
 
     def rows(self) -> "PackedRows":
         """Return what makes batches of it."""
@@ -299,9 +307,11 @@ class PackedRows:
 
 def _lengths_of(documents: Any) -> NDArray[np.int64]:
     known = getattr(documents, "lengths", None)
-    if known is None:
-        known = [len(one) for one in documents]
-    return np.asarray(known() if callable(known) else known, dtype=np.int64)
+    known = known() if callable(known) else known
+    if known is None or len(known) != len(documents):
+        # They may be the lengths of something else: of the sources of a mixture.
+        known = [len(documents[number]) for number in range(len(documents))]
+    return np.asarray(known, dtype=np.int64)
 
 
 def _check(row_length: int, long: str, buffer: int) -> None:

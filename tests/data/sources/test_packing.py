@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from treadle.data import PackedDocuments, PackedStream, Stream, make_loader
-from treadle.data.packing import NEXT_TOKEN, PackedFields
+from treadle.data import Stream, make_loader
+from treadle.data.sources import NEXT_TOKEN, IndexedSource, Mixture, PackedDocuments, PackedFields, PackedStream
 from treadle.errors import ConfigError, DataError
 
 ROW = 32
@@ -67,7 +67,7 @@ def test_labels_do_not_reach_across_documents() -> None:
     assert row["position_ids"].tolist() == [0, 1, 2, 0, 1, 0, 1]
     shifted = PackedDocuments([[5, 6, 7], [8, 9]], 7, fields=NEXT_TOKEN)[0]
     assert shifted["targets"].tolist() == [6, 7, -100, 9, -100, -100, -100]
-    named = PackedDocuments([[5, 6]], 2, fields=PackedFields("a", "b", "c", next_token=True))[-1]
+    named = PackedDocuments([[5, 6]], 2, fields=PackedFields("a", "b", "c", next_token=True))[0]
     assert {name: part.tolist() for name, part in named.items()} == {"a": [5, 6], "b": [6, -100], "c": [0, 1]}
 
 
@@ -118,6 +118,9 @@ class Read:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def __getitem__(self, index: int) -> Tensor:
         self.asked.append(index)
@@ -210,3 +213,40 @@ def test_a_stream_refuses_the_state_of_documents_of_another_kind() -> None:
     state = PackedStream(Placed(), ROW).state_dict()
     with pytest.raises(DataError, match="a list has no load_state_dict to take it back"):
         PackedStream(documents(), ROW).load_state_dict(state)
+
+
+# With other sources -----------------------------------------------------------------------------------------
+
+
+def test_packed_rows_are_mixed_by_weight() -> None:
+    sources = {"one": PackedDocuments(documents(), ROW), "other": PackedDocuments(documents(100), ROW)}
+    mixture = Mixture(sources, {"one": 3, "other": 1}, length=40)
+    loader = make_loader(mixture, shuffle=True, batch_size=4)
+    drawn = list(Stream(loader, device=torch.device("cpu"), seed=5))
+    assert {tuple(part.shape) for batch in drawn for part in batch.values()} == {(4, ROW)}
+    assert len(drawn) == 10
+    assert {"packing", "pieces", "share"} <= mixture.fingerprint()["one"].keys()
+
+
+def test_a_mixture_of_documents_is_packed() -> None:
+    class Documents(IndexedSource):
+        def __init__(self, text: list[Tensor]) -> None:
+            super().__init__()
+            self.text = text
+
+        def __len__(self) -> int:
+            return len(self.text)
+
+        def read_one(self, index: int) -> Tensor:
+            return self.text[index]
+
+    mixture = Mixture({"one": Documents(documents()), "other": Documents(documents(100))})
+    expected = PackedDocuments(documents() + documents(100), ROW)
+    assert equal(list(PackedDocuments(mixture, ROW)), list(expected))
+
+
+def test_what_rows_are_known_by_changes_with_the_documents() -> None:
+    first = PackedDocuments(documents(), ROW).fingerprint()
+    assert first == PackedDocuments(documents(), ROW).fingerprint()
+    assert first != PackedDocuments(documents(), ROW, seed=1).fingerprint()
+    assert first != PackedDocuments(documents()[1:], ROW).fingerprint()
