@@ -23,7 +23,7 @@ SUFFIXES = {
 """What files hold, by their names."""
 DOCUMENTS = ("file", "line")
 """What is a document in a plain text: all of a file, or each line."""
-SKIPPED = None
+SKIPPED: str | None = None
 """What is yielded for a record that has no text."""
 
 
@@ -269,7 +269,8 @@ def _where(name: str, offset: int) -> str:
     return f"{name}, line {number}"
 
 
-def _refuse(said: str, reading: Reading) -> None:
+def _refuse(said: str, reading: Reading) -> str | None:
+    """Return what stands for a record that is skipped, or refuse it."""
     if not reading.skip:
         raise DataError(f"{said}; mend it, or leave such records out with --skip-errors")
     return SKIPPED

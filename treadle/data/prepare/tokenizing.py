@@ -38,7 +38,8 @@ class Tokenizer:
                 f"there is no tokenizer at {place}; name a local folder or a {FILE}: nothing is downloaded"
             )
         file = place / FILE if place.is_dir() else place
-        self._fast = self._whole = None
+        self._fast: Any = None
+        self._whole: Any = None
         if file.is_file():
             self._fast = _load_fast(file)
             vocabulary: dict[str, int] = self._fast.get_vocab(with_added_tokens=True)

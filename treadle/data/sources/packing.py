@@ -264,7 +264,7 @@ class PackedDocuments(IndexedSource, HasRows):
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return what came of packing, the checksum of the pieces, and what the documents are known by."""
-        pieces = zlib.crc32(np.concatenate([self._document, self._start, self._length]))
+        pieces = zlib.crc32(np.concatenate([self._document, self._start, self._length]).tobytes())
         own = getattr(self.documents, "fingerprint", None)
         return {"packing": str(self.report), "pieces": f"{pieces:08x}", **(own() if callable(own) else {})}
 
