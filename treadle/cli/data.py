@@ -126,7 +126,7 @@ def inspect(
     """
     with report_errors("data inspect"):
         from treadle.data.prepare.inspection import inspect_bins, sample_documents
-        from treadle.data.prepare.tokenizing import NONE, Tokenizer
+        from treadle.data.prepare.tokenizer import NONE, Tokenizer
         from treadle.data.sources import TokenBin
         from treadle.data.sources.token_bins import found_bins
 

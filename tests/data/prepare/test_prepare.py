@@ -286,7 +286,7 @@ def test_a_tokenizer_comes_from_a_local_file_or_folder(web: Path, tmp_path: Path
 @pytest.mark.slow
 def test_a_tokenizer_of_transformers_without_a_file_of_tokenizers_is_taken(web: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra hf is not installed")
-    from treadle.data.prepare.tokenizing import Tokenizer
+    from treadle.data.prepare.tokenizer import Tokenizer
 
     folder = tmp_path / "bert"
     folder.mkdir()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.data.prepare.text_files import Part, Reading, cut_files, find_files, read_texts
-from treadle.data.prepare.tokenizing import AUTO, Tokenizer
+from treadle.data.prepare.tokenizer import AUTO, Tokenizer
 from treadle.data.sources.token_bins import TokenBin, TokenBinWriter, bin_paths
 from treadle.errors import ConfigError, DataError, TreadleError, check_choice, require_positive
 from treadle.files.atomic_io import replace_text
