@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from treadle.callback import TrainerCallback
 from treadle.callbacks import LogMetricsCallback, ModelEmaCallback, TerminateOnNaNCallback
@@ -195,3 +195,36 @@ def test_the_log_shows_the_metrics_of_an_evaluation_once(make_trainer: Any, data
     trainer.train(data, 1, eval_dataset=data)
     trainer.evaluate(data)
     assert log.logged[-1] == ["evaluation_count", "evaluation_loss"]
+
+
+class Sizes(TrainerCallback):
+    """Takes note of how large the batches of evaluations are."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def on_eval_step_end(self, trainer: Any, batch: Any = None, **kwargs: Any) -> None:
+        self.seen.append(len(batch[0]))
+
+
+@pytest.mark.parametrize("ready", [False, True])
+def test_an_evaluation_has_the_batch_size_of_the_training_unless_it_is_given_one(
+    make_trainer: Any, data: TensorDataset, ready: bool
+) -> None:
+    sizes = Sizes()
+    trainer = make_trainer(sizes)
+
+    def sizes_of(**given: Any) -> set[int]:
+        sizes.seen.clear()
+        trainer.evaluate(data, **given)
+        return set(sizes.seen)
+
+    assert max(sizes_of()) == 8
+    if ready:
+        trainer.train(DataLoader(data, batch_size=12, shuffle=True), 1)
+    else:
+        trainer.train(data, 1, per_device_batch_size=12)
+    assert max(sizes_of()) == 12
+    assert max(sizes_of()) == 12, "after an evaluation as well"
+    assert max(sizes_of(per_device_batch_size=5)) == 5
+    assert len(trainer.predict(data)) == len(data)

@@ -210,7 +210,7 @@ def test_an_evaluation_by_itself_is_one_line(
     make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = make_trainer(PrintProgressCallback, scores=[0.5]).evaluate(data)
-    assert lines_of(capsys) == [f"evaluation  TIME  loss {found['evaluation_loss']:#.4g}  score 0.5000"]
+    assert lines_of(capsys) == [f"evaluation  TIME  eval {found['evaluation_loss']:#.4g}  score 0.5000"]
 
 
 def test_an_evaluation_within_a_run_takes_nothing_from_the_line_of_the_epoch(
@@ -222,7 +222,7 @@ def test_an_evaluation_within_a_run_takes_nothing_from_the_line_of_the_epoch(
 
     make_trainer(PrintProgressCallback, Looking).train(data, num_epochs=1)
     lines = lines_of(capsys)[4:]
-    assert lines[0].startswith("evaluation  TIME  loss ")
+    assert lines[0].startswith("evaluation  TIME  eval ")
     assert re.fullmatch(r"epoch 1/1  TIME  train \S+", lines[1])
 
 

@@ -52,7 +52,10 @@ def test_the_message_names_value_step_and_remedy() -> None:
 
 
 def test_the_message_without_a_loss_before() -> None:
-    message = "loss is inf at step 1; lower the learning rate or set clip_norm"
+    message = (
+        "loss is inf at step 1; no update was made yet, so it is not the learning rate: check the loss function and "
+        "the first weights"
+    )
     assert str(nonfinite_error(NonFinite(1, math.inf, None), 1)) == message
 
 
@@ -71,7 +74,10 @@ def test_an_evaluation_loss_that_is_not_finite_raises(make_trainer: Any, data: T
     trainer = make_trainer(TerminateOnNaNCallback)
     with pytest.raises(NonFiniteError) as caught:
         trainer.train(data, num_epochs=2, eval_dataset=with_bad_sample(math.nan))
-    assert str(caught.value) == "eval_loss_epoch is nan after step 4; lower the learning rate or set clip_norm"
+    assert (
+        str(caught.value)
+        == "eval_loss_epoch is nan after step 4; check its data; lower the learning rate or set clip_norm"
+    )
 
 
 def test_an_evaluation_by_itself_raises_by_its_own_name(make_trainer: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.guards.no_sync import DEVICES, host_counters, no_sync
 from tests.interrupting import (
@@ -29,6 +30,7 @@ from tests.spoiling import IN_ORDER, BadGradient, seeded, spoilt, with_bad_gradi
 from treadle import DEFAULT_CALLBACKS, Phase
 from treadle.callbacks import GradientNormMonitor, ModelEmaCallback
 from treadle.checkpoint import CheckpointStore, Policy
+from treadle.data.loaders import DEFAULT_SIZE
 from treadle.errors import ConfigError, NonFiniteError
 from treadle.loop.nonfinite import guarded_step
 from treadle.precision import LossScaler, LossScaling
@@ -70,8 +72,49 @@ skip = partial(train, on_nonfinite="skip")
 def test_the_first_bad_step_is_named_however_long_the_interval_between_logs(
     callbacks: Any, log_every: int, value: float
 ) -> None:
-    with pytest.raises(NonFiniteError, match=rf"^loss is {value} at step 3 \(\S+ at step 2\); lower the learning"):
+    with pytest.raises(
+        NonFiniteError, match=rf"^loss is {value} at step 3 \(\S+ at step 2\): 1 of the 4 values in its"
+    ):
         train(spoilt(3, value=value), *callbacks, log_every=log_every)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"train_dataloader_kwargs": None}])
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_data_that_is_not_finite_is_named_and_not_the_learning_rate(options: Any, log_every: int) -> None:
+    inputs, targets = samples().tensors
+    inputs = inputs.clone()
+    inputs[13] = math.nan
+    with pytest.raises(NonFiniteError) as caught:
+        train(TensorDataset(inputs, targets), log_every=log_every, **options)
+    assert str(caught.value).endswith(
+        ": 2 of the 8 values in its inputs are nan or infinite; clean the data, or leave such updates out by "
+        "on_nonfinite='skip'"
+    )
+
+
+def test_data_that_is_not_finite_is_named_in_a_later_epoch() -> None:
+    data = samples()
+
+    class Later(Trainer):
+        def train_epoch_start(self) -> None:
+            super().train_epoch_start()
+            if self.progress.epoch == 1:
+                data.tensors[0][9] = math.inf
+
+    with pytest.raises(NonFiniteError, match=r"at step 9 \(.*: 2 of the 8 values in its inputs are nan or infinite"):
+        train(data, kind=Later, num_epochs=2)
+
+
+def test_a_first_loss_that_is_not_finite_is_not_blamed_on_the_learning_rate() -> None:
+    with pytest.raises(NonFiniteError, match="at step 1; no update was made yet, so it is not the learning rate"):
+        train(samples(), loss_func=lambda outputs, targets: (outputs - targets).mean() * math.nan)
+
+
+def test_data_that_cannot_be_read_again_is_not_judged() -> None:
+    with pytest.raises(NonFiniteError, match=r"at step 3 \(\S+ at step 2\); lower the learning rate"):
+        train(
+            iter(DataLoader(spoilt(3), batch_size=4)), per_device_batch_size=DEFAULT_SIZE, train_dataloader_kwargs=None
+        )
 
 
 def test_the_loss_before_is_that_of_the_step_before() -> None:

@@ -41,4 +41,4 @@ class TerminateOnNaNCallback(TrainerCallback):
         for name in names:
             value = trainer.run_history.get_latest_metric(name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise NonFiniteError(f"{name} is {value} after step {trainer.progress.step}; {REMEDY}")
+                raise NonFiniteError(f"{name} is {value} after step {trainer.progress.step}; check its data; {REMEDY}")

@@ -5,7 +5,7 @@ from typing import Any
 
 DETAIL: Mapping[str, bool] = {"is_detail": True}
 """Given as `extra=` with what is logged for the log of a run, and is shown on the console only if that is verbose."""
-SHORT = {"total_loss": "train", "evaluation_loss": "loss"}
+SHORT = {"total_loss": "train", "evaluation_loss": "eval"}
 """What losses are called in a line, where that does not follow from their names."""
 LOSS_OF_EPOCH = "_loss_epoch"
 """What the names of mean losses of epochs end with; on the console they are known without it."""
@@ -91,13 +91,13 @@ def _place(name: str) -> int:
         return 0
     if name.startswith("train"):
         return 1
-    return 2 if short(name) in ("eval", "loss") else 3 if "loss" in name else 4
+    return 2 if short(name) == "eval" else 3 if "loss" in name else 4
 
 
 def short(name: str) -> str:
     """Return the name that a metric has on the console.
 
     >>> [short(name) for name in ("train_loss_epoch", "total_loss", "eval_loss_epoch", "evaluation_loss", "accuracy")]
-    ['train', 'train', 'eval', 'loss', 'accuracy']
+    ['train', 'train', 'eval', 'eval', 'accuracy']
     """
     return SHORT.get(name) or name.removesuffix(LOSS_OF_EPOCH)

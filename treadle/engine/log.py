@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import NonFiniteError
 from treadle.events import RunHistory
 from treadle.loop import Log
-from treadle.loop.nonfinite import REMEDY, RollBack
+from treadle.loop.nonfinite import REMEDY, REMEDY_FOR_DATA, RollBack
+from treadle.loop.nonfinite_data import find_nonfinite_data
 from treadle.precision.fallback import fell_back
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 
@@ -114,4 +115,8 @@ class EngineLog(Log):
     def _act_on(self, name: str, iteration: int, value: float) -> None:
         if self.trainer.on_nonfinite == "rollback":
             raise RollBack(iteration + 1, value)
-        raise NonFiniteError(f"{name} is {value} at iteration {iteration}; {REMEDY}")
+        data = find_nonfinite_data(self.trainer, iteration + 1)
+        found = "" if data is None else f": {data}"
+        raise NonFiniteError(
+            f"{name} is {value} at iteration {iteration}{found}; {REMEDY if data is None else REMEDY_FOR_DATA}"
+        )

@@ -9,6 +9,7 @@ from treadle.events import NonFinite
 from treadle.events.names import PEAK_MEMORY_MIB
 from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import REMEDY, RollBack, nonfinite_error
+from treadle.loop.nonfinite_data import find_nonfinite_data
 from treadle.memory.device import peak_device_memory
 from treadle.optim.gradients import norm_of
 from treadle.precision.fallback import fell_back
@@ -57,7 +58,8 @@ class Log:
         # Told before the error is raised, so that writers have the numbers of the step that ended the run.
         trainer.fire("on_log", scalars=trainer.storage.flush(), nonfinite=nonfinite)
         if nonfinite is not None:
-            raise nonfinite_error(nonfinite, trainer.settings.gradient_accumulation_steps)
+            data = find_nonfinite_data(trainer, nonfinite.step)
+            raise nonfinite_error(nonfinite, trainer.settings.gradient_accumulation_steps, data)
 
     def record_epoch_loss(self, metric_name: str) -> None:
         """Record the mean loss of the epoch, over the samples of all processes, under a name."""

@@ -17,6 +17,10 @@ from treadle.optim.gradients import norm_of
 from treadle.phase import params_of
 
 REMEDY = "lower the learning rate or set clip_norm"
+REMEDY_AT_FIRST = (
+    "no update was made yet, so it is not the learning rate: check the loss function and the first weights"
+)
+REMEDY_FOR_DATA = "clean the data, or leave such updates out by on_nonfinite='skip'"
 
 Stride = Callable[[Callable[[], None]], None]
 """Goes through the weights of an optimizer, and calls what updates those at hand each time it has some."""
@@ -25,8 +29,13 @@ FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagr
 """Optimizers of torch's that can be fused, and then look at a flag."""
 
 
-def nonfinite_error(bad: NonFinite, accumulation: int) -> NonFiniteError:
+def nonfinite_error(bad: NonFinite, accumulation: int, data: str | None = None) -> NonFiniteError:
     """Return the error that names the first bad step, and the loss before it where that is known.
+
+    Args:
+        bad: The loss.
+        accumulation: Micro-batches in an update.
+        data: Which values of the data of that step are not finite themselves; None if all are.
 
     >>> nonfinite_error(NonFinite(1200, float("nan"), 0.4823), 1)
     NonFiniteError('loss is nan at step 1200 (0.482 at step 1199); lower the learning rate or set clip_norm')
@@ -36,7 +45,10 @@ def nonfinite_error(bad: NonFinite, accumulation: int) -> NonFiniteError:
         # With accumulation, the loss before is that of a micro-batch of the same step, or of the last.
         place = f"at step {bad.step - 1}" if accumulation == 1 else "one micro-batch before"
         before = f" ({bad.before:.3g} {place})"
-    return NonFiniteError(f"loss is {bad.value} at step {bad.step}{before}; {REMEDY}")
+    said = f"loss is {bad.value} at step {bad.step}{before}"
+    if data is not None:
+        return NonFiniteError(f"{said}: {data}; {REMEDY_FOR_DATA}")
+    return NonFiniteError(f"{said}; {REMEDY_AT_FIRST if bad.step == 1 and not before else REMEDY}")
 
 
 class RollBack(Exception):  # noqa: N818 - it is no error: it says where to go on
