@@ -1,5 +1,6 @@
 """`treadle demo`: the menu, each demonstration with a little of everything, and what it says comes next."""
 
+import json
 import random
 import re
 from functools import partial
@@ -77,6 +78,17 @@ class FakeTerminal:
         @staticmethod
         def isatty() -> bool:
             return True
+
+
+@pytest.mark.slow
+def test_the_recommender_says_how_many_epochs_it_was_trained_for(tmp_path: Path) -> None:
+    for _ in range(2):  # begun, and started again when it is finished
+        said: list[str] = []
+        recommender_demo.run(tmp_path, said.append)
+        lines = (tmp_path / "LightGCN" / "metrics.jsonl").read_text().splitlines()
+        made = json.loads(lines[-1])["epoch"] + 1
+        assert made < 25
+        assert f" after {made} epochs, where it stopped: " in said[2]
 
 
 def test_a_demonstration_that_is_not_there_is_told_the_nearest(treadle: Treadle) -> None:

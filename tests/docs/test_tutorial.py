@@ -51,10 +51,12 @@ def test_the_tutorial_works_command_by_command(tmp_path: Path) -> None:
             (tmp_path / block.info.split('"')[1]).write_text(block.text)
         elif block.info == "sh":
             printed.append(run(block.text, tmp_path))
-    by_hand, _, resumed, page, two = printed
+    by_hand, _, resumed, third, page, two = printed
     assert accuracy(by_hand) > 85
     assert "resuming from step" in resumed
     assert accuracy(resumed) > 85
+    assert "all 30 epochs are done" in third
+    assert "\nepoch " not in third
     assert page == "runs/tutorial/report.html\n"
     assert "resuming from step 660" in two
     assert accuracy(two) > 85

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from treadle.console.lines import counted
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 from treadle.recsys.data.tables.demo_shop import ARTICLES, CUSTOMERS, DEPARTMENTS, NAME
 
@@ -38,13 +39,15 @@ def run(folder: Path, say: Callable[[str], object], epochs: int = 25) -> None:
     Args:
         folder: Where the folders of the two runs are.
         say: Where to say it.
-        epochs: How long to train LightGCN.
+        epochs: The most epochs to train LightGCN for.
     """
     say(f"{CUSTOMERS} customers and {ARTICLES} articles of {len(DEPARTMENTS)} departments: {', '.join(DEPARTMENTS)}.")
     _, popular = train("Pop", folder, 1)
     say(f"What is popular:  {TOP} {popular[TOP]:.3f} on the test part")
     trainer, learned = train("LightGCN", folder, epochs)
-    say(f"LightGCN:         {TOP} {learned[TOP]:.3f} on the test part, after {epochs} epochs")
+    made = len(trainer.train_loss_dict)
+    early = ", where it stopped: the validation was no better for a while" if made < epochs else ""
+    say(f"LightGCN:         {TOP} {learned[TOP]:.3f} on the test part, after {counted(made, 'epoch')}{early}")
     say("\nRecommended:")
     for customer in (0, 3):
         who = f"customer {customer}"
