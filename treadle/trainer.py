@@ -18,7 +18,7 @@ from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.run_state import RunState
 from treadle.config.arguments import checked_names
 from treadle.data import Batch, Stream
-from treadle.data.loaders import DEFAULT_SIZE, DefaultSize, needs_no_workers, refuse_idle_collate, resolve_batch_size
+from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_collate, resolve_batch_size
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
@@ -561,8 +561,7 @@ class Trainer:
 
         Args:
             dataset: What to evaluate on; by default the evaluation data of the last `train`.
-            per_device_batch_size: Samples per batch on each process; by default that of the last `train`, and 8
-                before the first.
+            per_device_batch_size: Samples per batch on each process; by default those of the last `train`, or 8.
             dataloader_kwargs: Arguments for the loader, over the defaults.
             collate_fn: Joins samples into a batch; by default the one of the last `train`.
         """
@@ -571,17 +570,8 @@ class Trainer:
             raise ConfigError("evaluate() has no data; pass a dataset")
         refuse_idle_collate(collate_fn, data)
         own = self.overrides("create_eval_dataloader")
-        size = self._evaluation_size(per_device_batch_size)
-        per_device_batch_size = resolve_batch_size(size, data, used=own, tell=self.print)
-        return self.this_run.evaluator.evaluate(data, per_device_batch_size, dataloader_kwargs, collate_fn)
-
-    def _evaluation_size(self, size: int) -> int:
-        """Return the batch size of an evaluation: where none was asked for, that of the training, if there was one."""
-        spec = self.this_run.spec
-        if not (isinstance(size, DefaultSize) and spec.is_for_training):
-            return size
-        known = getattr(self.this_run.data.training, "batch_size", None)
-        return DefaultSize(known or spec.per_device_batch_size)
+        size = resolve_batch_size(self.this_run.evaluator.size(per_device_batch_size), data, used=own, tell=self.print)
+        return self.this_run.evaluator.evaluate(data, size, dataloader_kwargs, collate_fn)
 
     def _run_evaluation(self) -> None:
         """Run the one evaluation epoch of `evaluate`, with what goes before and after it."""
@@ -600,13 +590,11 @@ class Trainer:
     ) -> Any:
         """Return the model's outputs for every sample of `dataset`, in order, on every process.
 
-        Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches. Batches are by
-        default as large as those of the last `train`.
+        Outputs that are tensors come back as one tensor on the CPU, other outputs as a list of batches.
         """
         refuse_idle_collate(collate_fn, dataset)
-        size = self._evaluation_size(per_device_batch_size)
-        per_device_batch_size = resolve_batch_size(size, dataset, tell=self.print)
-        return self.this_run.evaluator.predict(dataset, per_device_batch_size, dataloader_kwargs, collate_fn)
+        size = resolve_batch_size(self.this_run.evaluator.size(per_device_batch_size), dataset, tell=self.print)
+        return self.this_run.evaluator.predict(dataset, size, dataloader_kwargs, collate_fn)
 
     def calculate_prediction(self, batch: Batch) -> Any:
         """Return the outputs of the model for one batch; override it for other than `model(inputs)`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from treadle.data import Batch, RandomState, Stream, size_of
-from treadle.data.loaders import loader_arguments, require_loader
+from treadle.data.loaders import DefaultSize, loader_arguments, require_loader
 from treadle.errors import DataError
 from treadle.events import EvaluationHistory, LossTracker
 from treadle.loop.cadence import AGREEMENT_STEPS
@@ -175,6 +175,14 @@ class Evaluator:
         return {name: history.get_latest_metric(prefix + name) for name in found}
 
     # By itself ----------------------------------------------------------------------------------------------
+
+    def size(self, asked: int) -> int:
+        """Return the batch size of an evaluation: where none was asked for, that of the training, if there was one."""
+        run = self.trainer.this_run
+        if not (isinstance(asked, DefaultSize) and run.spec.is_for_training):
+            return asked
+        known = getattr(run.data.training, "batch_size", None)
+        return DefaultSize(known or run.spec.per_device_batch_size)
 
     def evaluate(
         self, data: Any, size: int, dataloader_kwargs: dict[str, Any] | None, collate_fn: Any
