@@ -1,6 +1,7 @@
 """What the pages say is so: their programs run, their links lead somewhere, their tables are those of the code."""
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -179,3 +180,39 @@ def test_the_reader_of_blocks_finds_text_place_and_what_stands_above() -> None:
 def test_the_reader_of_links_leaves_code_out() -> None:
     assert links_in("[a](b.md) `[c](d)` [e](f.md#g)\n```\n[h](i)\n```\n") == ["b.md", "f.md#g"]
     assert anchors_of("# The `loop`, on one page\n## Two\n") == {"the-loop-on-one-page", "two"}
+
+
+DOORS = {"core": 1, "steps": 2, "engine": 3, "recommender": 4, "search": 5}
+"""The columns of the table of names, by the first word of a recorded program."""
+PATTERNS = {
+    "<metric>": r"[\w@]+",
+    "<choice>": r"\w+",
+    "<candidate>": r"\w+",
+    "<group>": r"\w+",
+    "<name>": r"\w+",
+    "<number>": r"\d+",
+}
+BY_CALLBACK = ("ema_model_", "val_loss", "Acc@")
+"""What recorded programs report that is their own: by a callback, by `self.log`, by an evaluator."""
+
+
+def test_the_names_that_each_door_reports_are_those_of_the_table() -> None:
+    page = (DOCS / "events.md").read_text()
+    everywhere = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `") and row.count("|") == 3]
+    rows = [row.split("|")[1:-1] for row in page.splitlines() if row.startswith("| ") and row.count("|") == 7]
+    programs = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())["programs"]
+    for door, column in DOORS.items():
+        cells = [*everywhere, *(row[column] for row in rows)]
+        known = [re.escape(name) for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+        for mark, pattern in PATTERNS.items():
+            known = [name.replace(mark, pattern) for name in known]
+        recorded = {
+            name
+            for program, record in programs.items()
+            if program.split()[0] == door
+            for line in record["metrics"]
+            for name in (json.loads(line) if isinstance(line, str) else line)
+        }
+        assert len(recorded) > 4
+        unknown = [name for name in recorded if not any(re.fullmatch(one, name) for one in known)]
+        assert [name for name in sorted(unknown) if not name.startswith(BY_CALLBACK)] == [], door
