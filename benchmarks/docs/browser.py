@@ -31,13 +31,24 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
-def opened(page: Path, *options: str, longest_s: float = 180) -> str:
+def opened(page: Path | str, *options: str, longest_s: float = 180) -> str:
     """Open a page in Chromium, and return what it printed.
 
     Args:
-        page: The file.
+        page: The file, or its address.
         options: Further arguments, such as "--dump-dom".
         longest_s: Seconds after which it is given up.
+
+    Raises:
+        FileNotFoundError: There is no Chromium.
+    """
+    return looked_at(page, *options, longest_s=longest_s)[0]
+
+
+def looked_at(page: Path | str, *options: str, longest_s: float = 180) -> tuple[str, list[str]]:
+    """Open a page in Chromium, and return what it printed, and the lines of the page's console.
+
+    The arguments are those of `opened`.
 
     Raises:
         FileNotFoundError: There is no Chromium.
@@ -45,9 +56,11 @@ def opened(page: Path, *options: str, longest_s: float = 180) -> str:
     browser = find_browser()
     if browser is None:
         raise FileNotFoundError(ABSENT)
+    address = page if isinstance(page, str) else page.as_uri()
     with tempfile.TemporaryDirectory() as profile:
-        command = [browser, *FLAGS, f"--user-data-dir={profile}", *options, page.as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=longest_s, check=True).stdout
+        command = [browser, *FLAGS, "--enable-logging=stderr", f"--user-data-dir={profile}", *options, address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=longest_s, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 
 
 def take_picture(page: Path, target: Path, width: int, height: int) -> None:

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from torch import Tensor
-from torch.nn.parameter import is_lazy
-
 from treadle.console.lines import counted
 from treadle.execution.base import Execution
 from treadle.loop.interfaces import RunningTrainer
+from treadle.runs.description import count_parameters
 from treadle.runs.place import run_address
 
 
@@ -25,18 +23,8 @@ def head_of(trainer: RunningTrainer) -> list[str]:
 
 def parameters_of(trainer: RunningTrainer) -> str:
     """Return how many numbers the optimizers of a trainer learn, and how many stay as they are."""
-    groups = [group for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
-    learning = {id(one) for group in groups for one in group["params"] if one.requires_grad}
-    # By tensor: weights that two layers share are one parameter.
-    own: dict[int, Tensor] = {id(one): one for one in trainer.model.parameters()}
-    trained = sum(_size(one) for key, one in own.items() if key in learning)
-    frozen = sum(_size(one) for key, one in own.items() if key not in learning)
+    trained, frozen = count_parameters(trainer.model, trainer.optimizers().values())
     return counted(trained, "parameter") + (f" trained, {frozen:,} frozen" if frozen else "")
-
-
-def _size(parameter: Tensor) -> int:
-    # One of a lazy layer that has seen no batch has no size yet.
-    return 0 if is_lazy(parameter) else parameter.numel()
 
 
 def _data(trainer: RunningTrainer) -> str:

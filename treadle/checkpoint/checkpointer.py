@@ -18,8 +18,8 @@ from treadle.execution.choice import FILE
 from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import RollBack
 from treadle.parallel.liveness import PeerLiveness
-from treadle.result import find_best
-from treadle.runs.description import describe_changes, describe_loss, describe_run
+from treadle.result import find_best, watched_by
+from treadle.runs.description import count_parameters, describe_changes, describe_loss, describe_run
 from treadle.runs.elastic import Split, batch_identity
 from treadle.runs.fingerprint import (
     changes,
@@ -30,6 +30,7 @@ from treadle.runs.fingerprint import (
     plain_values,
 )
 from treadle.runs.folder import RunFolder
+from treadle.runs.heartbeat import Heartbeat
 from treadle.runs.lock import held_here
 from treadle.runs.metrics_file import MetricsFile
 from treadle.runs.provenance import files_named, origin
@@ -167,7 +168,13 @@ class RunCheckpointer(NoCheckpointer):
             metrics.truncate()
             (self.folder.path / FILE).unlink(missing_ok=True)
         trainer.track(metrics_file=metrics)
-        trainer.storage.on_flush = metrics.put
+        heartbeat = Heartbeat(self.folder.path, trainer.progress)
+
+        def written(records: list[tuple[str, int, Any, str]]) -> None:
+            metrics.put(records)
+            heartbeat.beat()
+
+        trainer.storage.on_flush = written
         self._metrics_file = metrics
         self.write_config()
 
@@ -369,6 +376,11 @@ class RunCheckpointer(NoCheckpointer):
             return
         facts = {"step": trainer.progress.step, "seed": trainer.seed, "identity": self.identity()}
         facts |= {"environment": environment(), "processes": trainer.processes.size}
+        trained, frozen = count_parameters(trainer.model, trainer.optimizers().values())
+        facts["parameters"] = {"trained": trained, "frozen": frozen}
+        watched = watched_by(trainer)
+        if watched is not None:
+            facts["watched"] = {"metric": watched[0], "greater_is_better": watched[1]}
         made_from = origin(self.sources(), deterministic=trainer.this_run.spec.deterministic, but=folder.path)
         # Before the manifest is written: it is compared with the files that the last start wrote down there.
         self._report_files()

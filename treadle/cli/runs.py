@@ -16,7 +16,7 @@ from treadle.errors import ConfigError
 from treadle.files.bounded_io import printable
 from treadle.runs.metric_rows import MetricLines, is_number
 from treadle.runs.place import require_folder
-from treadle.runs.reader import UNREADABLE, find_runs, newest_checkpoint, read_any_run, read_json
+from treadle.runs.reader import UNREADABLE, find_runs, newest_checkpoint, planned_steps, read_any_run, read_json
 
 # What the folder of a run tells, read without torch
 
@@ -76,15 +76,14 @@ def _facts(run: Path, name: str) -> RunSummary:
     for rows in lines.read(unfinished=True):
         told.add(rows)
     saved_at: Any = manifest.get("step")
-    steps = [int(step) for step in (saved_at, told.step) if is_number(step)]
-    planned = manifest.get("planned")
-    limit = planned.get("steps") if isinstance(planned, dict) else None
+    beaten: Any = None if found.heartbeat is None else found.heartbeat.step
+    steps = [int(step) for step in (saved_at, told.step, beaten) if is_number(step)]
     files = list(_files(run))
     return RunSummary(
         name=name,
         state=found.state,
         step=max(steps, default=None),
-        limit=limit if isinstance(limit, int) else None,
+        limit=planned_steps(manifest),
         loss=told.loss,
         best_metric=None if told.best is None else metric,
         best=told.best,

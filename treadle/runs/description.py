@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 # What an object keeps, and what its parts keep: found by its attributes
 
@@ -106,6 +107,23 @@ def describe_run(
         "code": {**own, **_forwards(model)},
         "settings": {**(settings or {}), "weights that learn": _learning(model), **_attributes(model)},
     }
+
+
+def count_parameters(model: nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> tuple[int, int]:
+    """Return how many numbers of a model its optimizers learn, and how many stay as they are.
+
+    Those of a lazy layer that has seen no batch do not count yet.
+
+    >>> model = nn.Linear(3, 2)
+    >>> count_parameters(model, [torch.optim.SGD([model.weight], lr=0.1)])
+    (6, 2)
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    learning = {id(one) for group in groups for one in group["params"] if one.requires_grad}
+    # By tensor: weights that two layers share are one parameter.
+    own = {id(one): one for one in model.parameters() if not is_lazy(one)}
+    trained = sum(one.numel() for key, one in own.items() if key in learning)
+    return trained, sum(one.numel() for one in own.values()) - trained
 
 
 def describe_loss(loss: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from treadle.errors import ConfigError
 from treadle.files.bounded_io import UnreadableError, parsed, read_object, read_text
+from treadle.runs.heartbeat import Beat, read_heartbeat
 from treadle.runs.metric_rows import FileRows
 from treadle.runs.place import require_folder
 from treadle.runs.status import FINISHED, STATUS, read_status
@@ -94,6 +95,8 @@ class Run:
         starts: Its starts, in order.
         checkpoints: The checkpoints that are there, in order.
         panels: What its door shows of it.
+        planned_steps: The updates that it is to make; None if that is not known.
+        heartbeat: Its last sign of life; None if it gave none.
         log: The end of what the console showed.
         problems: What in the folder cannot be used, in words.
     """
@@ -109,6 +112,8 @@ class Run:
     starts: tuple[Start, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     panels: tuple[Panel, ...] = ()
+    planned_steps: int | None = None
+    heartbeat: Beat | None = None
     log: str = ""
     problems: tuple[str, ...] = ()
 
@@ -169,6 +174,8 @@ def read_run(path: Path, name: str | None = None) -> Run:
         starts=tuple(_starts(manifest)),
         checkpoints=tuple(_checkpoints(path)),
         panels=tuple(read_panels(path)),
+        planned_steps=planned_steps(newest),
+        heartbeat=read_heartbeat(path),
         log=log[-LONGEST_LOG:],
         problems=tuple(dict.fromkeys(problems.found)),
     )
@@ -202,6 +209,13 @@ def state_of(run: Path, manifest: dict[str, Any]) -> str:
         return FINISHED if read_json(run / TRIALS).get("state") == FINISHED else UNFINISHED
     finished = manifest.get("finished") or pointed(run, "complete") == pointed(run, "last") is not None
     return FINISHED if finished else UNFINISHED
+
+
+def planned_steps(manifest: dict[str, Any]) -> int | None:
+    """Return how many updates a run is to make, by the manifest of a checkpoint; None if it does not say."""
+    planned = manifest.get("planned")
+    limit = planned.get("steps") if isinstance(planned, dict) else None
+    return limit if type(limit) is int else None
 
 
 def newest_checkpoint(run: Path) -> Path:

@@ -1,7 +1,8 @@
 """The curves of a run: one for each metric, thinned to what a screen can show."""
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -39,11 +40,16 @@ class Curves:
     Args:
         starts: The starts of the run.
         most: Points that a curve has on a page.
+
+    Attributes:
+        seconds: How long the run has trained, up to its last row.
     """
 
     def __init__(self, starts: Iterable[Start] = (), most: int = MOST_POINTS) -> None:
         self._clock, self._most = Clock(starts), most
         self._points: dict[str, list[Point]] = {}
+        self._epochs: dict[int, int] = {}
+        self.seconds = 0.0
 
     def add(self, rows: Sequence[dict[str, Any]]) -> None:
         """Take in the next rows of the run."""
@@ -52,6 +58,10 @@ class Curves:
             # step.
             position = POSITION if WALL_TIME in row else (*POSITION, TIME)
             step = int(row.get("step", 0))
+            self.seconds = max(self.seconds, seconds)
+            epoch = row.get("epoch")
+            if type(epoch) is int and epoch >= 0 and (epoch in self._epochs or len(self._epochs) < MOST_POINTS):
+                self._epochs[epoch] = max(step, self._epochs.get(epoch, 0))
             for name, value in row.items():
                 if name in position or not (isinstance(value, (int, float)) or value in NO_NUMBERS):
                     continue
@@ -61,9 +71,31 @@ class Curves:
             if len(points) > KEPT * self._most:
                 self._points[name] = downsample(points, KEPT // 2 * self._most)
 
-    def plain(self) -> dict[str, dict[str, list[Any]]]:
-        """Return the curves by the name of their metric, each as lists of steps, seconds and values."""
-        return {name: _columns(downsample(points, self._most)) for name, points in sorted(self._points.items())}
+    def plain(self, most: int | None = None) -> dict[str, dict[str, list[Any]]]:
+        """Return the curves by the name of their metric, each as lists of steps, seconds and values.
+
+        Args:
+            most: Points of each, where they are to be fewer than those of a page of one run.
+        """
+        limit = self._most if most is None else min(most, self._most)
+        return {name: _columns(downsample(points, limit)) for name, points in sorted(self._points.items())}
+
+    def epoch_ends(self, each: int | None = None) -> list[tuple[int, int]]:
+        """Return at which step each epoch ended, and how many were done by then; nothing of a run of one epoch.
+
+        The epoch under way is taken to be as long as the one before it.
+
+        Args:
+            each: The steps of an epoch, where that is known.
+        """
+        ends = [(self._epochs[epoch], epoch + 1) for epoch in sorted(self._epochs)]
+        if not ends or ends[-1][1] < 2:
+            return []
+        before, done = ends[-2] if len(ends) > 1 else (0, 0)
+        earlier = ends[-3] if len(ends) > 2 else (0, 0)
+        usual = each or (before - earlier[0]) // max(1, done - earlier[1])
+        ends[-1] = (max(ends[-1][0], before + usual * (ends[-1][1] - done)), ends[-1][1])
+        return ends
 
 
 def _finite(value: Any) -> float | None:
@@ -191,7 +223,11 @@ TITLES = {
     "loss_scale": "Loss scale",
     "skipped_steps": "Skipped steps",
 }
+SPEEDS = (names.TOKENS_PER_SECOND, names.SAMPLES_PER_SECOND, names.STEPS_PER_SECOND, names.TIME)
+"""The same thing said in several units: the first that a page has is shown."""
 HIDDEN = {names.ETA_SECONDS}
+OVERALL = ("loss", names.TOTAL_LOSS, "evaluation_loss")
+"""What the loss as a whole is called; other losses are parts of it, and of another size."""
 
 
 @dataclass(frozen=True)
@@ -203,12 +239,14 @@ class Chart:
         title: What is written over it.
         metrics: What it shows, for every run.
         stacked: Whether they are parts of a whole.
+        smooth: Whether curves that are noisy may be smoothed: what was chosen, as a rate is, has no noise.
     """
 
     section: str
     title: str
     metrics: tuple[str, ...]
     stacked: bool = False
+    smooth: bool = True
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data."""
@@ -224,12 +262,13 @@ def group_charts(metrics: Iterable[str]) -> list[Chart]:
     left = sorted(set(metrics) - HIDDEN, key=lambda name: (is_evaluation(name), name))
     charts: list[Chart] = []
 
-    def take(section: str, title: str, chosen: list[str], stacked: bool = False) -> None:
+    def take(section: str, title: str, chosen: list[str], stacked: bool = False, smooth: bool = True) -> None:
         if chosen:
-            charts.append(Chart(section, title, tuple(chosen), stacked))
+            charts.append(Chart(section, title, tuple(chosen), stacked, smooth))
             left[:] = [name for name in left if name not in chosen]
 
-    take("Curves", "Loss", [name for name in left if is_loss(name)])
+    take("Curves", "Loss", [name for name in left if is_loss(name) and _base(name).removesuffix("_epoch") in OVERALL])
+    take("Curves", "Parts of the loss", [name for name in left if is_loss(name)])
     rates = [name for name in left if name == names.LR or name.startswith(f"{names.LR}/")]
     norms = [name for name in left if name in GRADIENTS]
     parts = [name for name in left if name.startswith(STEP_PART)]
@@ -238,14 +277,72 @@ def group_charts(metrics: Iterable[str]) -> list[Chart]:
     grouped = [name for name in rest if _group(name)]
     for base in dict.fromkeys(_base(name) for name in rest if name not in grouped):
         take("Curves", base, [name for name in rest if _base(name) == base])
-    take("Curves", "Learning rate", rates)
+    take("Curves", "Learning rate", rates, smooth=False)
     take("Curves", "Gradient norm", norms)
     for group in dict.fromkeys(map(_group, grouped)):
         take(group.split("/")[0].capitalize(), group, [name for name in grouped if _group(name) == group])
-    take("Machine", "Where the time of a step goes, milliseconds", parts, stacked=True)
+    take("Machine", "Where the time of a step goes, milliseconds", parts, stacked=True, smooth=False)
     for name in machine:
         take("Machine", TITLES[name], [name])
     return charts
+
+
+Series = Mapping[str, Mapping[str, list[Any]]]
+"""The curves of a run, as `Curves.plain` returns them."""
+
+
+def repeated(runs: Sequence[Series]) -> dict[str, str]:
+    """Return the metrics that say what another one says in every run that has them, each with that other one.
+
+    >>> once = {"step": [2, 4], "seconds": [0.0, 1.0], "value": [0.5, 0.75]}
+    >>> repeated([{"valid_ndcg@10": once, "valid_score": once, "train_loss": once, "train_loss_epoch": once}])
+    {'train_loss_epoch': 'train_loss', 'valid_score': 'valid_ndcg@10'}
+    """
+    present = sorted({name for run in runs for name in run}, key=_preference)
+    same: dict[str, str] = {}
+    for name in present:
+        closer = name.removesuffix("_epoch").removesuffix("_sum")
+        if closer != name and closer in present and all(_is_finer(run, closer, name) for run in runs if name in run):
+            same[name] = closer
+    speeds = [name for name in SPEEDS if name in present]
+    same |= {name: speeds[0] for name in speeds[1:] if all(speeds[0] in run for run in runs if name in run)}
+    left = [name for name in present if name not in same]
+    seen: dict[Any, str] = {}
+    for name in left:
+        drawn = tuple(_drawn(run.get(name)) for run in runs)
+        # By chance two metrics may have one value, or stay at it.
+        if any(curve is not None and len(set(curve[1])) > 1 for curve in drawn):
+            first = seen.setdefault((_kind(name), drawn), name)
+            if first != name:
+                same[name] = first
+    return dict(sorted(same.items()))
+
+
+def _preference(name: str) -> tuple[bool, bool, int, str]:
+    return name.endswith("score"), _base(name).removesuffix("_epoch") not in OVERALL, len(name), name
+
+
+def _kind(name: str) -> str:
+    """Return what must be alike of two metrics before they can be the same one."""
+    if name in TITLES or name in GRADIENTS or name.startswith(STEP_PART):
+        return name
+    if name == names.LR or name.startswith(f"{names.LR}/"):
+        return names.LR
+    return f"evaluation {is_loss(name)}" if is_evaluation(name) else f"other {is_loss(name)}"
+
+
+def _is_finer(run: Mapping[str, Mapping[str, list[Any]]], finer: str, name: str) -> bool:
+    return finer in run and len(run[finer]["step"]) >= len(run[name]["step"])
+
+
+def _drawn(curve: Mapping[str, list[Any]] | None) -> tuple[Any, Any] | None:
+    return None if curve is None else (tuple(curve["step"]), tuple(curve["value"]))
+
+
+def is_drawn(metric: str, runs: Iterable[Series]) -> bool:
+    """Whether a metric has a curve in any run: two values, not a single dot."""
+    curves = (run[metric]["value"] for run in runs if metric in run)
+    return any(sum(value is not None for value in values) > 1 for values in curves)
 
 
 def is_loss(name: str) -> bool:
@@ -265,6 +362,33 @@ def is_evaluation_metric(name: str) -> bool:
     other = name in POSITION or name in TITLES or name in HIDDEN or name in GRADIENTS
     training = name.startswith(("train_", "train/", STEP_PART, f"{names.LR}/")) or name in (names.LR, names.TOTAL_LOSS)
     return not other and not training
+
+
+LOWER_WORDS = """
+    loss error err mae mse rmse mape smape nll perplexity ppl bpc bpb wer cer ter fid brier ece
+    deviation distance regret divergence kl
+"""
+HIGHER_WORDS = """
+    accuracy acc auc auroc auprc gauc f1 fbeta precision recall sensitivity specificity ndcg hit hitrate mrr map ap
+    bleu chrf meteor iou miou dice jaccard r2 psnr ssim kappa mcc reward score spearman pearson
+"""
+LOWER = frozenset(LOWER_WORDS.split())
+"""Words in the names of metrics that are better the lower they are."""
+HIGHER = frozenset(HIGHER_WORDS.split())
+"""Words in the names of metrics that are better the higher they are."""
+_WORD = re.compile(r"[a-z]+\d?")
+
+
+def direction_of(name: str) -> str | None:
+    """Return whether a metric is better low or high, by the words of its name; None if they do not say.
+
+    >>> [direction_of(name) for name in ("eval_loss_epoch", "val/top1_acc", "valid_ndcg@10", "rougeL", "temperature")]
+    ['min', 'max', 'max', 'max', None]
+    """
+    words = _WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower())
+    if not LOWER.isdisjoint(words):  # first: a Brier score is an error
+        return "min"
+    return "max" if any(word in HIGHER or word.startswith("rouge") for word in words) else None
 
 
 def _group(name: str) -> str:

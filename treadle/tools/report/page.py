@@ -88,7 +88,12 @@ def write_final_report(
 
 
 def render_page(
-    runs: Iterable[Run], *, live: float = 0.0, panels: Sequence[Panel] = (), title: str | None = None
+    runs: Iterable[Run],
+    *,
+    live: float = 0.0,
+    panels: Sequence[Panel] = (),
+    title: str | None = None,
+    colours: dict[str, int] | None = None,
 ) -> str:
     """Return the page of some runs as HTML.
 
@@ -97,6 +102,7 @@ def render_page(
         panels: What is to be shown of all of them together.
         title: What the page is called; by default after the run, or the number of them.
         live: How often the page asks its server for what is new, in seconds; 0 for a page without a server.
+        colours: The colours that runs have already, by their names; those of new ones are added.
     """
     found = list(runs)
     if title is None:
@@ -106,7 +112,7 @@ def render_page(
         title=escape(title),
         style=_asset("page.css"),
         plotly=plotly_source(),
-        data=embedded(build_payload(found, panels)),
+        data=embedded(build_payload(found, panels, colours)),
         live=json.dumps(live),
         program=_asset("page.js"),
     )

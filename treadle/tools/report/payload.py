@@ -1,6 +1,7 @@
 """What a page knows of its runs, as plain data."""
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,38 +10,146 @@ from treadle.config.dict_diff import leaves
 from treadle.events import names
 from treadle.runs.metric_rows import FileRows, is_number
 from treadle.runs.reader import Panel, Run, Start
-from treadle.tools.report.charts import Curves, group_charts, is_evaluation, is_evaluation_metric
+from treadle.tools.report.charts import (
+    HIDDEN,
+    Curves,
+    Series,
+    direction_of,
+    group_charts,
+    is_drawn,
+    is_evaluation,
+    is_evaluation_metric,
+    repeated,
+)
 
+FALLBACK = "eval_loss_epoch"
+"""What a run is judged by where it does not say."""
+TRAINING_LOSSES = (names.TOTAL_LOSS, "train_loss_epoch", "train_loss", "loss")
+"""Under which names the doors report the loss of training, the first that is there counts."""
 FACTS = ("packages", "environment", "git", "command", "seed", "processes")
 """What of a manifest a page shows."""
+COLOURS = 8
+"""Colours that people tell apart at a glance: a run prefers one of these."""
+MORE_COLOURS = 12
+"""Chosen colours that the page has; behind them it makes more."""
+DRAWN_POINTS, LEAST_POINTS = 8_000, 150
+"""Points of one metric that a page draws, over all runs, and the least of each: a browser must stay quick."""
+ALWAYS_DIFFERENT = ("run_dir", "train.output_dir")
+"""Keys of configs that differ between any two runs."""
 
 
-def build_payload(runs: list[Run], panels: Sequence[Panel] = ()) -> dict[str, Any]:
+def build_payload(
+    runs: list[Run], panels: Sequence[Panel] = (), colours: dict[str, int] | None = None
+) -> dict[str, Any]:
     """Return everything that the page of these runs shows.
 
     Args:
         runs: The runs.
         panels: What is to be shown of all of them together.
+        colours: The colours that runs have already, by their names; those of new ones are added.
     """
     found = [collect_metrics(run) for run in runs]
-    described = [_described(run, metrics) for run, metrics in zip(runs, found, strict=True)]
-    metrics = dict.fromkeys(name for run in described for name in run["series"])
+    chosen = choose_colours(runs, colours)
+    most = max(LEAST_POINTS, DRAWN_POINTS // max(1, len(runs)))
+    series = [metrics.curves.plain(most) for metrics in found]
+    same = repeated(series)
+    watched = [one[0] for run in runs if (one := watched_metric(run)) is not None]
+    evaluated = sorted(_evaluations(found).items(), key=lambda item: (item[0] not in watched, item[0] != FALLBACK))
+    told = {name: cells for name, cells in evaluated if name not in same}
+    shown = [name for name in dict.fromkeys(name for one in series for name in one) if name not in same]
+    drawn = [name for name in shown if is_drawn(name, series)]
+    described = [
+        {**_described(run, metrics), "series": curves, "colour": chosen[run.name]}
+        for run, metrics, curves in zip(runs, found, series, strict=True)
+    ]
     return {
         "runs": described,
         "panels": [_panel(panel) for panel in panels],
-        "charts": [chart.plain() for chart in group_charts(metrics)],
-        "evaluations": _evaluations(found),
+        "charts": [chart.plain() for chart in group_charts(drawn)],
+        "repeated": _by_kept(same),
+        "evaluations": told,
+        "directions": _directions(runs, told),
+        "once": _once([name for name in shown if name not in drawn and name not in told], series),
         "differences": _differences(runs),
     }
 
 
+def choose_colours(runs: list[Run], known: dict[str, int] | None = None) -> dict[str, int]:
+    """Return a colour for every run, which is its own: it depends on the name, and those that began first choose first.
+
+    So a run keeps its colour whichever runs come after it, on this page and on later ones.
+
+    Args:
+        runs: The runs.
+        known: Colours that are given already; those of new runs are added.
+    """
+    given = {} if known is None else known
+    for run in sorted(runs, key=lambda run: (run.starts[0].time or 0.0 if run.starts else 0.0, run.name)):
+        if run.name not in given:
+            # Those of runs that are gone stay theirs for as long as there are others.
+            taken = set(given.values())
+            first = zlib.crc32(run.name.encode()) % COLOURS
+            order = [*((first + more) % COLOURS for more in range(COLOURS)), *range(COLOURS, MORE_COLOURS)]
+            given[run.name] = next((one for one in order if one not in taken), max(taken, default=0) + 1)
+    return given
+
+
+def _by_kept(same: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, kept in same.items():
+        found.setdefault(kept, []).append(name)
+    return found
+
+
+def _directions(runs: list[Run], metrics: Iterable[str]) -> dict[str, str]:
+    """Return for each metric whether the lowest or the highest value is best, where that is known."""
+    found = {name: direction for name in metrics if (direction := direction_of(name)) is not None}
+    for run in runs:
+        watched = watched_metric(run)
+        if watched is not None:
+            found[watched[0]] = watched[1]
+    return found
+
+
+def _once(metrics: list[str], series: Sequence[Series]) -> dict[str, list[float | None]]:
+    """Return the values of metrics that no run has two values of: each is a number, and no curve."""
+    return {
+        name: [
+            next((value for value in run[name]["value"] if value is not None), None) if name in run else None
+            for run in series
+        ]
+        for name in metrics
+        if name not in HIDDEN
+    }
+
+
+def watched_metric(run: Run) -> tuple[str, str] | None:
+    """Return the metric that a run is judged by, and whether its highest or lowest value is best; None if not known."""
+    told = run.manifest.get("watched")
+    if isinstance(told, dict) and isinstance(told.get("metric"), str):
+        return told["metric"], "max" if told.get("greater_is_better") else "min"
+    try:
+        evaluation = run.config["train"]["evaluation"]
+        return str(evaluation["eval_metric"]), "max" if evaluation["eval_mode"] == "max" else "min"
+    except (KeyError, TypeError):
+        return None
+
+
 def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
+    each = run.config.get("num_update_steps_per_epoch")
+    beat = run.heartbeat
     return {
         "name": run.name,
         "state": run.state,
         "message": "; ".join([*filter(None, [run.message]), *run.problems, *metrics.problems]),
-        "step": metrics.step,
-        "series": metrics.curves.plain(),
+        "step": max(metrics.step, 0 if beat is None else beat.step),
+        "limit": run.planned_steps,
+        "beat": None if beat is None else beat.time,
+        "seconds": round(metrics.curves.seconds, 3),
+        "best": _best(run, metrics),
+        "parameters": _parameters(run),
+        "device": _device(run),
+        "epochs": metrics.curves.epoch_ends(each if type(each) is int and each > 0 else None),
         "starts": [{"step": start.step, "time": start.time} for start in run.starts],
         "checkpoints": [{"step": one.step, "size": one.size, "names": one.names} for one in run.checkpoints],
         "config": {key: _shown(value) for key, value in leaves(run.config).items()},
@@ -48,6 +157,40 @@ def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
         "panels": [_panel(panel) for panel in run.panels],
         "log": run.log,
     }
+
+
+def _best(run: Run, metrics: "Metrics") -> dict[str, Any] | None:
+    """Return what a run came to: the best value of the metric it is judged by, else its last loss."""
+    cells = metrics.evaluations()
+    watched = watched_metric(run)
+    if watched is None or watched[0] not in cells:
+        known = [(name, direction_of(name)) for name in (FALLBACK, *cells)]
+        watched = next(((name, how) for name, how in known if how is not None and name in cells), None)
+    if watched is not None:
+        name, how = watched
+        place = "highest" if how == "max" else "lowest"
+        return {"metric": name, "value": cells[name][place], "step": cells[name][f"{place}_step"], "is": "best"}
+    last = metrics.last_loss
+    return None if last is None else {"metric": last[0], "value": last[1], "step": last[2], "is": "last"}
+
+
+def _parameters(run: Run) -> dict[str, int] | None:
+    told = run.manifest.get("parameters")
+    counts: list[Any] = [told.get("trained"), told.get("frozen")] if isinstance(told, dict) else [None]
+    if any(type(one) is not int for one in counts):
+        return None
+    return {"trained": counts[0], "frozen": counts[1]}
+
+
+def _device(run: Run) -> str:
+    """Return on what a run trains: the name of the GPU, or what the run was told."""
+    environment = run.manifest.get("environment")
+    name = str(environment.get("device", "")) if isinstance(environment, dict) else ""
+    device = run.config.get("device")
+    device = device if isinstance(device, str) else name
+    shown = name if device.startswith("cuda") and name else device
+    processes = run.manifest.get("processes")
+    return f"{processes} x {shown}" if shown and type(processes) is int and processes > 1 else shown
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -67,7 +210,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def _evaluations(metrics: list["Metrics"]) -> dict[str, Any]:
-    """Return the table of the last, lowest and highest value of every metric that an evaluation reported."""
+    """Return the last, lowest and highest value of every metric that an evaluation reported, with their steps."""
     found: dict[str, list[dict[str, float] | None]] = {}
     for place, one in enumerate(metrics):
         for name, cell in one.evaluations().items():
@@ -83,11 +226,13 @@ class Metrics:
 
     Attributes:
         step: The last step.
+        last_loss: The last training loss: its name, value and step; None before the first.
         problems: What of the lines could not be used, in words.
     """
 
     def __init__(self, starts: Iterable[Start] = ()) -> None:
         self.step, self.problems = 0, list[str]()
+        self.last_loss: tuple[str, float, int] | None = None
         self.curves = Curves(starts)
         self._rows, self._alone, self._named_alone = 0, 0, set[str]()
         # What evaluations reported in lines of their own kind, and in any line.
@@ -98,7 +243,11 @@ class Metrics:
         """Take in the next rows."""
         self.curves.add(rows)
         for row in rows:
-            self.step = max(self.step, int(row.get("step", 0)))
+            step = int(row.get("step", 0))
+            self.step = max(self.step, step)
+            loss = next((name for name in TRAINING_LOSSES if is_number(row.get(name))), None)
+            if loss is not None:
+                self.last_loss = (loss, float(row[loss]), step)
             self._rows += 1
             if names.TOTAL_LOSS not in row:
                 self._alone += 1
@@ -106,9 +255,9 @@ class Metrics:
             evaluates = any(map(is_evaluation, row))
             for name, value in row.items():
                 if is_evaluation_metric(name) and is_number(value):
-                    self._of_all[name] = _joined(self._of_all.get(name), float(value))
+                    self._of_all[name] = _joined(self._of_all.get(name), float(value), step)
                     if evaluates:
-                        self._of_evaluations[name] = _joined(self._of_evaluations.get(name), float(value))
+                        self._of_evaluations[name] = _joined(self._of_evaluations.get(name), float(value), step)
 
     def evaluations(self) -> dict[str, dict[str, float]]:
         """Return the last, lowest and highest value of every metric that an evaluation reported.
@@ -136,16 +285,20 @@ def collect_metrics(run: Run) -> Metrics:
     return found
 
 
-def _joined(cell: dict[str, float] | None, value: float) -> dict[str, float]:
+def _joined(cell: dict[str, float] | None, value: float, step: int) -> dict[str, float]:
     if cell is None:
-        return {"last": value, "lowest": value, "highest": value}
-    return {"last": value, "lowest": min(cell["lowest"], value), "highest": max(cell["highest"], value)}
+        cell = {"lowest": value, "lowest_step": step, "highest": value, "highest_step": step}
+    if value < cell["lowest"]:
+        cell = {**cell, "lowest": value, "lowest_step": step}
+    if value > cell["highest"]:
+        cell = {**cell, "highest": value, "highest_step": step}
+    return {**cell, "last": value, "last_step": step}
 
 
 def _differences(runs: list[Run]) -> list[dict[str, Any]]:
     """Return the keys of the configs in which not all runs agree, each with the value of every run."""
     configs = [{key: _shown(value) for key, value in leaves(run.config).items()} for run in runs]
-    keys = dict.fromkeys(key for config in configs for key in config)
+    keys = dict.fromkeys(key for config in configs for key in config if key not in ALWAYS_DIFFERENT)
     table = [{"key": key, "values": [config.get(key) for config in configs]} for key in keys]
     return [row for row in table if len(set(row["values"])) > 1]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.errors import ConfigError
+from treadle.runs.heartbeat import HEARTBEAT
 from treadle.runs.metric_rows import MetricLines
 from treadle.runs.reader import PANELS, TRIALS, Run, Start, find_runs, read_any_run
 from treadle.runs.status import STATUS
@@ -21,7 +22,7 @@ from treadle.tools.report.page import render_page
 from treadle.tools.report.payload import Metrics, build_payload, names_of
 
 LOOPBACK = "127.0.0.1"
-WATCHED = ("metrics.jsonl", STATUS, "manifest.json", "log.txt", TRIALS)
+WATCHED = ("metrics.jsonl", STATUS, HEARTBEAT, "manifest.json", "log.txt", TRIALS)
 """The files of a run that change while it trains; and so do its panels."""
 PATIENCE = 10.0
 """Seconds that a browser may take to say what it wants, or to take an answer."""
@@ -56,6 +57,7 @@ class ReportServer(ThreadingHTTPServer):
         # One of several browsers reads what is new, for all of them.
         self._reading = threading.RLock()
         self._sent: tuple[str, bytes] | None = None
+        self._colours: dict[str, int] = {}
         self._room = threading.BoundedSemaphore(MOST_THREADS)
         try:
             super().__init__((LOOPBACK, port), _RequestHandler)
@@ -100,8 +102,16 @@ class ReportServer(ThreadingHTTPServer):
         with self._reading:
             tag = self.tag()
             if self._sent is None or self._sent[0] != tag:
-                self._sent = tag, json.dumps(build_payload(self.runs()), allow_nan=False).encode()
+                self._sent = tag, json.dumps(self._payload(), allow_nan=False).encode()
             return self._sent
+
+    def _payload(self) -> dict[str, Any]:
+        return build_payload(self.runs(), colours=self._colours)
+
+    def page(self) -> str:
+        """Return the page as it is now."""
+        with self._reading:
+            return render_page(self.runs(), live=self.refresh, colours=self._colours)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, where one is left: whoever opens hundreds of connections does not get as many."""
@@ -169,8 +179,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def _send_page(self) -> None:
-        page = render_page(self.server.runs(), live=self.server.refresh)
-        self._send(page.encode(), "text/html; charset=utf-8")
+        self._send(self.server.page().encode(), "text/html; charset=utf-8")
 
     def _send_data(self) -> None:
         tag, content = self.server.data()
