@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treadle.schedules.placeholders import TrainerPlaceholderValues
     from treadle.schedules.timm import TrainerWithTimmScheduler
     from treadle.tools.reproduce import verify
+    from treadle.tools.summary import summary
     from treadle.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "parallel",
     "parameter_groups",
     "schedules",
+    "summary",
     "verify",
 ]
 
@@ -77,6 +79,7 @@ _HOMES = {
     "linear_cross_entropy": "ops.linear_cross_entropy",
     "notebook_launcher": "parallel.launch.notebook",
     "parameter_groups": "optim.param_groups",
+    "summary": "tools.summary",
     "verify": "tools.reproduce",
 }
 

@@ -12,6 +12,7 @@ from treadle.callbacks import (
     MoveModulesToDeviceCallback,
     PrintProgressCallback,
     ProgressBarCallback,
+    RunStatsMonitor,
     TerminateOnNaNCallback,
     get_default_callbacks,
 )
@@ -92,10 +93,11 @@ def test_the_defaults_are_classes_in_the_known_order() -> None:
         PrintProgressCallback,
         ProgressBarCallback,
         LogMetricsCallback,
+        RunStatsMonitor,
     ) == DEFAULT_CALLBACKS
     assert get_default_callbacks() == DEFAULT_CALLBACKS
     assert ProgressBarCallback not in get_default_callbacks(progress_bar=False)
-    assert len(get_default_callbacks(progress_bar=False)) == 4
+    assert len(get_default_callbacks(progress_bar=False)) == 5
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,12 @@ def measures_pace(make: Callable[..., Ran]) -> None:
     assert ran.values("peak_memory_mib")
 
 
+def reports_stats(make: Callable[..., Ran]) -> None:
+    ran = make(callbacks.RunStatsMonitor())
+    assert min(ran.values("samples_per_second")) > 0
+    assert min(ran.values("lr")) > 0
+
+
 def writes_a_trace(make: Callable[..., Ran]) -> None:
     ran = make(callbacks.ProfilerCallback(first_step=3, num_steps=2))
     assert (ran.folder / "profile" / "trace_steps_3_to_4.json").is_file()
@@ -229,6 +235,7 @@ EFFECTS: dict[type, Callable[[Callable[..., Ran]], None]] = {
     GradientNormMonitor: reports_norms,
     StepTimer: times_parts,
     ThroughputMonitor: measures_pace,
+    callbacks.RunStatsMonitor: reports_stats,
     callbacks.ProfilerCallback: writes_a_trace,
     callbacks.ConvertSyncBatchNormCallback: leaves_one_process_alone,
     ReportCallback: writes_a_report,

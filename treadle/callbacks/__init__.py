@@ -7,6 +7,7 @@ from treadle.callbacks.log_metrics import LogMetricsCallback
 from treadle.callbacks.move_modules_to_device import MoveModulesToDeviceCallback
 from treadle.callbacks.print_progress import PrintProgressCallback
 from treadle.callbacks.progress_bar import ProgressBarCallback
+from treadle.callbacks.run_stats_monitor import RunStatsMonitor
 from treadle.callbacks.terminate_on_nan import TerminateOnNaNCallback
 from treadle.errors import load_module
 
@@ -44,6 +45,7 @@ __all__ = [
     "PrintProgressCallback",
     "ProfilerCallback",
     "ProgressBarCallback",
+    "RunStatsMonitor",
     "SaveBestModelCallback",
     "SaveTrainingStateCallback",
     "StepBasedEvaluationCallback",
@@ -82,6 +84,7 @@ DEFAULT_CALLBACKS: tuple[type[TrainerCallback], ...] = (
     PrintProgressCallback,
     ProgressBarCallback,
     LogMetricsCallback,
+    RunStatsMonitor,
 )
 """The callbacks of a trainer that is given none: classes, so that each trainer builds its own."""
 

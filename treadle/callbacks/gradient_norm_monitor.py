@@ -3,6 +3,7 @@
 from typing import Any
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.run_stats_monitor import GRADIENT_NORM
 from treadle.loop.interfaces import RunningTrainer
 from treadle.progress import Cadence
 
@@ -17,6 +18,8 @@ class GradientNormMonitor(TrainerCallback):
         every: How often to put it: a number of steps.
     """
 
+    reports = (GRADIENT_NORM,)
+
     def __init__(self, every: int | str | Cadence = 1) -> None:
         self._cadence = Cadence.parse(every, name="GradientNormMonitor: every")
         self._asked_before = False
@@ -30,12 +33,12 @@ class GradientNormMonitor(TrainerCallback):
     def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Put the norm of this update, if it is due."""
         if trainer.gradient_norm is not None and self._cadence.due_after_step(trainer.progress.step):
-            trainer.storage.put_scalar("gradient_norm", trainer.gradient_norm)
+            trainer.storage.put_scalar(GRADIENT_NORM, trainer.gradient_norm)
 
     def on_train_epoch_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Put the norm of the last update of the epoch, if it is due by epochs."""
         if trainer.gradient_norm is not None and self._cadence.due_after_epoch(trainer.run_history.current_epoch):
-            trainer.storage.put_scalar("gradient_norm", trainer.gradient_norm)
+            trainer.storage.put_scalar(GRADIENT_NORM, trainer.gradient_norm)
 
     def on_training_run_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Let the trainer do without the norm, unless somebody else asked for it."""

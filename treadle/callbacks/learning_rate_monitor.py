@@ -5,6 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.run_stats_monitor import rate_names
+from treadle.events.names import LR
 from treadle.loop.interfaces import RunningTrainer
 
 
@@ -14,6 +16,8 @@ class LearningRateMonitor(TrainerCallback):
     One group of parameters is reported as "lr", several as "lr/<name of the group>", where a group without a
     name has its number; with several optimizers as "lr/<optimizer>/<group>".
     """
+
+    reports = (LR,)
 
     def __init__(self) -> None:
         self._rates: list[Any] = []
@@ -35,7 +39,7 @@ class LearningRateMonitor(TrainerCallback):
         if not self._rates or step == self._reported_step:
             return
         self._reported_step = step
-        for name, rate in zip(_names(trainer), self._rates, strict=True):
+        for name, rate in zip(rate_names(trainer), self._rates, strict=True):
             trainer.storage.put_scalar(name, rate, smoothing_hint=False)
         scalars.update(trainer.storage.flush())
 
@@ -43,14 +47,3 @@ class LearningRateMonitor(TrainerCallback):
 def _as_of_now(rate: Any) -> Any:
     # A rate on the device is changed in place by its schedule.
     return rate.detach().clone() if isinstance(rate, Tensor) else rate
-
-
-def _names(trainer: RunningTrainer) -> list[str]:
-    optimizers = trainer.optimizers()
-    paths = []
-    for name, optimizer in optimizers.items():
-        groups = [str(group.get("name", place)) for place, group in enumerate(optimizer.param_groups)]
-        paths += [
-            ["lr", *([name] if len(optimizers) > 1 else []), *([group] if len(groups) > 1 else [])] for group in groups
-        ]
-    return ["/".join(path) for path in paths]

@@ -55,7 +55,9 @@ class PrintProgressCallback(TrainerCallback):
 
     def begin_session(self, trainer: RunningTrainer, *, training: bool) -> None:
         """Forget how the run before ended, and take its metrics as shown."""
-        self._stopped, self._began = False, time.monotonic()
+        self._stopped = False
+        # Of an epoch that is the user's own loop nobody says when it begins: it begins where the last one ended.
+        self._began = self._epoch_began = time.monotonic()
         self._metrics = UnshownMetrics()
         self._metrics.take(trainer.run_history)
 
@@ -80,6 +82,7 @@ class PrintProgressCallback(TrainerCallback):
         """Print the line of the epoch; it says so if the epoch was left before its data ended."""
         left = f"left at step {trainer.progress.step:,}" if trainer.this_run.epoch_is_cut else ""
         self._tell(trainer, f"epoch {epoch_under_way(trainer)}", clock(time.monotonic() - self._epoch_began), left=left)
+        self._epoch_began = time.monotonic()
 
     def on_stop_training_error(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Take note that the run ends before its time; the trainer itself prints why."""

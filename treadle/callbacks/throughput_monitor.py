@@ -41,6 +41,8 @@ class ThroughputMonitor(TrainerCallback):
     lost. Memory is the CUDA memory allocated at most, or the largest size of the process.
     """
 
+    reports = (SAMPLES_PER_SECOND, STEPS_PER_SECOND)
+
     def __init__(self) -> None:
         self._mark: _Mark | None = None
         self._evaluation_began = 0.0

@@ -77,6 +77,7 @@ class RunLock:
         self._before = recorded_status(run)
         self._has_begun = False
         self._unsaved = ""
+        self._afterwards: list[Callable[[], object]] = []
         self._take(time.monotonic() + PATIENCE)
         self._mirror = find_mirror(run)
         if self._mirror is not None:
@@ -197,18 +198,29 @@ class RunLock:
         """Whether the caller is a part of the run that holds the folder, and the only one."""
         return self._thread == threading.get_ident() and self._has_room
 
+    def afterwards(self, action: Callable[[], object]) -> None:
+        """Have `action` called once it is noted how the run ended, and before the folder is let go of."""
+        self._afterwards.append(action)
+
     def end(self, state: str, message: str = "") -> None:
         """Note how the run ended, and let go of the folder."""
-        write_status(self._run, replace(self._status, state=state, message=message, since=time.time()))
-        self._let_go()
+        self._close(replace(self._status, state=state, message=message, since=time.time()))
+
+    def _close(self, status: RunStatus) -> None:
+        write_status(self._run, status)
+        actions, self._afterwards = self._afterwards, []
+        try:
+            for action in actions:
+                action()
+        finally:
+            self._let_go()
 
     def fail(self, message: str) -> None:
         """Note by what error the run ended; a run that was there before and was not gone on with stays what it was."""
         if self._has_begun or self._before is None:
             self.end(FAILED, message)
         else:
-            write_status(self._run, self._before)
-            self._let_go()
+            self._close(self._before)
 
     def _let_go(self) -> None:
         if self._writer is not None and self._writer.is_alive():

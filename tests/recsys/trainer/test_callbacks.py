@@ -141,6 +141,12 @@ def measures_pace(fit: Make) -> None:
     assert min(fit(ThroughputMonitor()).core.storage.series("samples_per_second").values) > 0
 
 
+def reports_stats(fit: Make) -> None:
+    storage = fit(callbacks.RunStatsMonitor()).core.storage
+    assert min(storage.series("samples_per_second").values) > 0
+    assert min(storage.series("lr").values) > 0
+
+
 def writes_a_trace(fit: Make) -> None:
     ran = fit(callbacks.ProfilerCallback(first_step=3, num_steps=2))
     assert (ran.folder / "run" / "profile" / "trace_steps_3_to_4.json").is_file()
@@ -168,6 +174,7 @@ EFFECTS: dict[type, Callable[[Make], None]] = {
     GradientNormMonitor: reports_norms,
     StepTimer: times_parts,
     ThroughputMonitor: measures_pace,
+    callbacks.RunStatsMonitor: reports_stats,
     callbacks.ProfilerCallback: writes_a_trace,
     callbacks.ConvertSyncBatchNormCallback: leaves_one_process_alone,
     ReportCallback: writes_a_report,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.callback import TrainerCallback
 from treadle.errors import CheckpointError, ConfigError, TreadleError, require
 from treadle.files.atomic_io import replace_text
+from treadle.runs.lock import held_here
 from treadle.runs.reader import Panel, Run, read_any_run, read_panels
 from treadle.tools.report.payload import build_payload, names_of
 
@@ -163,8 +164,11 @@ class ReportCallback(TrainerCallback):
         plotly_source()
 
     def on_training_run_start(self, trainer: "Trainer", **kwargs: Any) -> None:
-        """Have the page written once the metrics are complete."""
+        """Have the page written once the metrics are complete and it is known how the run ended."""
         if trainer.run_dir is None:
             raise ConfigError(f"ReportCallback writes {NAME} into the folder of the run; give the trainer a run_dir=")
         if trainer.processes.is_main:
-            trainer.this_run.checkpointer.afterwards(partial(write_final_report, [trainer.run_dir], trainer.print))
+            lock = held_here(trainer.run_dir)
+            # With the lock, for a page that is written earlier would say that the run is still running.
+            after = trainer.this_run.checkpointer.afterwards if lock is None else lock.afterwards
+            after(partial(write_final_report, [trainer.run_dir], trainer.print))
