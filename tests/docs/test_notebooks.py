@@ -1,6 +1,7 @@
 """In a notebook: progress below the cell without widgets, and results as tables."""
 
 import builtins
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +142,40 @@ def test_a_run_that_is_told_in_words_shows_a_table_of_its_epochs_and_a_chart(
     # The rows stand in the table and in the log of the run, and are not printed as well.
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()][-1].startswith("finished")
     assert "epoch 3/3" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_training_of_recommenders_fills_the_same_table(
+    cell: Cell, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from tests.recsys.trainer.runs import make
+
+    make(tmp_path, "BPR", epochs=3).fit(show_progress=True, verbose=True)
+    rows = rows_of(cell.last()[0])
+    assert rows[0][:3] == ["", "time", "train"]
+    assert [row[0].removesuffix(" *best") for row in rows[1:]] == [f"epoch {n}/3" for n in (1, 2, 3)]
+    assert "<polyline" in cell.last()[0]
+    assert "epoch 1/3" not in capsys.readouterr().out
+
+
+def test_the_engine_shows_its_lines_as_rows_of_a_table(
+    cell: Cell, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.engine.parts import make_config
+    from treadle.engine import DefaultTrainer
+
+    with caplog.at_level(logging.INFO, "treadle"):
+        for name in ("first", "second"):
+            DefaultTrainer(make_config(tmp_path / name, log_period=2)).train()
+    # Each run has a table of its own.
+    first, second = cell.last()
+    for shown in (first, second):
+        rows = rows_of(shown)
+        assert rows[0][:3] == ["", "time", "train"]
+        assert [row[0] for row in rows[1:]] == [f"step {step}/10" for step in (2, 4, 6, 8, 10)]
+        assert "<polyline" in shown
+    told = [record for record in caplog.records if record.getMessage().startswith("step 2/10")]
+    assert len(told) == 2
+    assert all(getattr(record, "is_detail", False) for record in told)
 
 
 def test_a_table_of_many_epochs_shows_the_last_ones_and_draws_all() -> None:

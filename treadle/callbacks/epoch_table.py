@@ -1,7 +1,7 @@
 """The epochs of a run as a table and a chart, for the cell of a notebook."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -10,8 +10,11 @@ from treadle.console.lines import in_order, number, short
 MOST_ROWS = 30
 """How many epochs are shown; those before them are counted."""
 WIDTH, HEIGHT, MARGIN = 420, 140, 8
-CURVES = (("train_loss_epoch", "#4c78a8"), ("eval_loss_epoch", "#f58518"))
-"""What the chart draws, and in which colour; both can be told apart on a light and on a dark page."""
+CURVES = (
+    (("train_loss_epoch", "total_loss"), "#4c78a8"),
+    (("eval_loss_epoch", "evaluation_loss"), "#f58518"),
+)
+"""What the chart draws, under the names that doors have for it, and in which colour: told apart on any page."""
 
 
 class EpochTable:
@@ -48,14 +51,16 @@ class EpochTable:
 
     def chart(self) -> str:
         """Return the losses as curves over the rows; nothing while there is none of two values."""
-        curves = {name: self._points(name) for name, _ in CURVES}
+        known = {name for row, _ in self._rows for name in row}
+        chosen = [(next((one for one in names if one in known), names[0]), colour) for names, colour in CURVES]
+        curves = {name: self._points(name) for name, _ in chosen}
         values = [value for points in curves.values() for _, value in points]
         if max(map(len, curves.values())) < 2:
             return ""
         low, high = min(values), max(values)
         drawn = [
             _curve(curves[name], (len(self._rows) - 1, low, high), short(name), colour, place)
-            for place, (name, colour) in enumerate(CURVES)
+            for place, (name, colour) in enumerate(chosen)
             if curves[name]
         ]
         edges = "".join(
@@ -69,6 +74,12 @@ class EpochTable:
     def _points(self, name: str) -> list[tuple[int, float]]:
         values = [(place, row.get(name)) for place, (row, _) in enumerate(self._rows)]
         return [(place, value) for place, value in values if isinstance(value, float) and math.isfinite(value)]
+
+
+def table_of(callbacks: Iterable[Any]) -> EpochTable | None:
+    """Return the table that one of these callbacks shows in a notebook; None if none does."""
+    tables = (getattr(one, "table", None) for one in callbacks)
+    return next((one for one in tables if isinstance(one, EpochTable)), None)
 
 
 def _cell(value: Any) -> Any:

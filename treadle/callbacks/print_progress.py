@@ -5,6 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
+from treadle.callbacks.epoch_table import table_of
 from treadle.callbacks.run_head import head_of
 from treadle.console.lines import clock, counted, fields, line, number, short
 from treadle.loop.interfaces import RunningTrainer
@@ -130,8 +131,7 @@ class PrintProgressCallback(TrainerCallback):
             known = best_so_far(trainer.run_history, *watched)
             best = known is not None and known.position == len(values) - 1
         text = line(what, spent, fields(found, best=best), left)
-        tables = (getattr(one, "table", None) for one in trainer.callback_handler)
-        table = next((one for one in tables if one is not None), None)
+        table = table_of(trainer.callback_handler)
         if table is None:
             trainer.print(text)
         else:

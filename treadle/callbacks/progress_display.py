@@ -33,6 +33,10 @@ class NotebookDisplay:
         self._activities.append(activity)
         self._show()
 
+    def refresh(self) -> None:
+        """Show the table as it is now."""
+        self._show()
+
     def draw(self, now: float) -> None:
         """Draw the bars anew."""
         if not self._activities:
@@ -254,6 +258,13 @@ def _bars(console: Any) -> Any:
         auto_refresh=False,
         expand=True,
     )
+
+
+def in_notebook() -> bool:
+    """Whether output goes below the cell of a notebook."""
+    from rich.console import Console
+
+    return bool(Console().is_jupyter)
 
 
 def make_display(write: Callable[[str], None], *, told: bool = False) -> Display:

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from treadle.console.lines import clock, fields, line
+from treadle.callbacks.epoch_table import EpochTable
+from treadle.callbacks.progress_display import NotebookDisplay, in_notebook
+from treadle.console.lines import DETAIL, clock, fields, line
 from treadle.events import get_event_storage
 from treadle.events.names import (
     DATA_TIME,
@@ -40,7 +42,8 @@ class CommonMetricPrinter(EventWriter):
 
     Losses, which are metrics with "loss" in their names, come first. How long the run will still take is put into
     the storage as well, as "eta_seconds"; give this writer before those that shall have it. What a line leaves out,
-    such as the time of a step, is in what other writers write.
+    such as the time of a step, is in what other writers write. In a notebook the lines are rows of a table below a
+    chart of the loss, which grow in their place, unless `show` says what is done with them.
 
     Args:
         batch_size: The samples of one iteration, to tell the throughput where nobody measures it.
@@ -64,6 +67,7 @@ class CommonMetricPrinter(EventWriter):
         self._window_size = window_size
         self._unwritten = Unwritten(window_size)
         self._show = logger.info if show is None else show
+        self._display = NotebookDisplay(EpochTable()) if show is None and in_notebook() else None
         self._told = told
         self._last: tuple[float, int] | None = None
 
@@ -72,21 +76,33 @@ class CommonMetricPrinter(EventWriter):
         storage = get_event_storage()
         if self._unwritten.new_life(storage) is not None:
             self._last = None
+            if self._display is not None:
+                self._display = NotebookDisplay(EpochTable())
         new: dict[str, Any] = {}
         for values in self._unwritten.take(storage).values():
             new |= values
         shown = {name: value for name, value in numbers_in(new).items() if name not in self._told}
         if shown:
-            self._show(line(*self._parts(storage, shown)))
+            parts = self._parts(storage, shown)
+            if self._display is None:
+                self._show(line(*parts))
+            else:
+                self._draw(self._display, parts, shown)
+
+    def _draw(self, display: NotebookDisplay, parts: list[str], shown: dict[str, float]) -> None:
+        """Show a line as a row of the table of a notebook; as text it is in the log of the run."""
+        assert display.table is not None
+        display.table.add_row(parts[0], line(*parts[3:]), _own(shown), best=False)
+        display.refresh()
+        logger.info("%s", line(*parts), extra=DETAIL)
 
     def _parts(self, storage: EventStorage, new: dict[str, float]) -> list[str]:
         """Return what a line is made of, in order."""
-        own = {name: value for name, value in new.items() if name not in PLACED and not name.startswith("lr/")}
         return [
             self._place(storage),
-            fields(own),
-            *_rates(storage),
-            *self._pace(storage),
+            fields(_own(new)),
+            line(*_rates(storage)),
+            line(*self._pace(storage)),
             _memory(storage),
             self._time_left(storage),
         ]
@@ -141,6 +157,10 @@ class CommonMetricPrinter(EventWriter):
             return None
         seconds = storage.history(TIME).global_avg()
         return self._batch_size / seconds if seconds else None
+
+
+def _own(new: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in new.items() if name not in PLACED and not name.startswith("lr/")}
 
 
 def _rates(storage: EventStorage) -> list[str]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle.callbacks.epoch_table import table_of
 from treadle.callbacks.print_progress import UnshownMetrics, epoch_under_way
 from treadle.config.arguments import accepted
 from treadle.console.lines import clock, counted, fields, line, number
@@ -145,7 +146,13 @@ class EpochEnd:
             return
         activity = self._trainer._activity(epoch)
         what = line(f"epoch {epoch_under_way(core)}", "" if activity == "training" else activity)
-        core.print(line(what, clock(core.seconds + seconds), fields(told, best=better)))
+        spent = clock(core.seconds + seconds)
+        text, table = line(what, spent, fields(told, best=better)), table_of(core.callback_handler)
+        if table is None:
+            core.print(text)
+        else:
+            table.add_row(what, spent, told, best=better)
+            core.this_run.checkpointer.log(text)
 
     def _save_without_evaluation(self, epoch: int) -> None:
         """Save the newest model: at once if somebody else saves it, else now and then; the last is kept at the end."""
