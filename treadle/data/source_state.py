@@ -132,6 +132,21 @@ def _parts(dataset: Any) -> Iterator[Any]:
             left += [getattr(part, "ex_iterable", None), *(getattr(part, "ex_iterables", None) or ())]
 
 
+class HasReader:
+    """A data set that is read by an object of its own, which keeps its place: in workers, and for all ranks."""
+
+    def reader(self, loader: Any, *, rank: int, size: int, evaluation: bool) -> Any:
+        """Return what opens the data set for a stream, with the methods of a `SourceState`.
+
+        Args:
+            loader: The loader of the data set, which says how batches are made.
+            rank: The rank of the stream.
+            size: How many ranks share the batches.
+            evaluation: Whether every sample counts exactly once.
+        """
+        raise NotImplementedError
+
+
 class SourceState:
     """The place that a source keeps by itself, with `state_dict` and `load_state_dict`.
 
@@ -147,6 +162,9 @@ class SourceState:
     Attributes:
         source: The source.
     """
+
+    shares = False
+    """Whether each rank's share of the batches is cut here already."""
 
     def __init__(self, source: Any, holder: Any) -> None:
         self.source, self._holder = source, holder
@@ -165,9 +183,12 @@ class SourceState:
         self._opened: Any = None
 
     @classmethod
-    def of(cls, source: Any) -> "SourceState | None":
+    def of(cls, source: Any, *, rank: int = 0, size: int = 1, evaluation: bool = False) -> "SourceState | None":
         """Return the place that `source` keeps; None if it keeps none, or one that does not lead back exactly."""
         dataset = getattr(source, "dataset", None)
+        if isinstance(dataset, HasReader):
+            reader: SourceState = dataset.reader(source, rank=rank, size=size, evaluation=evaluation)
+            return reader
         if loses_samples(source if dataset is None else dataset):
             return None
         if hasattr(source, "state_dict"):

@@ -103,7 +103,9 @@ class Stream:
         self._source_state: dict[str, Any] | None = None
         self._read_out = False
         self._shuffle = ShuffleCheck(source if self.dataset is None else self.dataset, name)
-        self._stateful = SourceState.of(source) if self.sampler is None else None
+        self._stateful: SourceState | None = None
+        if self.sampler is None:
+            self._stateful = SourceState.of(source, rank=rank, size=size, evaluation=evaluation)
         self.fetched: Any = None
         self.loader: Any = source
         self._gathered: InMemoryBatches | None = None
@@ -276,7 +278,7 @@ class Stream:
             batches = self._stateful.open(self._source_state, entering=self.drawn > 0, seed=seed)
         else:
             batches = with_own_randomness(lambda: workers.begin(self.source), seed)
-        if self._size > 1:
+        if self._size > 1 and not (self._stateful is not None and self._stateful.shares):
             batches = every_nth(batches, self._rank, self._size, self._evaluation)
         if self.drawn and self._source_state is None:
             logger.info("the %s data cannot be entered in the middle: %d batches are read again", self.name, self.drawn)
@@ -465,6 +467,9 @@ class Stream:
             state["order"] = self._order.state_dict()
         if self._stateful is not None:
             state["source"] = self._before_peek if self._peeked else self._stateful.take()
+            if self._source_state is not None:
+                # Loaded, and nothing was drawn since.
+                state["source"] = self._source_state
             # A source that has come to its end may stand at its start again, and would be read once more.
             state["read_out"] = not self._peeked and (self._read_out or self._stateful.is_read_out)
         return state

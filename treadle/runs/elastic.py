@@ -66,7 +66,7 @@ def _placed_anew(name: str, place: dict[str, Any], then: Split, now: Split) -> d
     if name == "stream_evaluation" or not place["drawn"]:
         # An evaluation begins at the first batch each time.
         return {**place, "drawn": 0, "last": 0}
-    if name != "stream_train" or then.batch_size is None or now.batch_size is None or "source" in place:
+    if name != "stream_train" or then.batch_size is None or now.batch_size is None or not _is_shared(place):
         raise CheckpointError(
             f"the checkpoint was written by {then.processes} processes and this run has {now.processes}, but the place "
             f"in {name.removeprefix('stream_')!r} cannot be counted in samples; start {then.processes}"
@@ -78,6 +78,11 @@ def _placed_anew(name: str, place: dict[str, Any], then: Split, now: Split) -> d
             f"{now.processes} processes; use {then.processes} with batches of {then.batch_size}"
         )
     return {**place, "drawn": seen // at_once, "last": 0}
+
+
+def _is_shared(place: dict[str, Any]) -> bool:
+    """Whether a place in the data is the same for all processes, in samples: by number, or as a source says it."""
+    return "source" not in place or (isinstance(place["source"], dict) and place["source"].get("shared") is True)
 
 
 def joined_losses(states: Sequence[dict[str, Any]], copies: int, *, mine: bool) -> dict[str, Any]:

@@ -6,12 +6,22 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from treadle.data.sources import JsonLines, Mixture, Parquet, TarShards, TokenBins, write_token_bin
+from treadle.data.sources import (
+    HuggingFaceStream,
+    JsonLines,
+    Mixture,
+    MixtureStream,
+    Parquet,
+    TarShards,
+    TokenBins,
+    write_token_bin,
+)
 
 
 def write_lines(path: Path, numbers: range) -> Path:
@@ -52,6 +62,13 @@ def make_source(kind: str, folder: Path) -> Any:
     if kind == "mixture":
         parts = {one: make_source(one, folder) for one in ("lines", "parquet", "tar")}
         return Mixture(parts, {"lines": 5, "parquet": 3, "tar": 2}, length=60)
+    if kind == "stream":
+        rows = datasets.Dataset.from_dict({"number": list(range(500, 547))})
+        stream = rows.to_iterable_dataset(num_shards=3)
+        return HuggingFaceStream(stream, buffer=8, transform=number_and_features)
+    if kind == "mixture stream":
+        parts = {one: make_source(one, folder) for one in ("lines", "stream")}
+        return MixtureStream(parts, {"lines": 1, "stream": 2}, length=50)
     place = folder / kind
     if not place.exists():
         place.mkdir(parents=True)

@@ -3,12 +3,13 @@
 `listed` gives what a run must see, in whatever processes and however often it is killed.
 """
 
+from functools import cache
 from hashlib import blake2b
 from math import floor
 from typing import Any
 
 from treadle.data.seeds import fold_seed
-from treadle.data.sources import IndexedSource, Mixture, Parquet, TarShards
+from treadle.data.sources import HuggingFaceStream, IndexedSource, Mixture, Parquet, TarShards
 
 WORD = 2**64
 BLOCK_OF_MIXTURE = 10_000
@@ -34,6 +35,7 @@ def indices(source: Any, seed: int, epoch: int, passed: int) -> list[int]:
     return shuffled(len(source), "samples", seed, turn)
 
 
+@cache
 def shuffled(length: int, *key: object) -> list[int]:
     """Return a permutation of the numbers below `length`."""
     half = 1
@@ -94,6 +96,46 @@ def of_mixture(mixture: Mixture, seed: int, epoch: int, passed: int) -> list[int
             passes[which, whole] = indices(sources[which], own, whole, 0)
         found.append(sum(map(len, sources[:which])) + passes[which, whole][place])
     return found
+
+
+def streamed(source: Any, seed: int, epoch: int) -> list[int]:
+    """Return the numbers of the samples of a streamed source, whose `number`s stand in their order in it."""
+    return of_stream(source, fold_seed(seed, 2, epoch))
+
+
+def of_stream(source: Any, seed: int) -> list[int]:
+    if isinstance(source, HuggingFaceStream):
+        numbers = [int(row["number"]) for row in source.dataset]
+        blocks = [numbers[place : place + source.buffer] for place in range(0, len(numbers), source.buffer)]
+        return [
+            block[place]
+            for number, block in enumerate(blocks)
+            for place in shuffled(len(block), "buffer", seed, number)
+        ]
+    parts = list(source.sources.values())
+    left: list[list[int]] = [[] for _ in parts]
+    passed = [-1 for _ in parts]
+    found = []
+    for draw in range(source.length):
+        block, within = divmod(draw, BLOCK_OF_MIXTURE)
+        slot, which = shuffled_at(within, BLOCK_OF_MIXTURE, "mixture", seed, block), 0
+        while slot >= source.shares[which]:
+            slot -= source.shares[which]
+            which += 1
+        if not left[which]:
+            passed[which] += 1
+            own = fold_seed(fold_seed(seed, "source", which), passed[which])
+            part = parts[which]
+            if isinstance(part, IndexedSource):
+                left[which] = [int(part[index][1]) for index in indices(part, own, 0, 0)]
+            else:
+                left[which] = of_stream(part, own)
+        found.append(left[which].pop(0))
+    return found
+
+
+def shuffled_at(place: int, length: int, *key: object) -> int:
+    return shuffled(length, *key)[place]
 
 
 def expected_shares(weights: list[float]) -> list[int]:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.data.sources.files import make_source
-from tests.data.sources.reference import by_blocks, expected_shares, listed, shuffled
+from tests.data.sources.reference import by_blocks, expected_shares, listed, shuffled, streamed
 from treadle.data import Stream, make_loader
-from treadle.data.sources import Mixture, TokenBins, write_token_bin
+from treadle.data.sources import IndexedSource, Mixture, TokenBins, write_token_bin
 from treadle.data.sources.orders import BlockOrder, PermutedOrder
 from treadle.data.sources.permutation import permuted
 from treadle.runs.elastic import Split, split_anew
@@ -21,9 +21,18 @@ from treadle.runs.elastic import Split, split_anew
 SEED = 7
 GLOBAL = 6
 """Samples of a batch over all ranks."""
-KINDS = ("tokens", "lines", "parquet", "tar", "mixture")
+STREAMED = ("stream", "mixture stream")
+KINDS = ("tokens", "lines", "parquet", "tar", "mixture", *STREAMED)
 LONG = bool(os.environ.get("TREADLE_LONG"))
-WORKERS = {"tokens": (0, 3), "lines": (1,), "parquet": (4,), "tar": (2,), "mixture": (0, 2)}
+WORKERS = {
+    "tokens": (0, 3),
+    "lines": (1,),
+    "parquet": (4,),
+    "tar": (2,),
+    "mixture": (0, 2),
+    "stream": (0, 2),
+    "mixture stream": (0, 3),
+}
 """A covering choice; all of 0 to 4 for each with TREADLE_LONG=1, as `make long` sets it."""
 CASES = [
     pytest.param(kind, workers, marks=[pytest.mark.slow] if workers > 1 else [])
@@ -33,7 +42,8 @@ CASES = [
 
 
 def streams_of(source: Any, ranks: int, workers: int) -> list[Stream]:
-    loader: dict[str, Any] = {"shuffle": True, "batch_size": GLOBAL // ranks, "num_workers": workers}
+    shuffle = isinstance(source, IndexedSource)
+    loader: dict[str, Any] = {"shuffle": shuffle, "batch_size": GLOBAL // ranks, "num_workers": workers}
     made = [
         Stream(make_loader(source, **loader), device=torch.device("cpu"), seed=SEED, rank=rank, size=ranks)
         for rank in range(ranks)
@@ -62,6 +72,8 @@ def moved_to(ranks: int, then: int, states: Sequence[dict[str, Any]]) -> dict[st
 
 
 def in_order(source: Any, epoch: int) -> list[int]:
+    if not isinstance(source, IndexedSource):
+        return streamed(source, SEED, epoch)
     return [int(source[index][1][-1]) for index in listed(source, SEED, epoch)]
 
 
