@@ -43,6 +43,11 @@ class Reseeded(Protocol):
 class HasOrder:
     """A data set that has an order of its own for a run, and need not have one drawn."""
 
+    @property
+    def skipped(self) -> int:
+        """How many corrupt records were left out so far."""
+        return 0
+
     def order(self, seed: int) -> Order:
         """Return the order of shuffled epochs of a run with this seed."""
         raise NotImplementedError

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
+from treadle.data.order import HasOrder
 from treadle.data.random_state import draws_in_cudnn, hold_dropout
 from treadle.data.seeds import draw_seed, fold_seed, seed_generators
+from treadle.data.source_state import HasReader
 from treadle.data.stream import Stream
 from treadle.errors import ConfigError, DataError
 from treadle.runs.interfaces import TrainerLike
@@ -59,6 +61,7 @@ class Streams:
         self.trainer = trainer
         self.by_name: dict[str, Stream] = {}
         self.seed = 0
+        self._skipped: dict[str, int] = {}
 
     def seed_run(self) -> None:
         """Seed every generator if the trainer was given a seed, and settle the order of the data."""
@@ -200,6 +203,7 @@ class Streams:
         if not run.progress.mid_epoch:
             run.losses.reset()
             run.metrics.reset()
+            self.tell_skipped()
             for stream in self.by_name.values():
                 stream.begin(run.progress.epoch)
 
@@ -212,8 +216,17 @@ class Streams:
         """Return how many samples were drawn since the last time."""
         return sum(stream.take_samples() for stream in self.by_name.values())
 
+    def tell_skipped(self) -> None:
+        """Say how many corrupt records this process left out, where there are more than it said before."""
+        for name, stream in self.by_name.items():
+            count = stream.dataset.skipped if isinstance(stream.dataset, (HasOrder, HasReader)) else 0
+            if count > self._skipped.get(name, 0):
+                self._skipped[name] = count
+                self.trainer.print(f"the {name} data: {count} corrupt records were skipped so far")
+
     def close(self) -> None:
         """Give up what fetches data."""
+        self.tell_skipped()
         for stream in (*self.by_name.values(), self.trainer.this_run.data.evaluation):
             if stream is not None:
                 stream.close()

@@ -135,6 +135,11 @@ def _parts(dataset: Any) -> Iterator[Any]:
 class HasReader:
     """A data set that is read by an object of its own, which keeps its place: in workers, and for all ranks."""
 
+    @property
+    def skipped(self) -> int:
+        """How many corrupt records were left out so far."""
+        return 0
+
     def reader(self, loader: Any, *, rank: int, size: int, evaluation: bool) -> Any:
         """Return what opens the data set for a stream, with the methods of a `SourceState`.
 

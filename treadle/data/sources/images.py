@@ -60,6 +60,7 @@ class ImageFolder(IndexedSource):
     ) -> None:
         super().__init__(transform=transform, on_corrupt=on_corrupt)
         self.root, self.decode = Path(path), decode
+        self._mark: str | None = None
         if not self.root.is_dir():
             raise DataError(f"ImageFolder: {path} is no folder; give the one that has a folder for each class")
         self.classes = sorted(one.name for one in self.root.iterdir() if one.is_dir())
@@ -94,8 +95,10 @@ class ImageFolder(IndexedSource):
             ) from error
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """Return how many files there are, and a checksum of their names and sizes."""
-        value = 0
-        for name, _ in self._files:
-            value = zlib.crc32(f"{name} {(self.root / name).stat().st_size}\n".encode(), value)
-        return {self.root.name: f"{len(self)} files, {value:08x}"}
+        """Return how many files there are, and a checksum of their names and sizes when this was first asked."""
+        if self._mark is None:
+            value = 0
+            for name, _ in self._files:
+                value = zlib.crc32(f"{name} {(self.root / name).stat().st_size}\n".encode(), value)
+            self._mark = f"{len(self)} files, {value:08x}"
+        return {self.root.name: self._mark}

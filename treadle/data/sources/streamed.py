@@ -37,7 +37,6 @@ class StreamedSource(HasReader, IterableDataset[Any]):
     """
 
     length: int | None = None
-    skipped = 0
 
     def __init__(self, *, buffer: int = 1000, transform: Callable[[Any], Any] | None = None) -> None:
         if buffer:
@@ -206,6 +205,11 @@ class MixtureStream(StreamedSource):
     def draws_nothing(self) -> bool | None:
         """Whether no source uses randomness."""
         return True if all(source.draws_nothing for source in self.sources.values()) else None
+
+    @property
+    def skipped(self) -> int:
+        """How many corrupt records were left out so far, of all sources."""
+        return sum(source.skipped for source in self.sources.values())
 
     def set_epoch(self, epoch: int) -> None:
         """Note which epoch is read next, in the sources too."""
