@@ -11,7 +11,7 @@ from treadle.data.batch import Batch
 from treadle.data.per_sample_rng import Place, SeededSamples, as_it_is
 from treadle.data.source_copies import source_apart
 from treadle.data.source_state import Repeated
-from treadle.data.sources.streamed import Cursor, StreamedSource
+from treadle.data.sources.cursor import Cursor, ReadInBlocks
 from treadle.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ class BatchReader:
     shares = True
     is_read_out = False
 
-    def __init__(self, loader: Any, source: StreamedSource, *, rank: int, size: int, evaluation: bool) -> None:
+    def __init__(self, loader: Any, source: ReadInBlocks, *, rank: int, size: int, evaluation: bool) -> None:
         if loader.batch_size is None:
             raise ConfigError(f"a {type(source).__name__} gives samples; give its loader a batch_size")
         self.source, self._samples = loader, source
@@ -130,7 +130,7 @@ class MadeBatches(IterableDataset[Any]):
         seed: The seed of the pass.
     """
 
-    def __init__(self, reader: BatchReader, source: StreamedSource, state: dict[str, Any], seed: int) -> None:
+    def __init__(self, reader: BatchReader, source: ReadInBlocks, state: dict[str, Any], seed: int) -> None:
         self._reader, self._source, self._state, self._seed = reader, source, state, seed
 
     def __iter__(self) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -163,7 +163,7 @@ class Samples(Dataset[Any]):
         source: Whose transform makes them.
     """
 
-    def __init__(self, source: StreamedSource) -> None:
+    def __init__(self, source: ReadInBlocks) -> None:
         self._source = source
         self._records: list[Any] = []
         self._first = 0
