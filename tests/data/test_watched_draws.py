@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
 
+from tests.interrupting import plain_network, starts_of
 from treadle.data import RandomState, Stream, global_rngs, make_loader, sample_seed
 from treadle.data import per_sample_rng as per_sample
 from treadle.data.per_sample_rng import Place, SeededSamples
 from treadle.data.seeds import fold_seed
+from treadle.trainer import Trainer
 
 CPU = torch.device("cpu")
 SAMPLES = 48
@@ -307,6 +310,19 @@ def test_a_collate_function_that_draws_late_gets_its_samples_anew() -> None:
     assert whole(2) == rows
 
 
+def test_batches_that_draw_nothing_are_fetched_at_once_for_any_collate_function() -> None:
+    class Whole(Sometimes):
+        draws_nothing = True
+
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("batches are fetched at once")
+
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [(index, 0.0) for index in indices]
+
+    assert len(fetched(Whole(), collate_fn=lambda items: default_collate(items))) == SAMPLES
+
+
 def test_a_collate_function_does_not_have_the_samples_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     def mixed(items: list[Any]) -> Any:
         return [*default_collate(items), torch.full((len(items),), float(torch.rand(())))]
@@ -384,6 +400,67 @@ def test_a_data_set_that_seeds_a_generator_itself_does_so_for_itself_only() -> N
     assert rows[30] == (float(torch.rand((), generator=torch.Generator().manual_seed(30))),)
 
 
+def forked() -> float:
+    with torch.random.fork_rng(devices=()):
+        return float(torch.rand(()))
+
+
+def put_back() -> float:
+    state = random.getstate()
+    drawn = random.random()
+    random.setstate(state)
+    return drawn
+
+
+def put_back_by_numpy() -> float:
+    state = np.random.get_state()
+    drawn = np.random.rand()
+    np.random.set_state(state)
+    return float(drawn)
+
+
+LOOKS: dict[str, tuple[Callable[[], float], Callable[[int], float]]] = {
+    "fork_rng": (forked, lambda seed: float(torch.rand((), generator=torch.Generator().manual_seed(seed)))),
+    "initial_seed": (lambda: float(torch.initial_seed()), float),
+    "random": (put_back, lambda seed: random.Random(seed).random()),
+    "numpy.random": (put_back_by_numpy, lambda seed: float(np.random.RandomState(seed).rand())),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_that_is_looked_at_and_does_not_move_is_seeded(kind: str, workers: int) -> None:
+    look, again = LOOKS[kind]
+    before = [getattr(module, name) for places in global_rngs.READERS.values() for module, name in places]
+
+    class Looking(Sometimes):
+        def __getitem__(self, index: int) -> Any:
+            return index, look()
+
+    rows = fetched(Looking(), workers=workers)
+    assert rows == {index: (again(fold_seed(1, 0, index)),) for index in range(SAMPLES)}
+    after = [getattr(module, name) for places in global_rngs.READERS.values() for module, name in places]
+    assert after == before
+
+
+def test_a_sample_that_fails_for_what_it_drew_is_fetched_with_its_own_seed() -> None:
+    class Failing(Sometimes):
+        def __getitem__(self, index: int) -> Any:
+            self.fetched[index] += 1
+            if index == 17 and random.random() != random.Random(fold_seed(1, 0, 17)).random():
+                raise KeyError("another number")
+            if index == 41:
+                random.random()
+                raise KeyError("whatever is drawn")
+            return index, 0.0
+
+    data = Failing()
+    stream = Stream(make_loader(data, shuffle=False, batch_size=4), device=CPU, seed=1)
+    with pytest.raises(KeyError, match="whatever is drawn"):
+        rows_of(stream.rest())
+    assert data.fetched == {index: 2 if 16 <= index < 18 else 1 for index in range(42)}
+
+
 def test_the_seed_of_a_sample_is_known_in_batches_that_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Asks(Sometimes):
         def __getitem__(self, index: int) -> Any:
@@ -417,8 +494,9 @@ def test_the_generators_of_the_process_stay_as_they_were(
 
     if not peeks:
         monkeypatch.setattr(global_rngs, "_words_of_python", None)
+        monkeypatch.setattr(global_rngs, "_normal_of_numpy", None)
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
-    random.gauss(0, 1)
+    random.gauss(0, 1), np.random.randn()
     before = RandomState().state_dict()
     stream = Stream(make_loader(Fails(PATTERNS[pattern]), shuffle=False, batch_size=4), device=CPU, seed=1)
     try:
@@ -431,7 +509,8 @@ def test_the_generators_of_the_process_stay_as_they_were(
     assert before["python"] == after["python"]
     assert torch.equal(before["torch"], after["torch"])
     assert torch.equal(before["numpy"]["keys"], after["numpy"]["keys"])
-    assert before["numpy"]["position"] == after["numpy"]["position"]
+    for name in ("position", "has_gauss", "cached"):
+        assert before["numpy"][name] == after["numpy"][name]
 
 
 def test_memory_of_pythons_generator_is_its_state() -> None:
@@ -444,9 +523,77 @@ def test_memory_of_pythons_generator_is_its_state() -> None:
         random.getrandbits(32 * 400)
 
 
+def test_memory_of_numpys_generator_is_its_normal_number() -> None:
+    assert global_rngs._normal_of_numpy is not None, "with this NumPy, drawing is watched by states, which costs more"
+    np.random.seed(11)
+    for _ in range(4):
+        state = np.random.get_state(legacy=False)
+        assert global_rngs._normal_in_store() == (state["gauss"] if state["has_gauss"] else None)
+        np.random.randn()
+
+
+def test_samples_of_another_data_set_that_are_fetched_on_the_way_disturb_nothing() -> None:
+    inner = SeededSamples(Sometimes(PATTERNS["always"]), default_collate, 5)
+
+    class Mixing(Sometimes):
+        def __getitem__(self, index: int) -> Any:
+            first = np.random.rand()
+            other = inner[Place(0, index)]
+            return index, first, np.random.rand(), random.random(), float(torch.rand(())), float(other[2])
+
+    rows = fetched(Mixing())
+    for index, sample in rows.items():
+        seed = fold_seed(1, 0, index)
+        numbers = np.random.RandomState(seed)
+        mine = (numbers.rand(), numbers.rand(), random.Random(seed).random())
+        assert sample[:3] == mine
+        assert sample[3] == float(torch.rand((), generator=torch.Generator().manual_seed(seed)))
+        assert sample[4] == np.float32(np.random.RandomState(fold_seed(5, 0, index)).rand())
+
+
 def test_what_was_learned_goes_to_another_process() -> None:
     samples = SeededSamples(Sometimes(), default_collate, 1)
     samples.__getitems__(Place(0, [0, 1]))
     other = pickle.loads(pickle.dumps(samples._samples))  # noqa: S301 - as a loader sends it to its workers
     assert not other.learning
     assert vars(other) == vars(samples._samples)
+
+
+# Runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_processes_fetch_the_samples_that_one_would() -> None:
+    data = Sometimes(PATTERNS["one sample"])
+    rows: dict[int, Any] = {}
+    for rank in (0, 1):
+        loader = make_loader(data, shuffle=True, batch_size=4)
+        rows |= rows_of(Stream(loader, device=CPU, seed=1, rank=rank, size=2).rest())
+    assert rows == reference(data)
+
+
+class Regression(Sometimes):
+    """One sample of an epoch has noise; which one, nobody knows before."""
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.randn(2) if index == 17 else torch.zeros(2)
+        return torch.full((2,), index / SAMPLES) + noise, torch.ones(1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_is_resumed_where_drawing_is_first_seen_has_the_same_bits(workers: int, tmp_path: Path) -> None:
+    def train(folder: str, steps: int) -> dict[str, torch.Tensor]:
+        model = plain_network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, torch.nn.MSELoss(), optimizer, callbacks=(), seed=1, run_dir=tmp_path / folder)
+        loading = {"num_workers": workers, "shuffle": False}
+        options: Any = {"max_steps": steps, "save_every": "1 step", "resume": "auto"}
+        trainer.train(Regression(), 2, per_device_batch_size=4, train_dataloader_kwargs=loading, **options)
+        return model.state_dict()
+
+    whole = train("whole", 14)
+    # Sample 17 is in the fifth batch.
+    for cut in (3, 4, 5):
+        train(f"cut {cut}", cut)
+        resumed = train(f"cut {cut}", 14)
+        assert starts_of(tmp_path / f"cut {cut}") == [0, cut]
+        assert all(torch.equal(resumed[name], whole[name]) for name in whole)

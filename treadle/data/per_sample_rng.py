@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate, default_convert
 
 from treadle.data.collate import HasRows, collated
-from treadle.data.global_rngs import SEEDERS, Aside, moved, states
+from treadle.data.global_rngs import SEEDERS, Aside, moved, readers_noted, states
 from treadle.data.seeds import seeds_below
 from treadle.errors import DataError
 
@@ -108,7 +108,7 @@ class SeededCalls:
     """Calls of a function, before each of which those generators are seeded that it was ever seen to draw from.
 
     At first all of them are seeded, and each call is watched. From then on only those are seeded that were drawn from,
-    and whether another one moves is seen once for several calls.
+    or looked at, and whether another one moves is seen once for several calls.
 
     Args:
         watched: Whether to watch; otherwise all generators are seeded for every call.
@@ -139,16 +139,25 @@ class SeededCalls:
         try:
             with aside:
                 if self.learning:
-                    results = calls(self._learning(seeds))
+                    with readers_noted(self._used):
+                        results = calls(self._learning(seeds))
                 else:
                     results = calls(self._seeding(seeds) if self._used else seeds.left)
+        except Exception as error:
+            # It may have failed for what it drew, and then not with seeds of its own.
+            self._refuse_unseeded(aside, error)
+            raise
         finally:
             _current.pop()
         if self.learning:
             self.learning = False
-        elif aside.moved and not self._used.issuperset(aside.moved):
-            raise UnseededDrawError(", ".join(name for name in aside.moved if name not in self._used))
+        else:
+            self._refuse_unseeded(aside)
         return results
+
+    def _refuse_unseeded(self, aside: Aside, cause: Exception | None = None) -> None:
+        if aside.moved and not self.learning and not self._used.issuperset(aside.moved):
+            raise UnseededDrawError(", ".join(name for name in aside.moved if name not in self._used)) from cause
 
     def _seeding(self, seeds: Seeds) -> Iterator[Any]:
         seeders = [SEEDERS[name] for name in self._used]
@@ -216,7 +225,7 @@ class SeededSamples(Dataset[Any]):
     def _fetch(self, fold: Callable[[Any], int], indices: Any) -> Any:
         indices = list(indices)
         if not self._samples_draw:
-            samples = [self.dataset[index] for index in indices]
+            samples = self.dataset.__getitems__(indices) if self._whole else [self.dataset[one] for one in indices]
         elif self._whole:
             samples = self._samples(lambda ones: [self.dataset.__getitems__(one) for one in ones], [indices], fold)[0]
         else:
