@@ -5,6 +5,9 @@ Several calls fill one table: what a file of results has is not measured again.
     python -m benchmarks.execution.models --budget-s 300 --results $OUT/models.json
     python -m benchmarks.execution.models --models "BERT-small,DCN" --results $OUT/models.json
     python -m benchmarks.execution.models --smoke
+    python -m benchmarks.execution.models --results models.json --write
+
+The last one measures nothing: it writes what the file has into RESULTS.md.
 
 All loops of a model train copies of one set of weights on the same batches, in turn: between the rounds of Treadle's
 run those of the others are timed. Treadle is told the precision and a number of steps, and no more. For parity the
@@ -30,10 +33,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.execution.model_shapes import SHAPES, Batch, Shape
+from benchmarks.provenance import provenance
+from benchmarks.results import write_section
 from treadle import Trainer
 from treadle.callbacks import TrainerCallback
 from treadle.execution import Choice
 from treadle.execution.cuda_graph.graph_cache import WARM_UP
+from treadle.files.atomic_io import replace_text
 
 COMPARED = 20
 PLANNED = 1_000_000
@@ -203,9 +209,19 @@ def busy_share(loop: Loop, batches: list[Batch], usual: float) -> float:
 
 
 def measure(
-    shape: Shape, device: torch.device, *, smoke: bool, hf: bool, seconds: float, rounds: int
+    shape: Shape, device: torch.device, *, smoke: bool, compiled: bool, hf: bool, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    """Return what was found for a model."""
+    """Return what was found for a model.
+
+    Args:
+        shape: The model and its batches.
+        device: Where.
+        smoke: Whether only to see that everything runs, in tiny sizes.
+        compiled: Whether `torch.compile` in its best mode is a contender.
+        hf: Whether the HF Trainer is one.
+        seconds: How long a round takes, about.
+        rounds: How many there are.
+    """
     cuda, bf16 = device.type == "cuda", shape.precision == "bf16"
     generator = torch.Generator().manual_seed(0)
     batches = [shape.batch(generator, 2 if smoke else shape.size, smoke) for _ in range(BATCHES)]
@@ -246,7 +262,7 @@ def measure(
         return loop
 
     hand: Loop | None = take("hand", None)
-    if cuda:
+    if cuda and compiled:
         try:
             # Where the device is busy all the time, recordings of torch.compile's own gain nothing.
             take("torch.compile", "default" if shape.alone else "reduce-overhead")
@@ -344,6 +360,27 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+NOTES = """\
+An update of each loop on the same batches of the shapes in `benchmarks/execution/model_shapes.py`, settled before
+anything was timed; Treadle is told the precision, and nothing else. Ratios are of an update's time to the median of the
+hand-written loop's, [lowest..highest] over the rounds; rounds take turns. Busy: the share of the hand-written update in
+which the device works. Choosing: what the update took in which Treadle chose, compiling included. Parity: how far 20
+losses are from the hand-written loop's in fp32, as a share, and the bar: 1e-5, or twice what the hand-written loop in
+bf16 is."""
+
+
+def write(path: Path) -> None:
+    """Write what a file of results has into RESULTS.md."""
+    kept = json.loads(path.read_text())
+    write_section("execution-models", f"## Models of others\n\n{kept['facts']}\n\n{NOTES}\n\n{table(kept['models'])}")
+
+
+def facts_of(device: torch.device) -> str:
+    """Return where the figures come from, in Markdown."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "no GPU"
+    return provenance("execution.models", ("torch", "treadle", "transformers"), device=name)
+
+
 def main() -> None:
     """Measure what is asked for and not there yet, as long as there is time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -352,14 +389,21 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("models.json"))
     parser.add_argument("--smoke", action="store_true", help="tiny models, on a CPU if need be")
     parser.add_argument("--no-hf", action="store_true", help="leave the HF Trainer out")
+    parser.add_argument("--no-others", action="store_true", help="leave it and torch.compile out")
+    parser.add_argument("--write", action="store_true", help="write the results into RESULTS.md, and measure nothing")
     parser.add_argument("--seconds", type=float, default=0.4, help="how long a round takes, about")
     parser.add_argument("--rounds", type=int, default=5)
     parsed = parser.parse_args()
+    if parsed.write:
+        write(parsed.results)
+        return
     began = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not parsed.smoke:
         parser.error("there is no CUDA device; --smoke runs tiny models here")
-    results: dict[str, Any] = json.loads(parsed.results.read_text()) if parsed.results.exists() else {}
+    kept: dict[str, Any] = json.loads(parsed.results.read_text()) if parsed.results.exists() else {"models": {}}
+    kept["facts"] = facts_of(device)
+    results = kept["models"]
     wanted = parsed.models.split(",") if parsed.models else [""]
     for shape in (shape for part in wanted for shape in SHAPES if part.strip().lower() in shape.name.lower()):
         if shape.name in results and "ms" in results[shape.name]:
@@ -370,12 +414,18 @@ def main() -> None:
         torch._dynamo.reset()
         try:
             results[shape.name] = measure(
-                shape, device, smoke=parsed.smoke, hf=not parsed.no_hf, seconds=parsed.seconds, rounds=parsed.rounds
+                shape,
+                device,
+                smoke=parsed.smoke,
+                compiled=not parsed.no_others,
+                hf=not (parsed.no_hf or parsed.no_others),
+                seconds=parsed.seconds,
+                rounds=parsed.rounds,
             )
         except Exception as error:
             traceback.print_exc()
             results[shape.name] = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-        parsed.results.write_text(json.dumps(results, indent=1))
+        replace_text(parsed.results, json.dumps(kept, indent=1))
         print(
             f"[{time.monotonic() - began:6.1f} s] {table({shape.name: results[shape.name]}).splitlines()[-1]}",
             flush=True,
