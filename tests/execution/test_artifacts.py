@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor.codecache import PyCodeCache
 
 from tests.execution.quick_compiler import quick_compiler
 from tests.execution.test_compiled_steps import train
+from tests.interrupting import starts_of
 from treadle.execution.artifacts import CODE, FACTS, ROOM, load_artifacts, save_artifacts
 
 pytestmark = [
@@ -108,3 +111,19 @@ def test_a_compiled_run_keeps_its_code_and_its_resume_loads_it(
 def test_a_run_without_compiled_steps_keeps_none(loaded: list[bytes], tmp_path: Path) -> None:
     train("eager", trainer={"run_dir": tmp_path / "run"})
     assert not (tmp_path / "run" / ROOM).exists()
+
+
+@pytest.mark.slow
+def test_a_resume_on_another_machine_compiles_nothing_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the real compiler, whose own caches are empty each time: the first start makes code, the second finds it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
+    found: list[dict[str, int]] = []
+    for machine, epochs in (("first", 1), ("second", 2)):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / machine))
+        PyCodeCache.cache_clear(), torch._dynamo.reset(), counters.clear()
+        trainer = train("compile", trainer={"run_dir": tmp_path / "run"}, num_epochs=epochs, resume="auto")
+        found.append({name: counters["inductor"][f"fxgraph_cache_{name}"] for name in ("miss", "hit", "bypass")})
+    assert starts_of(tmp_path / "run") == [0, trainer.progress.step // 2]
+    assert found[0]["miss"] > 0
+    assert found[0]["bypass"] == 0
+    assert found[1] == {"miss": 0, "hit": found[0]["miss"], "bypass": 0}

@@ -1,5 +1,6 @@
 """What is compiled for CPUs in another way than torch does: the same numbers, and no booleans that are kept."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from treadle.execution import Compile
-from treadle.execution.cpu_compiler import pool, pool_backward
+from treadle.execution.cpu_compiler import Decompositions, _table, pool, pool_backward
 
 aten = torch.ops.aten
 WINDOWS = [(2, 2), (2, 3), (3, 3), (1, 4), (2,)]
@@ -51,6 +52,15 @@ def test_other_windows_are_left_to_torch(kind: str) -> None:
     inputs, settings = images(1, 2, 8, 8), {"stride": [2, 2], **PLAIN, **OTHER[kind]}
     values, places = aten.max_pool2d_with_indices(inputs, [2, 2], **settings)
     assert pool_backward(values, inputs, [2, 2], **settings, indices=places) is NotImplemented
+
+
+def test_caches_of_compiled_code_know_the_table_of_operations_by_what_it_is_made_from() -> None:
+    key = pickle.dumps(_table())
+    assert pickle.dumps(_table()) == key
+    again = pickle.loads(key)  # noqa: S301 - made in the line above
+    assert type(again) is Decompositions
+    assert again[aten.max_pool2d_with_indices.default] is pool
+    assert again.keys() == _table().keys()
 
 
 class Pooled(nn.Module):

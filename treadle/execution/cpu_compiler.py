@@ -28,6 +28,27 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
+class Decompositions(dict[Any, Callable[..., Any]]):
+    """A compiler's whole table, which caches of compiled code know by what it is made from.
+
+    They would look into every function of a plain one, find some that they cannot tell apart, and keep nothing.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[Any], "Decompositions"], tuple[Any]]:
+        return _table, (get_hash_for_files((__file__,)),)
+
+
+def _table(made_from: Any = None) -> Decompositions:
+    """Return torch's own table with ours.
+
+    Args:
+        made_from: The code of ours, for whoever compares two tables.
+    """
+    from torch._inductor.decomposition import select_decomp_table
+
+    return Decompositions({**select_decomp_table(), **decompositions()})
+
+
 def pool(
     inputs: Tensor,
     kernel_size: Sequence[int],
@@ -128,11 +149,9 @@ class CpuCompiler:
         """Return a graph, compiled for such inputs."""
         # The compiler takes a while to load.
         from torch._inductor.compile_fx import compile_fx
-        from torch._inductor.decomposition import select_decomp_table
 
         patches = {"joint_custom_pre_pass": RecomputedMasks(), **self.settings}
-        table = {**select_decomp_table(), **decompositions()}
-        return compile_fx(graph, inputs, config_patches=patches, decompositions=table)  # type: ignore[return-value]
+        return compile_fx(graph, inputs, config_patches=patches, decompositions=_table())  # type: ignore[return-value]
 
 
 class RecomputedMasks(CustomGraphPass):
