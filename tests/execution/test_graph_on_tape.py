@@ -1,5 +1,6 @@
 """Recorded steps, on a recorder for the CPU: everything but the CUDA graph itself."""
 
+import itertools
 import random
 from collections import UserDict
 from pathlib import Path
@@ -200,14 +201,25 @@ class ReplacingATensor(Recorded):
 
 
 class HiddenCounter(Recorded):
-    """Changes a number that no attribute of the trainer shows."""
-
-    box: Any
+    """Counts where no attribute shows it."""
 
     def training_run_start(self) -> None:
-        class Box:
-            calls = 0
+        self.numbers = itertools.count(1)
 
+    def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
+        output = super().calculate_train_batch_loss(batch)
+        output["loss"] = output["loss"] * next(self.numbers)
+        return output
+
+
+class Box:
+    calls = 0
+
+
+class CountingInAnObject(Recorded):
+    """Changes a number that an object of its own keeps."""
+
+    def training_run_start(self) -> None:
         self.box = Box()
 
     def calculate_train_batch_loss(self, batch: Any) -> dict[str, Any]:
@@ -227,6 +239,7 @@ FAULTS: dict[type[Recorded], str] = {
     SettingAFloatRate: r"sets a learning rate",
     ReadingTheDevice: r"the host wait for the device",
     ReplacingATensor: r"reads trainer\.running and then puts a new tensor",
+    CountingInAnObject: r"the step changes trainer\.box\.calls; a replay runs no Python",
     HiddenCounter: r"two steps do not end where the same two steps ended before: ",
 }
 

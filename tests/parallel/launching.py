@@ -36,6 +36,7 @@ TOGETHER = {
         "keeping",
         "half_precision",
         "own_strategy",
+        "choosing",
     ),
     3: ("equality", "evaluation"),
 }

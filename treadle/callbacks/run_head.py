@@ -3,7 +3,7 @@
 from typing import Any
 
 from treadle.console.lines import counted
-from treadle.execution.base import Execution
+from treadle.execution import AutoExecution, Execution
 from treadle.loop.interfaces import RunningTrainer
 from treadle.runs.description import count_parameters
 from treadle.runs.place import run_address
@@ -66,8 +66,9 @@ def _length(trainer: RunningTrainer) -> str:
 def _machine(trainer: RunningTrainer) -> str:
     run, processes = trainer.this_run, trainer.processes
     asked, used = run.spec.execution, type(run.execution)
-    # What "auto" chooses is known after the first steps; where there is no choice, it is eager.
-    how = "eager" if asked == "auto" and used is Execution else used.__name__ if callable(asked) else str(asked)
+    # What "auto" chooses is known after the first steps; where there is no choice, or hardly any, it is eager.
+    is_eager = used is Execution or (isinstance(run.execution, AutoExecution) and run.execution.only_compiles)
+    how = "eager" if asked == "auto" and is_eager else used.__name__ if callable(asked) else str(asked)
     if run.spec.compile is not None and how != "compile":
         how += ", compiled"
     parts = [str(trainer.device), how, trainer.precision.kind]

@@ -26,7 +26,8 @@ class Stateful(Protocol):
 class Tracked:
     """Named stateful things: together they are what a checkpoint holds.
 
-    One with the attribute `reads_pieces` reads what it needs of large tensors itself.
+    One with the attribute `reads_pieces` reads what it needs of large tensors itself. One whose attribute `is_void` is
+    true has nothing to keep, and no place in a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,11 @@ class Tracked:
 
     def state_dict(self, wanted: Callable[[str], bool] | None = None) -> dict[str, Any]:
         """Return the state of everything tracked, or of the names that are `wanted`."""
-        return {name: value.state_dict() for name, value in self._objects.items() if wanted is None or wanted(name)}
+        return {
+            name: value.state_dict()
+            for name, value in self._objects.items()
+            if (wanted is None or wanted(name)) and not getattr(value, "is_void", False)
+        }
 
     def load_state_dict(self, state: dict[str, Any], *, optional: Container[str] = ()) -> None:
         """Give everything tracked its state back.

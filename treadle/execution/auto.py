@@ -25,7 +25,7 @@ from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.graph import GraphExecution
 from treadle.execution.cuda_graph.graph_cache import WARM_UP
 from treadle.execution.cuda_graph.inputs import PlacedWindow, Signature, signature_of
-from treadle.execution.cuda_graph.replay_check import takes_much
+from treadle.execution.cuda_graph.replay_check import takes_much, takes_much_of_host
 from treadle.execution.step_state import all_owners_of, tensors_of
 from treadle.runs.interfaces import TrainerLike
 
@@ -60,14 +60,16 @@ class AutoExecution(Execution):
         recorder: What records updates; None if nothing can.
         given: What was chosen for an earlier run, to make it again; None to choose, or to go on with what the folder
             of the run or its checkpoint says.
+
+    Attributes:
+        only_compiles: Whether nothing can be tried but what the compiler makes, which takes it so long that most runs
+            stay eager.
     """
 
     def __init__(self, trainer: TrainerLike, recorder: Recorder | None, given: Choice | None = None) -> None:
         super().__init__(trainer)
         self.update = self._update
         self._trainer, self._given = trainer, given
-        self._state = ChosenState(given)
-        trainer.track(execution=self._state)
         self._graph = None if recorder is None else GraphExecution(trainer, recorder, required=given is not None)
         # Where the loss is compiled in any case, that is no question.
         self._is_compiled = trainer.is_compiled
@@ -78,6 +80,10 @@ class AutoExecution(Execution):
         self._room: dict[str, Tensor] = {}
         self._counts: dict[tuple[str, Signature], int] = {}
         self._updates, self._next, self._began = 0, WARM_UP, 0.0
+        self._hindered, self._kinds, self._is_large = "", 1, False
+        self.only_compiles = recorder is None and trainer.device.type == "cpu"
+        self._state = ChosenState(given, silent=self.only_compiles)
+        trainer.track(execution=self._state)
 
     def begin_epoch(self, learning: list[int]) -> None:
         """Take note of which weights learn in the epoch that begins."""
@@ -138,7 +144,7 @@ class AutoExecution(Execution):
         if found is not None:
             # The file is not older than the checkpoint: the run may have chosen after it was saved.
             state.choice = Choice.of(found, str(folder))
-        elif state.choice is None and progress.step and not state.seen:
+        elif state.choice is None and not state.seen and progress.step > (WARM_UP if self.only_compiles else 0):
             self._take(self._eagerly("nothing was chosen when the run began, and it continues as it was"))
 
     def _settle(self, choice: Choice) -> Execution:
@@ -165,27 +171,44 @@ class AutoExecution(Execution):
 
     def _choose_in_time(self, phase: "Phase", window: list[Any]) -> Choice | None:
         """Return what is chosen, if it is time: when optimizers and libraries are ready, and tries pay."""
-        hindrance = self._hindrance(phase, window)
-        if hindrance:
-            return self._take(self._eagerly(hindrance))
+        trainer = self._trainer
+        reason = self._reason_in_run() or self._reason_in_window(phase, window)
+        if reason:
+            return self._take(self._eagerly(reason))
         met = (phase.name, signature_of(window))
-        count = self._counts[met] = self._counts.get(met, 0) + 1
+        self._counts[met] = self._counts.get(met, 0) + 1
         self._updates += 1
+        # Shapes may differ from process to process, and all of them have to choose in the same update.
+        count = self._updates if trainer.processes.distributed else self._counts[met]
         if self._updates == 2:
             # The first update loads kernels, and says nothing about the others.
-            wait_for(self._trainer.device)
+            wait_for(trainer.device)
             self._began = perf_counter()
         if count >= self._next:
-            self._changing = self._moving.look(all_owners_of(self._trainer))
+            self._changing = self._moving.look(all_owners_of(trainer))
             if self._graph is not None:
                 self._graph.look()
         if count <= self._next:
             if len(self._counts) <= MOST_KINDS:
                 return None
             return self._take(self._eagerly("windows are of too many shapes; pad batches to a few lengths"))
-        wait_for(self._trainer.device)
-        usual = self._slowest((perf_counter() - self._began) / (self._updates - 2))
+        wait_for(trainer.device)
+        return self._choose_if_it_pays(phase, window)
+
+    def _choose_if_it_pays(self, phase: "Phase", window: list[Any]) -> Choice | None:
+        """Return what is chosen, if a try pays in what is left of the run; nothing if that is to be seen later."""
+        hindered = float(bool(self._hindered))
+        usual = (perf_counter() - self._began) / (self._updates - 2)
+        large = float(takes_much_of_host(tensors_of(self._trainer).values()))
+        agreed = self._trainer.processes.reduce([usual, hindered, float(len(self._counts)), large], "max")
+        usual, hindered, self._kinds, self._is_large = agreed[0], agreed[1], int(agreed[2]), bool(agreed[3])
+        if hindered:
+            return self._take(self._eagerly(self._hindered or "the data of another process rules other ways out"))
         left = self._left
+        if self.only_compiles:
+            reason = self._why_not_compiled(None if left is None else left * usual, SHARE_TO_COMPILE)
+            if reason:
+                return self._take(self._eagerly(reason))
         cost = FIXED + TRIES * usual + self._copying
         time_left = usual * (self._updates if left is None else left)
         if cost <= max(LOST, SHARE_LOST * time_left) and 2 * cost <= time_left:
@@ -196,8 +219,8 @@ class AutoExecution(Execution):
             return None
         return self._take(self._eagerly(f"{left} updates of {1000 * usual:.3g} ms are left, too few to try others"))
 
-    def _hindrance(self, phase: "Phase", window: list[Any]) -> str:
-        """Return why nothing can be tried; empty if it can."""
+    def _reason_in_run(self) -> str:
+        """Return why nothing can be tried in this run; empty if it can. All processes come to the same."""
         trainer = self._trainer
         if trainer.parallel.is_sharded or trainer.parallel.is_pipeline:
             return "weights are shared out over processes; execution='compile' compiles where the plan allows it"
@@ -205,10 +228,18 @@ class AutoExecution(Execution):
             return "microbatch='auto' changes the shape of a step"
         if trainer.spec.offload_optimizer:
             return "offload_optimizer=True brings state from the host in every step; leave it out"
+        if self.only_compiles and self._left is None:
+            return "nobody knows how long the run is"
+        return ""
+
+    def _reason_in_window(self, phase: "Phase", window: list[Any]) -> str:
+        """Return why nothing can be tried with such a window; of several processes each notes it until they choose."""
         try:
             refuse_window(phase, window)
         except CaptureError as error:
-            return str(error)
+            if not self._trainer.processes.distributed:
+                return str(error)
+            self._hindered = self._hindered or str(error)
         return ""
 
     def _eagerly(self, reason: str) -> Choice:
@@ -218,14 +249,17 @@ class AutoExecution(Execution):
         """Take note of a choice: in the state of the run, in its folder, and on the console."""
         trainer, folder = self._trainer, self._trainer.this_run.spec.run_dir
         self._state.choice = choice
+        # On a CPU most runs are too short for the compiler: that they are eager is nothing to speak of.
+        told = not self._state.is_void
         if folder is not None and trainer.processes.is_main and folder.is_dir():
-            choice.write(folder)
+            choice.write(folder, table=told)
             if choice.compiles is not None:
                 # Now, and not only at the end, which a run that is killed does not come to.
                 from treadle.execution.artifacts import save_artifacts
 
                 save_artifacts(folder)
-        trainer.print(choice.describe())
+        if told:
+            trainer.print(choice.describe())
         return choice
 
     def _choose(self, phase: "Phase", window: list[Any], left: int | None) -> Choice:
@@ -289,7 +323,9 @@ class AutoExecution(Execution):
             return "deterministic=True, and compiled steps have other bits"
         if time_left is None:
             return "nobody knows how long the run is"
-        cost = seconds_to_compile(self._trainer)
+        if self._is_large:
+            return "copies of the state would take much of the memory that is left"
+        cost = seconds_to_compile(self._trainer) * self._kinds
         if cost > share * time_left:
             return f"about {cost:.0f} s to compile, and {time_left:.0f} s are left"
         return ""
@@ -326,9 +362,6 @@ class AutoExecution(Execution):
             seconds=perf_counter() - began,
             refused=refused,
         )
-
-    def _slowest(self, seconds: float) -> float:
-        return self._trainer.processes.reduce([seconds], "max")[0]
 
     @property
     def _left(self) -> int | None:
@@ -391,7 +424,9 @@ def execution_of(trainer: TrainerLike) -> Execution:
     recorder = trainer.create_recorder() if asked in ("graph", "auto") else None
     if asked == "graph" and recorder is not None:
         return GraphExecution(trainer, recorder, required=True)
-    if asked == "auto" and (recorder is not None or trainer.device.type == "cuda"):
+    # Where nothing is recorded, and everything compiled or nothing, there is no choice.
+    chooses_on_host = trainer.device.type == "cpu" and how.compile is None and not how.deterministic
+    if asked == "auto" and (recorder is not None or trainer.device.type == "cuda" or chooses_on_host):
         return AutoExecution(trainer, recorder)
     # An earlier run of this trainer may have chosen, and what it chose is not of this one.
     trainer.tracked.remove("execution")

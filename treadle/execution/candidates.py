@@ -14,11 +14,11 @@ from treadle.errors import CaptureError
 from treadle.execution.choice import BOTH, COMPILED, EAGER, RECORDED
 from treadle.execution.compiled import CompiledVerbs
 from treadle.execution.cuda_graph.capture import CapturedStep, Recorded
-from treadle.execution.cuda_graph.capture_checks import Attributes, find_generators
+from treadle.execution.cuda_graph.capture_checks import find_generators
 from treadle.execution.cuda_graph.graph import GraphExecution
 from treadle.execution.cuda_graph.inputs import PlacedWindow, like
 from treadle.execution.cuda_graph.replay_check import Snapshot
-from treadle.execution.step_state import all_owners_of, tensors_of
+from treadle.execution.step_state import host_kept, small_tensors_of, tensors_of
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
@@ -90,16 +90,17 @@ class Candidate:
         run = self._trainer.this_run
         kept, run.verbs = run.verbs, self._verbs or run.verbs
         try:
-            self.build(phase, window)
-            with apart(self._trainer, changing, self.room) as (recorded, before):
-                self.run()
-                self.losses = list(recorded.losses)
-                if weights:
-                    for _ in range(UPDATES - 1):
-                        self.run()
-                    found = before.now(whole=True)
-                    self.ends = {name: one for name, one in found.items() if name.startswith("model.")}
-                return timed(self.run, self._trainer.device)
+            with host_kept(self._trainer):
+                self.build(phase, window)
+                with apart(self._trainer, changing, self.room) as (recorded, before):
+                    self.run()
+                    self.losses = list(recorded.losses)
+                    if weights:
+                        for _ in range(UPDATES - 1):
+                            self.run()
+                        found = before.now(whole=True)
+                        self.ends = {name: one for name, one in found.items() if name.startswith("model.")}
+                    return timed(self.run, self._trainer)
         finally:
             run.verbs = kept
 
@@ -153,15 +154,23 @@ class RecordedCandidate(Candidate):
                 self._step.begin_anew()
 
 
-def timed(run: Callable[[], None], device: torch.device) -> float:
+def timed(run: Callable[[], None], trainer: TrainerLike) -> float:
     """Return how many seconds a call takes, with the work of the device."""
+    device = trainer.device
     wait_for(device)
-    began, count = perf_counter(), 0
-    while count < FEWEST or (count < MOST and perf_counter() - began < ENOUGH):
+    began = perf_counter()
+    for _ in range(FEWEST):
         run()
-        count += 1
     wait_for(device)
-    return (perf_counter() - began) / count
+    count, passed = FEWEST, perf_counter() - began
+    # Processes have to make as many updates as each other: they exchange gradients in each.
+    more = min(MOST, int(FEWEST * ENOUGH / max(trainer.processes.reduce([passed], "max")[0], 1e-9))) - count
+    if more > 0:
+        for _ in range(more):
+            run()
+        wait_for(device)
+        count, passed = count + more, perf_counter() - began
+    return passed / count
 
 
 def wait_for(device: torch.device) -> None:
@@ -184,8 +193,9 @@ def apart(
         room: Memory of the host for copies of a large state.
     """
     run, handler, updater = trainer.this_run, trainer.callback_handler, trainer.this_run.updater
-    before = Snapshot(tensors_of(trainer, changing), find_generators(trainer.model, trainer), room)
-    attributes = Attributes(all_owners_of(trainer))
+    before = Snapshot(
+        tensors_of(trainer, {**small_tensors_of(trainer), **changing}), find_generators(trainer.model, trainer), room
+    )
     optimizers = [_OptimizerBefore(optimizer) for optimizer in updater.optimizers]
     recorded, losses, table = Recorded(), run.losses, handler.table
     left = {name: getattr(updater, name) for name in ("phase", "samples", "stepped", "norm", "applied")}
@@ -199,7 +209,6 @@ def apart(
         for one in optimizers:
             one.restore()
         before.restore()
-        attributes.undo()
         for name, value in left.items():
             setattr(updater, name, value)
         for optimizer in updater.optimizers:
@@ -253,8 +262,9 @@ def check_bits(eager: dict[str, Tensor] | None, other: dict[str, Tensor] | None)
 def seconds_to_compile(trainer: TrainerLike) -> float:
     """Return about how long it takes to compile a model for which nothing is in the compiler's caches.
 
-    BERT with four layers takes 15 s on a machine with an H200, GPT-2 with twelve 27 s, a small MLP 5 s
-    (benchmarks/RESULTS.md, "Execution chosen by measurement").
+    BERT with four layers takes 15 s on a machine with an H200, GPT-2 with twelve 27 s, a small MLP 5 s. For a CPU the
+    compiler writes C++: one busy core took 13 to 39 s for an MLP with five modules, 43 to 75 s for a CNN with ten, and
+    117 s for a GPT with 27.
     """
     leaves = sum(1 for module in trainer.model.modules() if next(module.children(), None) is None)
-    return 6.0 + 0.15 * leaves
+    return 10.0 + 3.0 * leaves if trainer.device.type == "cpu" else 6.0 + 0.15 * leaves

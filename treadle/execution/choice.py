@@ -131,16 +131,19 @@ class Choice:
             return cls.of(json.loads(path.read_text(encoding="utf-8")), str(path))
         except FileNotFoundError:
             raise ConfigError(
-                f"there is no {path}; a run with execution='auto' that chose on a CUDA device has such a file in its "
-                "folder"
+                f"there is no {path}; a run with execution='auto' that chose has such a file in its folder"
             ) from None
         except (OSError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{path} cannot be read as what execution='auto' chose: {error}") from error
 
-    def write(self, folder: Path) -> None:
-        """Write the choice into the folder of a run, and a table of it for its page.
+    def write(self, folder: Path, *, table: bool = True) -> None:
+        """Write the choice into the folder of a run.
+
+        Args:
+            folder: The folder.
+            table: Whether to write a table of it for the page of the run, too.
 
         Raises:
             CheckpointError: The disk does not take it.
@@ -153,6 +156,8 @@ class Choice:
             replace_text(folder / FILE, json.dumps(self.plain(), indent=1))
         except OSError as error:
             raise StorageError(f"cannot write {folder / FILE}: {error}") from error
+        if not table:
+            return
         # With it comes what reads runs, which no step needs.
         from treadle.runs.panels import write_table
 
@@ -162,14 +167,25 @@ class Choice:
 class ChosenState:
     """The choice of a run as a part of its state, so that whoever goes on from a checkpoint goes on with it.
 
+    Args:
+        choice: What is given.
+        silent: Whether a choice that nothing was tried for has no place in checkpoints.
+
     Attributes:
         choice: The choice; None before it.
         seen: Whether a state was loaded: one of a run that chose, or was going to.
     """
 
-    def __init__(self, choice: Choice | None = None) -> None:
+    def __init__(self, choice: Choice | None = None, *, silent: bool = False) -> None:
         self.choice = choice
         self.seen = False
+        self._silent = silent
+
+    @property
+    def is_void(self) -> bool:
+        """Whether there is nothing to keep."""
+        tried = self.choice is not None and (bool(self.choice.trials) or self.choice.chosen != EAGER)
+        return self._silent and not tried
 
     def state_dict(self) -> dict[str, Any]:
         """Return the choice as plain data."""

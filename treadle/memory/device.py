@@ -1,5 +1,7 @@
 """How much memory of the device a run takes, and that of the host, which is kept from step to step."""
 
+from pathlib import Path
+
 import torch
 
 LARGEST_KEPT = (32 << 20) - (8 << 10)
@@ -36,3 +38,13 @@ def keep_host_memory() -> None:
     whose blocks are small, the same (benchmarks/RESULTS.md, "Shortcuts of a step on a CPU", 2026-11-19).
     """
     torch.empty(LARGEST_KEPT, dtype=torch.uint8)
+
+
+def available_host_memory() -> int | None:
+    """Return how many bytes of memory programs can still get on this machine; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return found[0] * 1024 if found else None

@@ -92,6 +92,9 @@ def _refuse_member(optimizer: Optimizer, *, moves: bool) -> None:
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 MUTABLE = (list, set, dict, deque)
+MOST_ITEMS = 1000
+"""Of a container with more items, such as a list of all samples, what these hold is not looked into."""
+VALUES = (*PLAIN, *CONTAINERS, Tensor, np.ndarray)
 
 
 class ReadNever:
@@ -168,13 +171,13 @@ class Attributes:
         self._owners = owners
         # The values are kept, so that no new object can be taken for an old one.
         self._before = {
-            name: _Place(home, key, home[key], _mark(home[key]), _contents_of(home[key]))
-            for name, home, key in _places(owners)
+            name: _Place(home, key, home[key], _mark(home[key]), list(_contents_of(home[key])))
+            for name, home, key in places_of(owners)
         }
 
     def changed(self) -> dict[str, Any]:
         """Return the marks of what is no longer as it was, by name."""
-        now = {name: _mark(home[key]) for name, home, key in _places(self._owners)}
+        now = {name: _mark(home[key]) for name, home, key in places_of(self._owners)}
         names = [name for name in now if name not in self._before or not _same(self._before[name].mark, now[name])]
         return {name: now[name] for name in names}
 
@@ -195,12 +198,15 @@ class Attributes:
 
     def undo(self) -> None:
         """Put numbers, tensors and the contents of containers back, after steps that were only tried."""
+        for name, home, key in list(places_of(self._owners)):
+            # What the compiler notes on a module has to stay.
+            if name not in self._before and isinstance(home[key], VALUES) and not key.startswith("_"):
+                del home[key]
         for place in self._before.values():
-            if isinstance(place.value, (*PLAIN, *CONTAINERS, Tensor)):
+            if isinstance(place.value, VALUES):
                 place.home[place.key] = place.value
-            if isinstance(place.value, MUTABLE):
-                place.value.clear()
-                (place.value.extend if isinstance(place.value, (list, deque)) else place.value.update)(place.contents)
+            for container, contents in place.contents:
+                _refill(container, contents)
 
 
 class MovingTensors:
@@ -211,8 +217,8 @@ class MovingTensors:
 
     def look(self, owners: Mapping[str, object]) -> dict[str, Tensor]:
         """Return, by name, those that changed since the last look."""
-        values = {name: home[key] for name, home, key in _places(owners)}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and _is_counted(value)}
+        values = {name: home[key] for name, home, key in places_of(owners)}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor) and is_counted(value)}
         before, self._versions = self._versions, {name: (id(one), one._version) for name, one in tensors.items()}
         return {
             name: one
@@ -245,7 +251,7 @@ class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _places(owners: Mapping[str, object]) -> Iterator[tuple[str, dict[str, Any], str]]:
+def places_of(owners: Mapping[str, object]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Yield the attributes of objects: a name for messages, the dict that holds it, and its key there."""
     for label, owner in owners.items():
         if isinstance(owner, nn.Module):
@@ -265,7 +271,7 @@ def _places_in(label: str, model: nn.Module) -> Iterator[tuple[str, dict[str, An
                     yield f"{path}.{key}", home, key
 
 
-def _is_counted(tensor: Tensor) -> bool:
+def is_counted(tensor: Tensor) -> bool:
     """Whether torch counts the changes of a tensor, and they can be undone."""
     return tensor.layout == torch.strided and not tensor.is_inference()
 
@@ -273,11 +279,27 @@ def _is_counted(tensor: Tensor) -> bool:
 _MODULE = frozenset(vars(nn.Module()))
 
 
-def _contents_of(value: Any) -> Any:
-    """Return what is in a container that can change; None for anything else."""
-    if not isinstance(value, MUTABLE):
-        return None
-    return dict(value) if isinstance(value, dict) else list(value)
+def _contents_of(value: Any, depth: int = 4) -> Iterator[tuple[Any, Any]]:
+    """Yield the containers and arrays in a value that can change, each with a copy of what is in it."""
+    if isinstance(value, np.ndarray):
+        yield value, value.copy()
+        return
+    if not isinstance(value, CONTAINERS):
+        return
+    items = list(value.values() if isinstance(value, dict) else value)
+    if isinstance(value, MUTABLE):
+        yield value, dict(value) if isinstance(value, dict) else items
+    for item in items if depth and len(items) <= MOST_ITEMS else ():
+        if isinstance(item, (*CONTAINERS, np.ndarray)):
+            yield from _contents_of(item, depth - 1)
+
+
+def _refill(container: Any, contents: Any) -> None:
+    if isinstance(container, np.ndarray):
+        container[...] = contents
+        return
+    container.clear()
+    (container.extend if isinstance(container, (list, deque)) else container.update)(contents)
 
 
 def _mark(value: Any, depth: int = 2) -> Any:

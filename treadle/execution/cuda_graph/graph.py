@@ -28,7 +28,7 @@ from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.graph_cache import BUDGET, GraphCache, Key
 from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, signature_of
 from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay
-from treadle.execution.step_state import owners_of, tensors_of
+from treadle.execution.step_state import all_owners_of, tensors_of
 from treadle.optim.fused import Capturable
 from treadle.runs.interfaces import TrainerLike
 
@@ -112,7 +112,7 @@ class GraphExecution(Execution):
 
     def look(self) -> None:
         """Take note of which attributes change in place from one window to the next."""
-        self._changing = self._moving.look(owners_of(self._trainer))
+        self._changing = self._moving.look(all_owners_of(self._trainer))
 
     def rehearse(self, phase: "Phase", window: list[Any]) -> CapturedStep:
         """Record the update of `window` before it is its turn; everything is afterwards as it was.
@@ -283,7 +283,7 @@ class GraphExecution(Execution):
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        attributes = Attributes(owners_of(self._trainer)) if check else None
+        attributes = Attributes(all_owners_of(self._trainer)) if check else None
         try:
             if attributes is None:
                 return step(), None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treadle.data import RandomState
 from treadle.errors import CaptureError
+from treadle.memory.device import available_host_memory
 
 TOLERANCE = 0.03
 """How far from the steps the replays may end, as a share of the distance that the steps covered: rounding differs."""
@@ -24,6 +25,10 @@ ON_DEVICE = 2**28
 """Bytes of tensors that are always copied where they are."""
 SHARE = 0.1
 """More than that are copied there as long as they are no larger share of what a step takes in any case."""
+
+
+SHARE_OF_HOST = 0.25
+"""The same of the memory that the host has left."""
 
 
 class Snapshot:
@@ -95,6 +100,12 @@ def takes_much(tensors: Iterable[Tensor]) -> bool:
     """Whether copies of some tensors would be much of what a step takes of the memory of their device."""
     size = sum(tensor.nbytes for tensor in tensors if tensor.is_cuda)
     return size > ON_DEVICE and size > SHARE * torch.cuda.max_memory_allocated()
+
+
+def takes_much_of_host(tensors: Iterable[Tensor]) -> bool:
+    """Whether copies of some tensors would be much of the memory that the host has left."""
+    size, left = sum(tensor.nbytes for tensor in tensors if tensor.device.type == "cpu"), available_host_memory()
+    return size > ON_DEVICE and left is not None and size > SHARE_OF_HOST * left
 
 
 def _part(tensor: Tensor, *, whole: bool) -> Tensor:
