@@ -19,7 +19,7 @@ from treadle.data.prepare.text_files import Part, Reading, cut_files, find_files
 from treadle.data.prepare.tokenizer import AUTO, Tokenizer
 from treadle.data.sources.token_bins import TokenBin, TokenBinWriter, bin_paths
 from treadle.errors import ConfigError, DataError, TreadleError, check_choice, require_positive
-from treadle.files.atomic_io import replace_text
+from treadle.files.atomic_io import clear_parts, replace_text
 from treadle.files.file_lock import lock_file
 
 PLAN = "prepare.json"
@@ -99,8 +99,9 @@ def prepare(
     parts = cut_files(find_files(inputs), reading, part_size)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
-        _settle_plan(folder, _plan(parts, reading, tool))
+        clear_parts(folder)
         shutil.rmtree(folder / SCRATCH, ignore_errors=True)
+        _settle_plan(folder, _plan(parts, reading, tool))
         tasks = [Task(number, part, reading, str(folder), str(tokenizer), end) for number, part in enumerate(parts)]
         left = [task for task in tasks if not _is_complete(task)]
         tell, total = progress or _tell_nobody, sum(part.size for part in parts)
