@@ -218,13 +218,16 @@ def _checksum_of(code: CodeType, value: int) -> int:
 def rows_of(dataset: Any) -> str | None:
     """Return a checksum of the rows of a data set; None if they cannot be seen without drawing samples.
 
-    Seen are tensors, arrays, lists of them and of plain values, and the attributes of a data set that are such.
+    Seen are tensors, arrays, lists of them and of plain values, and the attributes of a data set that are such. One
+    with a method `fingerprint` says itself what it is known by: its arrays may be mapped from files, and opened later.
 
     >>> rows_of([1, 2]) == rows_of([1, 2]), rows_of([1, 2]) == rows_of([2, 1])
     (True, False)
     """
     try:
-        value = _rows(dataset, 0, 4)
+        own = getattr(dataset, "fingerprint", None)
+        known = own() if callable(own) else None
+        value = zlib.crc32(repr(known).encode()) if known else _rows(dataset, 0, 4)
     except Exception:  # a look at data that somebody made is no reason to stop
         return None
     return None if value is None else f"{value:08x}"

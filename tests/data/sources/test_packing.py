@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from treadle.data import Stream, make_loader
-from treadle.data.sources import NEXT_TOKEN, IndexedSource, Mixture, PackedDocuments, PackedFields, PackedStream
+from treadle.data.sources import (
+    NEXT_TOKEN,
+    IndexedSource,
+    Mixture,
+    PackedDocuments,
+    PackedFields,
+    PackedStream,
+    TokenBins,
+    write_token_bin,
+)
 from treadle.errors import ConfigError, DataError
+from treadle.runs.description import rows_of
 
 ROW = 32
 
@@ -250,3 +261,13 @@ def test_what_rows_are_known_by_changes_with_the_documents() -> None:
     assert first == PackedDocuments(documents(), ROW).fingerprint()
     assert first != PackedDocuments(documents(), ROW, seed=1).fingerprint()
     assert first != PackedDocuments(documents()[1:], ROW).fingerprint()
+
+
+def test_a_run_knows_bins_by_their_checksums_and_not_by_what_is_open(tmp_path: Path) -> None:
+    write_token_bin(tmp_path / "text", documents())
+    rows = PackedDocuments(TokenBins(tmp_path), ROW)
+    before = rows_of(rows)
+    assert rows[0]["input_ids"].shape == (ROW,)
+    assert rows_of(rows) == before is not None
+    write_token_bin(tmp_path / "text", [document.flip(0) for document in documents()])
+    assert rows_of(PackedDocuments(TokenBins(tmp_path), ROW)) != before
