@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from treadle.errors import StopTrainingError
     from treadle.events import RunHistory
     from treadle.execution import Compile
+    from treadle.loop.metrics import CollectedMetric
     from treadle.ops.linear_cross_entropy import linear_cross_entropy
     from treadle.optim.freezing import ModelFreezer
     from treadle.optim.lr_finder import find_learning_rate
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_CALLBACKS",
+    "CollectedMetric",
     "Compile",
     "LRScaling",
     "ModelFreezer",
@@ -62,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     "DEFAULT_CALLBACKS": "callbacks",
+    "CollectedMetric": "loop.metrics",
     "Compile": "execution",
     "LRScaling": "optim.lr_scaling",
     "ModelFreezer": "optim.freezing",

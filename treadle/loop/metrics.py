@@ -1,11 +1,12 @@
 """Metrics that the trainer keeps for the user: updated on the device, reduced over ranks, read once and reset."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError
@@ -21,6 +22,66 @@ SAVED = ("state_dict", "load_state_dict")
 PREFIX = "train_"
 """What the names of metrics of training begin with, so that they are told from those of an evaluation."""
 TAKEN = ("train_loss", "train_loss_epoch")
+PADDING = -100
+"""What a collected metric fills up with: torch's target that does not count."""
+
+
+class CollectedMetric:
+    """A metric that needs all outputs and targets of an evaluation at once, on the CPU.
+
+    They are kept until the end, and gathered from all processes. What has other lengths from batch to batch, such as
+    the scores of tokens, is filled up with `PADDING`, a target that does not count.
+
+    Args:
+        function: Called as `function(outputs, targets)` with all of them; returns a number, or a dict of numbers.
+
+    >>> metric = CollectedMetric(lambda outputs, targets: {"correlation": torch.corrcoef(torch.stack([outputs, targets]))[0, 1]})
+    >>> metric.update(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0]))
+    >>> metric.update(torch.tensor([3.0]), torch.tensor([5.0]))
+    >>> metric.compute()["correlation"]
+    1.0
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        self.function = function
+        self._seen: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, outputs: Any, targets: Any) -> None:
+        """Keep a batch.
+
+        Raises:
+            ConfigError: Its outputs or targets are no tensors.
+        """
+        for value in (outputs, targets):
+            if not isinstance(value, Tensor):
+                raise ConfigError(
+                    f"CollectedMetric keeps tensors, not a {type(value).__name__}; choose one in update_metrics"
+                )
+        self._seen.append((outputs.detach(), targets.detach()))
+
+    def compute(self, processes: Processes | None = None) -> Any:
+        """Return what the function makes of the batches of all processes."""
+        own = [(outputs.cpu(), targets.cpu()) for outputs, targets in self._seen]
+        ranks = [own] if processes is None else processes.gather_objects(own)
+        seen = [batch for rank in ranks for batch in rank]
+        if not seen:
+            return {}
+        found = self.function(*(_joined([batch[place] for batch in seen]) for place in (0, 1)))
+        return {name: float(value) for name, value in found.items()} if isinstance(found, Mapping) else float(found)
+
+    def reset(self) -> None:
+        """Forget every batch."""
+        self._seen = []
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return tensors one after the other, each filled up to the longest in every other dimension."""
+    shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    filled = []
+    for part in parts:
+        missing = [number for size, most in zip(part.shape[1:], shape, strict=True) for number in (most - size, 0)]
+        filled.append(F.pad(part, missing[::-1], value=PADDING) if any(missing) else part)
+    return torch.cat(filled)
 
 
 class Metrics:
@@ -104,7 +165,8 @@ class Metrics:
         summed = self._summed_over(processes)
         values: dict[str, Any] = {}
         for name, metric in self._metrics.items():
-            value = summed[name] if name in summed else metric.compute()
+            whole = (processes,) if isinstance(metric, CollectedMetric) else ()
+            value = summed[name] if name in summed else metric.compute(*whole)
             values.update(value if isinstance(value, Mapping) else {name: value})
             metric.reset()
         return values

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from treadle.errors import ConfigError
 from treadle.tools.migrate import libai as lazy_configs
-from treadle.tools.migrate import lightning, loops, nni, pytorch_accelerated, recbole
+from treadle.tools.migrate import lightning, loops, nni, pytorch_accelerated, recbole, transformers
 from treadle.tools.migrate import nni as search_spaces
 from treadle.tools.migrate.checker import find_problems
 from treadle.tools.migrate.migration import Migration, Note, line_finder
@@ -18,6 +18,7 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], Callable[[Source], None]]] = {
     "RecBole": (recbole.ROOTS, recbole.migrate),
     "LiBai": (lazy_configs.ROOTS, lazy_configs.migrate),
     "NNI": (nni.ROOTS, nni.migrate),
+    "transformers": (transformers.ROOTS, transformers.migrate),
 }
 """Systems by name: their packages, and what turns a program for them into one for Treadle."""
 
@@ -49,6 +50,9 @@ def _program(source: Source) -> Migration:
     """Turn a program that may use several systems, one after the other, into one for Treadle."""
     path, before, after = source.path, source.text, source.text
     systems = [name for name, (roots, _) in PROGRAMS.items() if _imports(source.tree) & set(roots)]
+    if "transformers" in systems and not transformers.has_trainer(source.tree):
+        # Its models are trained by anybody's loop.
+        systems.remove("transformers")
     if not systems and loops.is_loop(source.tree):
         loops.migrate(source)
         after = source.result()

@@ -90,6 +90,7 @@ class Rewriter:
         fallback: Called with the full name of something that is not in the map; returns where else it is to be had.
         renames: Whether names that are called otherwise here are renamed wherever they are used.
         dropped: Full names whose import is removed, since whoever uses them is removed, too.
+        stays: Whether names that are not in the map are had from where they were, for the package is used on.
 
     Attributes:
         found: What each name of the file stood for: its full name in the other system.
@@ -102,6 +103,7 @@ class Rewriter:
     fallback: Callable[[str], Home | None] = lambda name: None
     renames: bool = False
     dropped: tuple[str, ...] = ()
+    stays: bool = False
     found: dict[str, str] = field(default_factory=dict)
     new: dict[str, list[str]] = field(default_factory=dict)
     _elsewhere: dict[str, str] = field(default_factory=dict)
@@ -135,6 +137,8 @@ class Rewriter:
     def _from(self, node: ast.ImportFrom) -> list[str]:
         """Return the lines that stay of an import of names, and note what is to be imported instead."""
         kept = []
+        if self.stays and not any(self._changes(f"{node.module}.{alias.name}") for alias in node.names):
+            return [self.source.segment(node)]
         for alias in node.names:
             full, bound = f"{node.module}.{alias.name}", alias.asname or alias.name
             home = self.home_of(full)
@@ -142,17 +146,23 @@ class Rewriter:
                 continue
             if home is not None:
                 self._want(home.flat, bound if not self.renames or alias.asname else None)
+            elif self.stays and full.rpartition(".")[2] not in self.known.reasons:
+                self._want(Home(str(node.module), alias.name), bound)
             elif full not in self.known.modules() and not self._is_module(full):
                 kept.append(f"from {node.module} import {ast.unparse(alias)}")
                 self._tell_unknown(node, full)
         return kept
+
+    def _changes(self, full: str) -> bool:
+        """Whether something of a package that is used on is to be had elsewhere, or not any more."""
+        return full in self.dropped or self.home_of(full) is not None or full.rpartition(".")[2] in self.known.reasons
 
     def _is_module(self, full: str) -> bool:
         return any(name.startswith(f"{full}.") for name in (f"{module}.{name}" for module, name in self.known.homes))
 
     def _import(self, node: ast.Import) -> list[str]:
         """Return the lines that stay of an import of modules."""
-        return [f"import {ast.unparse(alias)}" for alias in node.names if not self._has_root(alias.name)]
+        return [f"import {ast.unparse(alias)}" for alias in node.names if self.stays or not self._has_root(alias.name)]
 
     def _note_names(self, node: ast.Import | ast.ImportFrom) -> None:
         """Take note of what the names stand for that an import gives."""
@@ -165,6 +175,8 @@ class Rewriter:
 
     def _tell_unknown(self, node: Any, full: str) -> None:
         reason = self.known.reasons.get(full.rpartition(".")[2])
+        if self.stays and reason is None:
+            return
         self.source.note(node, f"{full} has no counterpart" + (f"; instead: {reason}" if reason else ""))
 
     def _want(self, home: Home, bound: str | None = None) -> str:
