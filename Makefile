@@ -63,7 +63,7 @@ format: .venv/dev.stamp
 # The wheel and the source distribution in empty environments, with the oldest and the newest dependencies.
 # ROWS="3.11-oldest" takes some of the rows; KEEP=DIR keeps the environments, which have some GB each.
 package-test: .venv/dev.stamp
-	$(BIN)/python -m benchmarks.package $(ROWS) $(if $(KEEP),--keep $(KEEP))
+	$(BIN)/python -m benchmarks.package $(ROWS) $(if $(KEEP),--keep $(KEEP)) $(if $(WRITE),--write)
 
 # Seconds from `pip install` to the page of a first run.
 first-result: .venv/dev.stamp

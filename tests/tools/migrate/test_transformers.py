@@ -170,7 +170,7 @@ def test_arguments_that_are_made_elsewhere_are_left_with_the_names_that_nobody_d
 def test_methods_that_a_trainer_of_theirs_overrides_are_told(copied: Copied) -> None:
     migration = migrate_text(
         HEAD
-        + "class Weighted(Trainer):\n    def compute_loss(self, model, inputs, return_outputs=False):\n        return 0\n"
+        + "class Weighted(Trainer):\n    def compute_loss(self, model, inputs):\n        return 0\n"
         + "trainer = Weighted(model=model, args=TrainingArguments('out'), train_dataset=data)\ntrainer.train()\n"
     )
     assert [note.line for note in migration.left] == [6]

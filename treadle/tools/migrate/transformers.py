@@ -42,7 +42,7 @@ OVERRIDES = {
 }
 """What subclasses of their trainer override, and what of ours stands for it."""
 OF_TRAINER = {
-    "predict": "predict(dataset) returns the outputs of the model; override calculate_prediction to return their logits",
+    "predict": "predict(dataset) returns the model's outputs; override calculate_prediction to return their logits",
     "push_to_hub": "model.push_to_hub(...)",
     "create_model_card": "nothing writes one",
     "log_metrics": "print what evaluate returned",
@@ -86,9 +86,8 @@ def has_trainer(tree: ast.Module) -> bool:
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in ROOTS:
             if any(alias.name in SPECIAL for alias in node.names):
                 return True
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ROOTS:
-            if node.attr in SPECIAL:
-                return True
+        elif isinstance(node, ast.Attribute) and node.attr in SPECIAL and ast.unparse(node.value) in ROOTS:
+            return True
     return False
 
 
@@ -211,7 +210,7 @@ class _Trainer:
         if handed is not None and not isinstance(inner, ast.Call):
             source.note(node, f"its arguments are made elsewhere; write them as those of Trainer and train: {PAGE}")
             return None
-        return cls(source, rewriter, node, statement, inner)
+        return cls(source, rewriter, node, statement, inner if isinstance(inner, ast.Call) else None)
 
     # What was asked for ---------------------------------------------------------------------------------------
 
@@ -240,11 +239,6 @@ class _Trainer:
     def want(self, module: str, name: str) -> str:
         """Have a name imported."""
         return self.rewriter.want(module, name)
-
-    @property
-    def has_evaluations(self) -> bool:
-        """Whether the training evaluates."""
-        return self.value("eval_strategy", self.value("evaluation_strategy", "no")) != "no"
 
     @property
     def watched(self) -> tuple[str, bool]:
@@ -399,7 +393,8 @@ class _Trainer:
         if isinstance(node, ast.Call) and _ends_with(node.func, "EarlyStoppingCallback"):
             return early_stopping(self.source, self.rewriter, node, self.watching())
         if _ends_with(node, "EarlyStoppingCallback"):
-            return f"{self.want('treadle.callbacks', 'EarlyStoppingCallback')}(early_stopping_threshold=0.0, {self.watching()})"
+            name = self.want("treadle.callbacks", "EarlyStoppingCallback")
+            return f"{name}(early_stopping_threshold=0.0, {self.watching()})"
         return self.source.segment(node)
 
     def _metrics(self) -> list[str]:
