@@ -140,7 +140,7 @@ def test_label_smoothing_of_a_classifier_is_a_loss_and_that_of_a_language_model_
         ("no_cuda=True", "", "", "it is none of transformers 5"),
         ("", "compute_loss_func=data", "", "compute_loss_func: left out; instead: override calculate_train"),
         ("", "", "trainer.train('out/checkpoint-500')", "cannot be resumed from; from_pretrained reads"),
-        ("", "", "trainer.predict(data)", r"trainer\.predict: predict\(dataset\) returns the outputs"),
+        ("", "", "trainer.predict(data)", r"trainer\.predict: predict\(dataset\) returns the model"),
         ("", "", "print(trainer.state.best_metric)", r"trainer\.state: trainer\.progress has step"),
         ("", "", "print(trainer.train().metrics)", "the result has no metrics: its history has"),
         ("", "", "print(args.output_dir)", "its arguments become those of Trainer and train"),

@@ -21,7 +21,10 @@ def _all(kind: str, **texts: str) -> dict[str, Argument]:
 
 SHARDED = "`parallel=Plan(...)`, and `torchrun`: [scale](scaling.md)"
 HUB = "`model.push_to_hub(...)` after the training"
-RUNS = "`run_dir=` has `metrics.jsonl`, `log.txt` and a report; a `WritersCallback` sends numbers elsewhere: [events](events.md)"
+RUNS = (
+    "`run_dir=` has `metrics.jsonl`, `log.txt` and a report; a `WritersCallback` sends "
+    "numbers elsewhere: [events](events.md)"
+)
 TRACKIO = "no counterpart: Treadle sends nothing anywhere by itself"
 FIRST_RANK = "nothing: what is printed and written is the first process's"
 EVALUATION_MEMORY = "`CollectedMetric` keeps outputs on the CPU; metrics by [name](metrics.md) keep sums alone"
@@ -34,17 +37,21 @@ ARGUMENTS: dict[str, Argument] = {
         num_train_epochs="`train(num_epochs=...)`; 3 is written out",
         max_steps="`train(max_steps=...)`",
         learning_rate="`lr=` of the optimizer",
-        lr_scheduler_type='`create_scheduler_fn=` with `transformers.get_scheduler`; `"reduce_lr_on_plateau"` and `"greedy"` are left to you',
+        lr_scheduler_type='`create_scheduler_fn=` with `transformers.get_scheduler`; `"reduce_lr_on_plateau"` '
+        'and `"greedy"` are left to you',
         lr_scheduler_kwargs="the same",
         warmup_steps="the same; a share of the steps below one, too",
-        optim='`"adamw_torch"` and `"adamw_torch_fused"` are `torch.optim.AdamW`, `"sgd"`, `"adagrad"` and `"rmsprop"` torch\'s; others are left to you',
-        weight_decay="`weight_decay=` of the optimizer, without biases and normalization: `get_default_optimizer_params`",
+        optim='`"adamw_torch"` and `"adamw_torch_fused"` are `torch.optim.AdamW`, `"sgd"`, '
+        '`"adagrad"` and `"rmsprop"` torch\'s; others are left to you',
+        weight_decay="`weight_decay=` of the optimizer, without biases and normalization: "
+        "`get_default_optimizer_params`",
         adam_beta1="`betas=` of the optimizer",
         adam_beta2="`betas=` of the optimizer",
         adam_epsilon="`eps=` of the optimizer",
         gradient_accumulation_steps="`train(gradient_accumulation_steps=...)`",
         max_grad_norm="`train(clip_norm=...)`; 1.0 is written out",
-        label_smoothing_factor="`nn.CrossEntropyLoss(label_smoothing=...)` for a classifier; left to you for a language model, whose labels are shifted",
+        label_smoothing_factor="`nn.CrossEntropyLoss(label_smoothing=...)` for a classifier; left to you for a "
+        "language model, whose labels are shifted",
         bf16='`Trainer(precision="bf16")`',
         fp16='`Trainer(precision="fp16")`',
         tf32='`Trainer(matmul_precision="high")`',
@@ -73,9 +80,11 @@ ARGUMENTS: dict[str, Argument] = {
         dataloader_prefetch_factor='`"prefetch_factor"` there',
         dataloader_multiprocessing_context='`"multiprocessing_context"` there',
         dataloader_in_order='`"in_order"` there',
-        train_sampling_strategy='`"sequential"` is `"shuffle": False` there; `"group_by_length"` is left to you: a sampler in a `DataLoader` of your own',
+        train_sampling_strategy='`"sequential"` is `"shuffle": False` there; `"group_by_length"` is left to you: a '
+        "sampler in a `DataLoader` of your own",
         ddp_timeout="`Trainer(timeout=...)`",
-        resume_from_checkpoint='`train(resume="auto")` for True; a path is left to you, since checkpoints of transformers are read by `from_pretrained`',
+        resume_from_checkpoint='`train(resume="auto")` for True; a path is left to you, since checkpoints of '
+        "transformers are read by `from_pretrained`",
     ),
     **_all(
         "idle",
@@ -117,7 +126,8 @@ ARGUMENTS: dict[str, Argument] = {
         do_predict="the same",
         local_rank="`torchrun` says it",
         remove_unused_columns="remove columns that the model does not take: `dataset.remove_columns([...])`",
-        torch_empty_cache_steps='`microbatch="auto"`, `activation_checkpointing=` and others: [precision and memory](precision.md)',
+        torch_empty_cache_steps='`microbatch="auto"`, `activation_checkpointing=` and others: [precision and '
+        "memory](precision.md)",
     ),
     **_all(
         "left",
@@ -128,7 +138,8 @@ ARGUMENTS: dict[str, Argument] = {
         activation_checkpointing="`activation_checkpointing=` of `Trainer`: patterns of module names",
         activation_checkpointing_kwargs="the same",
         torch_compile_mode='`Trainer(compile="max-autotune")`',
-        use_liger_kernel="patch the model yourself, before the trainer is built; `treadle.ops` has a cross-entropy without the full logits",
+        use_liger_kernel="patch the model yourself, before the trainer is built; `treadle.ops` has a "
+        "cross-entropy without the full logits",
         liger_kernel_config="the same",
         neftune_noise_alpha="a forward hook on the embedding that adds noise in training",
         include_num_input_tokens_seen="`self.storage.put_scalar` in a loss method: [the loop](loop.md)",
