@@ -105,7 +105,9 @@ def _encoded(given: Any) -> tuple[Any, Any]:
     arrow = pyarrow()
     if not arrow.types.is_dictionary(given.type):
         given = given.dictionary_encode()
-    given = arrow.chunked_array(given).unify_dictionaries().combine_chunks()
+    # Older versions of pyarrow make a chunked array of a list of arrays only.
+    chunks = given.chunks if isinstance(given, arrow.ChunkedArray) else [given]
+    given = arrow.chunked_array(chunks, given.type).unify_dictionaries().combine_chunks()
     if isinstance(given, arrow.ChunkedArray):  # no rows, no chunks
         given = arrow.array([], given.type)
     tokens = _as_text(given.dictionary)
