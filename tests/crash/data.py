@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 
-from treadle.data.sources import PackedDocuments, PackedStream
+from treadle.data.sources import Mixture, PackedDocuments, PackedStream
 
 BATCH = 8
 SAMPLES = 103
@@ -109,6 +109,12 @@ def as_image(row: dict[str, Tensor]) -> Sample:
     return row["input_ids"].view(1, 8, 8) / 40, row["position_ids"].sum() % 4
 
 
+def as_images(rows: list[dict[str, Tensor]]) -> Sample:
+    """Return a batch of packed rows in the form that the model takes."""
+    images, labels = zip(*map(as_image, rows), strict=True)
+    return torch.stack(images), torch.stack(labels)
+
+
 class Packed(Dataset[Sample]):
     """Documents packed into rows."""
 
@@ -120,22 +126,6 @@ class Packed(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         return as_image(self._rows[index])
-
-
-class PackedSequence(IterableDataset[Sample]):
-    """Documents that come one after the other, packed into rows."""
-
-    def __init__(self) -> None:
-        self._rows = PackedStream(documents(), 64, buffer=40)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return map(as_image, self._rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._rows.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._rows.load_state_dict(state)
 
 
 class Pairs:
@@ -168,6 +158,17 @@ def make_data(kind: str, workers: int) -> Any:
     if kind == "packed":
         return DataLoader(Packed(), batch_size=BATCH, shuffle=True, num_workers=workers)
     if kind == "packed sequence":
-        return DataLoader(PackedSequence(), batch_size=BATCH, num_workers=workers)
+        stream = PackedStream(documents(), 64, buffer=40, transform=as_image)
+        return DataLoader(stream, batch_size=BATCH, num_workers=workers)
+    if kind == "packed mixture":
+        texts = documents()
+        parts = {str(place): PackedDocuments(texts[place::3], 64, buffer=40) for place in range(3)}
+        return DataLoader(
+            Mixture(parts, {"0": 3, "1": 2, "2": 1}, length=SAMPLES),
+            batch_size=BATCH,
+            shuffle=True,
+            num_workers=workers,
+            collate_fn=as_images,
+        )
     sequences = {"sequence": Sequence, "placed sequence": PlacedSequence, "shared sequence": SharedPlacedSequence}
     return DataLoader(sequences[kind](), batch_size=BATCH, num_workers=workers)

@@ -30,7 +30,7 @@ KILLS = [8, 11]
         ("sequence", 2),
         ("shared sequence", 2),
         ("packed", 2),
-        ("packed sequence", 0),
+        ("packed sequence", 2),
     ],
 )
 def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
@@ -42,7 +42,7 @@ def test_data_of_every_kind_goes_on_in_the_middle_of_an_epoch(
         assert Attempt(options).wait() == -signal.SIGKILL
     finish(options)
     # Without a sampler it depends on the number of workers who gets which sample.
-    of_one = 0 if "sequence" not in data else workers
+    of_one = workers if "sequence" in data and "packed" not in data else 0
     assert_same_outcome(tmp_path, uninterrupted(data=data, workers=of_one, epochs=2), began=[KILLS[-1] - 1])
 
 
@@ -53,3 +53,13 @@ def test_the_number_of_workers_may_change_with_every_start(tmp_path: Path, unint
     finish(options)
     assert_same_outcome(tmp_path, uninterrupted(), began=[14, 16])
     assert_same_outcome(uninterrupted(workers=0), uninterrupted(), began=[0])
+
+
+def test_a_mixture_of_packed_text_is_resumed_with_other_numbers_of_workers(
+    tmp_path: Path, uninterrupted: Uninterrupted
+) -> None:
+    options = Options(folder=tmp_path, data="packed mixture", epochs=2, kill_at_steps=[3, 8, 12])
+    for workers in (2, 0, 1):
+        assert Attempt(replace(options, workers=workers)).wait() == -signal.SIGKILL
+    finish(replace(options, workers=2))
+    assert_same_outcome(tmp_path, uninterrupted(data="packed mixture", workers=0, epochs=2), began=[10, 12])

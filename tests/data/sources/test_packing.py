@@ -20,6 +20,7 @@ from treadle.data.sources import (
     PackedDocuments,
     PackedFields,
     PackedStream,
+    StreamedSource,
     TokenBins,
     write_token_bin,
 )
@@ -181,21 +182,47 @@ def test_a_stream_makes_the_rows_of_a_data_set() -> None:
     assert equal(list(stream), rows)
 
 
-@pytest.mark.parametrize("source", [Placed, documents])
-def test_a_stream_is_entered_at_any_row(source: Any) -> None:
-    whole = list(PackedStream(source(), ROW, buffer=50))
+class Lines(StreamedSource):
+    """A streamed source of documents, shuffled through a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(buffer=30, transform=torch.tensor)
+
+    def blocks(self, size: int, seed: int, state: Any) -> Iterator[Any]:
+        text = documents()
+        for begin in range(state or 0, len(text), size):
+            yield [document.tolist() for document in text[begin : begin + size]], begin + size
+
+
+def batches(stream: PackedStream, state: Any = None, **loader: Any) -> Stream:
+    drawn = Stream(DataLoader(stream, batch_size=4, **loader), device=torch.device("cpu"), seed=1)
+    drawn.begin(0)
+    if state is not None:
+        drawn.load_state_dict(state)
+    return drawn
+
+
+@pytest.mark.parametrize("source", [Placed, documents, Lines])
+def test_a_stream_is_entered_at_any_batch(source: Any) -> None:
+    whole = list(batches(PackedStream(source(), ROW, buffer=50)).rest())
     for place in (0, 1, 7, len(whole) // 2, len(whole) - 1, len(whole)):
-        left = PackedStream(source(), ROW, buffer=50)
-        rows = iter(left)
-        before = [next(rows) for _ in range(place)]
+        left = batches(PackedStream(source(), ROW, buffer=50))
+        before = [left.window(1)[0] for _ in range(place)]
         text = source()
-        entered = PackedStream(text, ROW, buffer=50)
-        entered.load_state_dict(left.state_dict())
-        assert equal([*before, *entered], whole)
-        assert entered.report.documents == 0, "the next pass begins anew"
+        entered = batches(PackedStream(text, ROW, buffer=50), left.state_dict())
+        assert equal([*before, *entered.rest()], whole)
         if isinstance(text, Placed) and place > 7:
             assert text.read < len(documents()), "documents before the place were read again"
-        assert equal(list(entered), whole)
+        entered.begin(1)
+        others = list(entered.rest())
+        # Only the lines are shuffled, anew for each epoch.
+        assert equal(others, whole) != isinstance(text, Lines)
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_rows_of_none() -> None:
+    whole = list(batches(PackedStream(Lines(), ROW, buffer=50)).rest())
+    assert equal(list(batches(PackedStream(Lines(), ROW, buffer=50), num_workers=2).rest()), whole)
 
 
 def test_a_stream_reports_what_it_has_read() -> None:
@@ -203,6 +230,7 @@ def test_a_stream_reports_what_it_has_read() -> None:
     rows = iter(stream)
     next(rows)
     assert (stream.report.documents, stream.report.rows > 5) == (50, True)
+    assert stream.fingerprint() == {"packing": {"row_length": ROW, "long": "split", "buffer": 50}}
     assert stream.report.tokens == sum(map(len, documents()[:50]))
 
 
@@ -214,16 +242,11 @@ def test_a_stream_leaves_long_documents_out_with_a_warning(caplog: pytest.LogCap
         list(PackedStream([[1, 2], [3] * 9], 4, long="refuse", buffer=1))
 
 
-def test_a_stream_refuses_several_workers() -> None:
-    loader = DataLoader(PackedStream(documents(), ROW), batch_size=4, num_workers=2)
-    with pytest.raises(DataError, match="there are 2 workers; use num_workers=0 or 1, or PackedDocuments"):
-        next(iter(loader))
-
-
 def test_a_stream_refuses_the_state_of_documents_of_another_kind() -> None:
-    state = PackedStream(Placed(), ROW).state_dict()
+    left = batches(PackedStream(Placed(), ROW, buffer=50))
+    left.window(20)
     with pytest.raises(DataError, match="a list has no load_state_dict to take it back"):
-        PackedStream(documents(), ROW).load_state_dict(state)
+        list(batches(PackedStream(documents(), ROW, buffer=50), left.state_dict()).rest())
 
 
 # With other sources -----------------------------------------------------------------------------------------
