@@ -52,6 +52,7 @@ ORDER = (
     "engine",
     "recsys",
     "nas",
+    "hf",
     "tools",
     "cli",
     "__main__",

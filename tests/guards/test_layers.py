@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.layers import ORDER, PACKAGE, all_imports, modules, points_up, room, typing_imports
 
-PACKS = {"engine", "recsys", "nas"}
+PACKS = {"engine", "recsys", "nas", "hf"}
 UPDATES = {"loop.update", "loop.nonfinite", "loop.custom_loop", "loop.accelerator", "precision", "optim.fused"}
 """Where a gradient is calculated and applied, and nowhere else."""
 

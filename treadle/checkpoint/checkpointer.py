@@ -33,6 +33,7 @@ from treadle.runs.folder import RunFolder
 from treadle.runs.heartbeat import Heartbeat
 from treadle.runs.lock import held_here
 from treadle.runs.metrics_file import MetricsFile
+from treadle.runs.pretrained import keep_pretrained
 from treadle.runs.provenance import files_named, origin
 from treadle.schedules.extend import SCHEDULED, fit_schedule
 
@@ -367,8 +368,18 @@ class RunCheckpointer(NoCheckpointer):
         if lock is not None:
             lock.note_begin()
         self._write_manifest()
+        self._keep_pretrained()
         if fresh:
             self.save()
+
+    def _keep_pretrained(self) -> None:
+        """Write what a model of transformers, and a tokenizer, are built again from."""
+        trainer = self.trainer
+        if not trainer.processes.is_main:
+            return
+        loaders = [getattr(one, "source", one) for one in (trainer._train_dataloader, trainer._eval_dataloader)]
+        collators = [trainer.collate_fn, *(getattr(one, "collate_fn", None) for one in loaders)]
+        keep_pretrained(self.folder.path, trainer.model, collators, trainer.print)
 
     def _write_manifest(self) -> None:
         trainer, folder = self.trainer, self.folder

@@ -1,11 +1,13 @@
-"""`treadle export`: the weights of a run as one plain file."""
+"""`treadle export`: the model of a run, for use elsewhere."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from treadle.cli._errors import report_errors
+from treadle.errors import ConfigError
 from treadle.runs.place import is_url
 
 if TYPE_CHECKING:
@@ -14,33 +16,76 @@ if TYPE_CHECKING:
     from treadle.checkpoint import CheckpointStore
 
 
+class Format(StrEnum):
+    """What a model is written as."""
+
+    SAFETENSORS = "safetensors"
+    TORCH = "torch"
+    HF = "hf"
+
+
+SUFFIX = {Format.SAFETENSORS: "model.safetensors", Format.TORCH: "model.pt", Format.HF: "model"}
+"""What is written where no name is given."""
+
+
 def export(
     source: Annotated[str, typer.Argument(help="A run folder or its URL, or a checkpoint file such as best_model.pt.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write: .safetensors or .pt; by default model.safetensors."),
+        typer.Option("--output", "-o", help="The file or folder to write; by default model, with the fitting suffix."),
     ] = None,
-    torch: Annotated[bool, typer.Option("--torch", help="Write what torch.load reads, as .pt does.")] = False,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="What to write; by default what the name says.")
+    ] = None,
+    torch: Annotated[bool, typer.Option("--torch", help="The same as --format torch.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint of a run, not the last.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="For hf: add adapters to the weights that they adapt; a plain model is left.")
+    ] = False,
 ) -> None:
-    """Write the weights of a model as one plain file.
+    """Write the model of a run for use elsewhere.
 
-    The name decides: torch.load(weights_only=True) reads a .pt, .pth, .bin,
-    .ckpt, .th or .torch, and without --torch other names are in the safetensors format. An
-    .onnx or TorchScript file needs the model and an example of its inputs.
+    safetensors and torch are one file of weights; without --format the name
+    decides: torch.load(weights_only=True) reads a .pt, .pth, .bin, .ckpt, .th
+    or .torch, and other names are in the safetensors format. hf is a folder
+    that from_pretrained of transformers or PEFT reloads, tokenizer with it.
 
     \b
     Example:
       treadle export runs/first --best --output weights.safetensors
+      treadle export runs/first --format hf --output my-model
     """
     with report_errors("export"):
-        from treadle.checkpoint.format.suffixes import file_format
+        chosen = _format_of(format, output, torch=torch)
+        target = output or Path(SUFFIX[chosen])
+        _require_use(merge and chosen is not Format.HF, "--merge", "--format hf")
+        if chosen is Format.HF:
+            from treadle.hf.export import export_pretrained
 
-        target = output or Path("model.pt" if torch else "model.safetensors")
-        torch_format = file_format(target) == "torch" or torch
-        weights = _weights_of(source, best=best)
-        _write(weights, target, torch_format=torch_format)
-        typer.echo(f"{len(weights)} tensors written to {target}")
+            count = export_pretrained(source, target, best=best, merge=merge)
+        else:
+            weights = _weights_of(source, best=best)
+            _write(weights, target, torch_format=chosen is Format.TORCH)
+            count = len(weights)
+        typer.echo(f"{count} tensors written to {target}")
+
+
+def _format_of(asked: Format | None, output: Path | None, *, torch: bool) -> Format:
+    from treadle.checkpoint.format.suffixes import file_format
+
+    if torch and asked not in (None, Format.TORCH):
+        raise ConfigError(f"--torch and --format {asked} exclude each other; leave one of them out")
+    if asked is Format.HF:
+        return asked
+    by_name = Format(file_format(output or Path("model")))
+    if asked is Format.SAFETENSORS and by_name is Format.TORCH:
+        raise ConfigError(f"{output} is to be written as safetensors, and its name says torch; use .safetensors")
+    return Format.TORCH if torch else asked or by_name
+
+
+def _require_use(unused: bool, option: str, beside: str) -> None:
+    if unused:
+        raise ConfigError(f"{option} is for {beside} alone; leave it out")
 
 
 def _weights_of(place: str, *, best: bool) -> "dict[str, Tensor]":

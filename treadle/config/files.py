@@ -14,6 +14,7 @@ from treadle.config.nodes import TARGET, ConfigDict, ConfigTuple, as_node, child
 from treadle.config.python_files import run_file, shown
 from treadle.config.signatures import check_tree
 from treadle.config.targets import name_of
+from treadle.config.value_objects import as_call, is_value_object
 from treadle.config.yaml_format import from_yaml, to_yaml
 from treadle.errors import ConfigError, did_you_mean
 
@@ -64,6 +65,9 @@ def _entry(parent: Any, key: Any, child: Node) -> Any:
     if base is not None and not isinstance(value, Enum):
         return base(value)  # a number of numpy, say
     try:
+        call = as_call(value)
+        if call is not None:
+            return plain(call)
         name = name_of(value)
     except ConfigError as error:
         raise ConfigError(f"{location(parent, key)}: {_refusal(value, error)}") from error
@@ -71,7 +75,7 @@ def _entry(parent: Any, key: Any, child: Node) -> Any:
 
 
 def _refusal(value: Any, error: ConfigError) -> str:
-    if callable(value) and hasattr(value, "__qualname__"):
+    if is_value_object(value) or (callable(value) and hasattr(value, "__qualname__")):
         return str(error)
     return (
         f"{type(value).__name__} objects cannot be written to a file; write a LazyCall that makes one, or pass the "
@@ -140,7 +144,9 @@ def _python_values(path: Path) -> dict[str, Any]:
 
 def _is_setting(value: Any) -> bool:
     # What stands for a value that is still open, such as a domain of a search, says so itself: its class is a pack's.
-    return isinstance(value, _SETTINGS) or getattr(type(value), "stands_for_a_setting", False) is True
+    if isinstance(value, _SETTINGS) or is_value_object(value):
+        return True
+    return getattr(type(value), "stands_for_a_setting", False) is True
 
 
 def _text(path: Path) -> str:

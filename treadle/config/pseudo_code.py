@@ -1,12 +1,14 @@
 """A config as lines of Python that say the same: for people to read, and for `diff` to compare."""
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import AnyNode, DictConfig, ListConfig
 
 from treadle.config.nodes import TARGET, ConfigTuple, as_node, children, is_lazy, is_plain_mapping
 from treadle.config.targets import name_of
+from treadle.config.value_objects import as_call
 from treadle.errors import ConfigError
 
 _WIDTH = 100
@@ -59,6 +61,9 @@ def _flat(node: Any) -> str:
 
 
 def _pieces(node: Any) -> _Pieces | None:
+    if isinstance(node, AnyNode):
+        call = _shown_call(node._value())
+        return None if call is None else _call(call)
     if not isinstance(node, (DictConfig, ListConfig)) or not isinstance(node._content, (dict, list)):
         return None
     if is_lazy(node):
@@ -67,6 +72,13 @@ def _pieces(node: Any) -> _Pieces | None:
         return _Pieces("{", [(f"{key!r}: ", child) for key, child in children(node)], "}")
     brackets = "()" if isinstance(node, ConfigTuple) else "[]"
     return _Pieces(brackets[0], [("", child) for _, child in children(node)], brackets[1])
+
+
+def _shown_call(value: Any) -> DictConfig | None:
+    try:
+        return as_call(value)
+    except ConfigError:
+        return None
 
 
 def _call(node: DictConfig) -> _Pieces:
@@ -78,7 +90,7 @@ def _call(node: DictConfig) -> _Pieces:
 
 
 def _leaf(value: Any) -> str:
-    return _name(value) if callable(value) else repr(value)
+    return _name(value) if callable(value) or isinstance(value, Enum) else repr(value)
 
 
 def _name(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from treadle.data.columns import without_unused
 from treadle.data.loaders import as_loader, loader_arguments, refuse_idle_collate
 from treadle.data.order import HasOrder
 from treadle.data.random_state import draws_in_cudnn, hold_dropout
@@ -105,13 +106,17 @@ class Streams:
         kwargs = loader_arguments(data.train_dataset, defaults, given, "train_dataloader_kwargs")
         sources = [data.train_dataset] if data.eval_dataset is None else [data.train_dataset, data.eval_dataset]
         refuse_idle_collate(data.collate_fn, *sources)
-        return self.loader(data.train_dataset, **{"shuffle": True, "collate_fn": data.collate_fn, **kwargs})
+        return self._fitted_loader(data.train_dataset, {"shuffle": True, "collate_fn": data.collate_fn, **kwargs})
 
     def evaluation_loader(self, defaults: dict[str, Any], given: dict[str, Any] | None) -> Any:
         """Return the loader of the evaluation data; arguments that were `given` win over the `defaults`."""
         data = self.trainer.this_run.data
         kwargs = loader_arguments(data.eval_dataset, defaults, given, "eval_dataloader_kwargs")
-        return self.loader(data.eval_dataset, **{"shuffle": False, "collate_fn": data.collate_fn, **kwargs})
+        return self._fitted_loader(data.eval_dataset, {"shuffle": False, "collate_fn": data.collate_fn, **kwargs})
+
+    def _fitted_loader(self, data: Any, kwargs: dict[str, Any]) -> Any:
+        model, tell = self.trainer.model, self.trainer.print
+        return self.loader(without_unused(data, model, kwargs["collate_fn"], tell), **kwargs)
 
     def planned_updates(
         self, num_epochs: int | None, max_steps: int | None, accumulation: int

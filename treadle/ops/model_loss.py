@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 
 from treadle.data import Batch
+from treadle.runs.pretrained import base_model
 
 LABELS = "labels"
 ITEMS = "num_items_in_batch"
@@ -45,7 +46,7 @@ def label_rule(model: nn.Module) -> LabelRule | None:
     It is found by the kind of the model, and compared with what it computes in the first update of a run.
     """
     if model not in _rules:
-        _rules[model] = _find_rule(unwrapped(model))
+        _rules[model] = _find_rule(base_model(model))
     return _rules[model]
 
 
@@ -58,13 +59,6 @@ def _find_rule(model: Any) -> LabelRule | None:
         return None
     # A decoder beside an encoder gets its inputs shifted, and its labels as they are.
     return LabelRule(shifted and not getattr(model.config, "is_encoder_decoder", False), _takes_items(model))
-
-
-def unwrapped(model: nn.Module) -> Any:
-    """Return the model below what PEFT and `torch.compile` put around it."""
-    model = getattr(model, "_orig_mod", model)
-    base = getattr(model, "get_base_model", None)
-    return base() if callable(base) else model
 
 
 def _takes_items(model: Any) -> bool:

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from treadle.errors import ConfigError, DataError, TreadleError
 from treadle.ops.document_attention import document_ids, document_mask, document_offsets
 from treadle.ops.losses import model_inputs
-from treadle.ops.model_loss import unwrapped
+from treadle.runs.pretrained import base_model
 
 TOKENS = ("input_ids", "tokens")
 POSITIONS = ("position_ids", "positions")
@@ -83,11 +83,11 @@ def _judge(model: nn.Module, moved: Tensor, changed: Tensor, ids: Tensor, tolera
 
 def _name(model: nn.Module) -> str:
     implementation = _attention(model)
-    return type(unwrapped(model)).__name__ + (f" with {implementation} attention" if implementation else "")
+    return type(base_model(model)).__name__ + (f" with {implementation} attention" if implementation else "")
 
 
 def _attention(model: nn.Module) -> str | None:
-    return getattr(getattr(unwrapped(model), "config", None), "_attn_implementation", None)
+    return getattr(getattr(base_model(model), "config", None), "_attn_implementation", None)
 
 
 def _remedy(model: nn.Module) -> str:
@@ -169,7 +169,7 @@ class _PackedInputs:
         self._flash = "flash" in str(implementation)
         self._masked = implementation == "sdpa" and _takes_mask(model)
         self._max_documents = max_documents
-        taken = inspect.signature(unwrapped(model).forward).parameters.values()
+        taken = inspect.signature(base_model(model).forward).parameters.values()
         takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken)
         self._caches = takes_any or any(one.name == "use_cache" for one in taken)
 
@@ -191,7 +191,7 @@ class _PackedInputs:
 
 def _takes_mask(model: nn.Module) -> bool:
     """Whether a mask of all that came before is what a model makes for a single document; it makes its own if not."""
-    if not _is_fully_causal(unwrapped(model).config):
+    if not _is_fully_causal(base_model(model).config):
         return False
     row = _row((sum(PROBE),))
     inputs = {name: part[None].to(_device(model)) for name, part in row.items()}
