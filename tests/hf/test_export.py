@@ -12,9 +12,6 @@ from tests.hf.models import build
 from tests.hf.text import lines, tokenizer
 from treadle import Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
-
 def rows() -> list[Any]:
     text = tokenizer()
     return [text(line) for line in lines()]

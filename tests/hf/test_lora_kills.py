@@ -16,9 +16,6 @@ from tests.interrupting import assert_same_bits
 from treadle import Trainer
 from treadle.checkpoint import CheckpointStore, Policy, read_file
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
-
 # A server imports everything once and forks a process for each start: most of a start would be that import.
 server = multiprocessing.get_context("forkserver")
 

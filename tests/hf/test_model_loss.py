@@ -89,8 +89,6 @@ def test_the_kind_of_a_model_says_which_labels_count(kind: str, shifted: bool) -
     assert (rule.shifted, rule.takes_items) == (shifted, True)
 
 
-# What peft calls is named otherwise in the newest transformers.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_an_adapter_is_looked_through() -> None:
     peft = pytest.importorskip("peft", reason="the extra hf is not installed")
     adapted = peft.get_peft_model(build("llama"), peft.LoraConfig(r=2, target_modules="all-linear"))

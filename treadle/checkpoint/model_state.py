@@ -46,8 +46,19 @@ def load_plain_state_dict(model: nn.Module, state: dict[str, Any], *, where: str
     if copying.load_state(model, state, where=where):
         return
     actual = {name.replace(COMPILED_PREFIX, ""): name for name in model.state_dict()}
-    renamed = {actual.get(name, name): value for name, value in state.items()}
+    renamed = _with_tied(model, {actual.get(name, name): value for name, value in state.items()})
     try:
         model.load_state_dict(renamed)
     except (RuntimeError, AttributeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{where} does not fit the model: {error}") from error
+
+
+def _with_tied(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with every name of a weight that has several: files of others often hold only one of them."""
+    missing = {name: tensor for name, tensor in model.state_dict().items() if name not in state}
+    if not missing:
+        return state
+    given = {id(weight): name for name, weight in model.named_parameters(remove_duplicate=False) if name in state}
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    tied = {name: given.get(id(weights.get(name))) for name in missing if name in weights}
+    return {**state, **{name: state[other] for name, other in tied.items() if other is not None}}

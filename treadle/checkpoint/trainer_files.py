@@ -7,6 +7,13 @@ from typing import Any
 from treadle.checkpoint.format.file import write_file
 from treadle.checkpoint.format.kinds import read_checkpoint, read_training_state
 from treadle.checkpoint.format.suffixes import file_format
+from treadle.checkpoint.importers.transformers_trainer import (
+    OPTIMIZER,
+    fitted_optimizer,
+    fitted_weights,
+    is_trainer_folder,
+    read_trainer_folder,
+)
 from treadle.checkpoint.importers.weights import import_weights, weights_in
 from treadle.checkpoint.model_state import load_plain_state_dict, plain_state_dict
 from treadle.checkpoint.run_state import state_file
@@ -86,21 +93,48 @@ def import_checkpoint(
 ) -> dict[str, Any]:
     """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
 
+    A folder is a checkpoint of transformers' Trainer, or what `save_pretrained` wrote. What of it is not brought over is
+    told; the run begins at step 0.
+
     Args:
-        path: The file; tensors and plain data in it are read, and nothing in it is run.
-        load_optimizer: Whether to take the optimizer's state too, where the file has one.
-        load_scheduler: Whether to take the scheduler's state too, where the file has one.
+        path: The file or folder; tensors and plain data in it are read, and nothing in it is run.
+        load_optimizer: Whether to take the optimizer's state too, where there is one.
+        load_scheduler: Whether to take the scheduler's state too, where there is one; a trainer has a scheduler from
+            `on_training_run_start` on.
+
+    Returns:
+        What was read.
     """
-    state = import_weights(path)
+    state = _read_folder(self, Path(path)) if Path(path).is_dir() else import_weights(path)
     load_plain_state_dict(self.model, weights_in(state), where=str(path))
     if load_optimizer and "optimizer_state_dict" in state:
         found = state["optimizer_state_dict"]
         # One state, or what a trainer of Treadle's keeps: one for each optimizer, by name.
         one = not isinstance(found, dict) or "param_groups" in found
         _load_optimizers(self, {"optimizer": found} if one else found, path)
-    if load_scheduler and "scheduler_state_dict" in state and self.scheduler is not None:
-        with explaining_mismatch(f"the scheduler in {path}"):
-            self.scheduler.load_state_dict(state["scheduler_state_dict"])
+    if load_scheduler and "scheduler_state_dict" in state:
+        if self.scheduler is None:
+            self.print(f"{path}: the state of the scheduler is left, since this trainer has none before train()")
+        else:
+            with explaining_mismatch(f"the scheduler in {path}"):
+                self.scheduler.load_state_dict(state["scheduler_state_dict"])
+    return state
+
+
+def _read_folder(trainer: RunningTrainer, path: Path) -> dict[str, Any]:
+    """Return what a checkpoint folder of transformers holds, fitted to a trainer, and say what is left of it."""
+    if not is_trainer_folder(path):
+        raise CheckpointError(f"{path} is a folder without a model.safetensors, and no checkpoint of transformers")
+    found = read_trainer_folder(path)
+    state: dict[str, Any] = {"model_state_dict": fitted_weights(found, trainer.model, str(path)), **found.facts}
+    one = next(iter(trainer.optimizers().values()), None)
+    if found.optimizer is not None and one is not None and len(trainer.optimizers()) == 1:
+        where = f"{path / OPTIMIZER}"
+        state["optimizer_state_dict"] = fitted_optimizer(found.optimizer, trainer.model, one, where)
+    if found.scheduler is not None:
+        state["scheduler_state_dict"] = found.scheduler
+    left = ", ".join(["where its data stood", *found.passed_over])
+    trainer.print(f"{path}: not brought over: {left}")
     return state
 
 

@@ -55,7 +55,7 @@ def _show(migration: "Migration", write: bool) -> None:
 
 
 def import_checkpoint(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .ckpt, .pth or .pt, or an exported .json.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .ckpt, .pth or .pt, a folder, or an exported .json.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")],
     space: Annotated[
         str, typer.Option("--space", metavar="NAME", help="For a .json of NNI's: the full name of the space.")
@@ -63,8 +63,8 @@ def import_checkpoint(
 ) -> None:
     """Make a checkpoint of Treadle's of one that another system wrote.
 
-    Knows Lightning, detectron2, pytorch-accelerated and plain torch; nothing
-    in the file is run. Weights, and the optimizer's state if there is one,
+    Knows Lightning, detectron2, pytorch-accelerated, plain torch, and the
+    folders of transformers' Trainer; nothing in them is run. Weights, and the optimizer's state if there is one,
     can then be loaded with trainer.load_checkpoint, and exported. An
     architecture that NNI exported needs the migrated space.
 
@@ -84,11 +84,13 @@ def import_checkpoint(
         state = {"model_state_dict": found.weights, "facts": found.facts}
         if found.optimizer is not None:
             state["optimizer_state_dict"] = {"optimizer": found.optimizer}
+        if found.scheduler is not None:
+            state["scheduler_state_dict"] = found.scheduler
         write_file(output, state)
         beside = " and the state of an optimizer" if found.optimizer is not None else ""
         typer.echo(f"{len(found.weights)} tensors{beside} of {found.system} written to {output}")
         if found.passed_over:
-            typer.echo(f"left unread, since only code could make them: {', '.join(found.passed_over)}")
+            typer.echo(f"not brought over: {', '.join(found.passed_over)}")
 
 
 def _import_architecture(source: Path, output: Path, space: str) -> str:

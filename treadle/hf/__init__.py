@@ -6,5 +6,7 @@ built again.
 """
 
 from treadle.hf.export import export_pretrained, load_pretrained
+from treadle.hf.samples import GenerateSamples
+from treadle.hf.tokenizer_files import TokenizerFiles
 
-__all__ = ["export_pretrained", "load_pretrained"]
+__all__ = ["GenerateSamples", "TokenizerFiles", "export_pretrained", "load_pretrained"]

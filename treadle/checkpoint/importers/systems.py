@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from treadle.checkpoint.format.safe_unpickler import Record, read_with_names
+from treadle.checkpoint.importers.transformers_trainer import is_trainer_folder, read_trainer_folder
 from treadle.checkpoint.importers.weights import import_torch, weights_in
 from treadle.errors import CheckpointError
 
@@ -26,19 +27,21 @@ class ForeignCheckpoint:
         system: The system that wrote it.
         weights: The weights and buffers of its model, by name.
         optimizer: The state of its optimizer, as torch has it; None if there is none, or more than one.
+        scheduler: The state of its schedule, where it is kept in a file of its own; None otherwise.
         facts: Plain data beside them: epoch, step, hyperparameters.
-        passed_over: What was left unread, by name: objects that only code in the file could make.
+        passed_over: What was left unread, by name: objects that only code in the file could make, and files.
     """
 
     system: str
     weights: dict[str, Tensor]
     optimizer: dict[str, Any] | None = None
+    scheduler: dict[str, Any] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)
 
 
 def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
-    """Return what a checkpoint of Lightning, detectron2 or pytorch-accelerated holds.
+    """Return what a checkpoint of Lightning, detectron2, pytorch-accelerated or transformers' Trainer holds.
 
     Tensors and plain data are taken. What is neither, such as the settings of a program as objects of its own classes,
     is passed over; no name in the file is ever looked up or called.
@@ -49,6 +52,10 @@ def read_foreign(path: str | os.PathLike[str]) -> ForeignCheckpoint:
     target = Path(path)
     if target.is_dir() and (target / "model").exists():
         raise CheckpointError(f"{target} {ONEFLOW}")
+    if is_trainer_folder(target):
+        folder = read_trainer_folder(target)
+        weights, beside = folder.weights, (folder.optimizer, folder.scheduler, folder.facts, folder.passed_over)
+        return ForeignCheckpoint("transformers", weights, *beside)
     if not target.is_file():
         raise CheckpointError(f"there is no file {target} to import weights from")
     state, unknown = _read(target)
