@@ -2,8 +2,8 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_*.py"]
-
 from tests.cli.conftest import project, treadle
+
+collect_ignore_glob = [] if importlib.util.find_spec("transformers") else ["test_*.py"]
 
 __all__ = ["project", "treadle"]

@@ -29,4 +29,3 @@ def train(folder: Path) -> None:
     (folder / UPDATES).write_text(f"{updates.began} {updates.made} {updates.ended}")
     state = {"model": dict(model.state_dict()), "optimizer": trainer.optimizer.state_dict()}
     write_file(folder / OUTCOME, state)
-

@@ -11,6 +11,7 @@ from tests.hf.models import SMALL, TOKENS, build, weights
 from treadle.config import LazyCall, LazyConfig, instantiate
 from treadle.errors import ConfigError
 
+
 @dataclass
 class Shape:
     width: int = 3
@@ -88,5 +89,7 @@ def test_a_dataclass_is_a_value_and_shown_by_what_differs_from_its_defaults(tmp_
 
 
 def test_an_object_that_its_arguments_do_not_make_again_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"value in|value: Doubled cannot be made again .*; write LazyCall\(Doubled\)"):
+    with pytest.raises(
+        ConfigError, match=r"value in|value: Doubled cannot be made again .*; write LazyCall\(Doubled\)"
+    ):
         LazyConfig.save({"value": Doubled(4)}, tmp_path / "config.yaml")

@@ -12,6 +12,7 @@ from tests.hf.models import build
 from tests.hf.text import lines, tokenizer
 from treadle import Trainer
 
+
 def rows() -> list[Any]:
     text = tokenizer()
     return [text(line) for line in lines()]
@@ -173,6 +174,5 @@ def test_a_config_that_cannot_be_written_is_told_and_training_goes_its_way(
 ) -> None:
     model = build("gpt2")
     model.config.save_pretrained = None
-    type(model.config).save_pretrained
     assert train(model, tmp_path / "run").progress.step == 3
     assert not (tmp_path / "run" / "pretrained" / "config.json").exists()

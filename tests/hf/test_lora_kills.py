@@ -1,4 +1,4 @@
-"""A LoRA run that is killed at random moments ends bit for bit like one that was left alone, and its saves are small."""
+"""A LoRA run that is killed at random moments ends like one that was left alone; its saves are small."""
 
 import multiprocessing
 import random
@@ -79,7 +79,9 @@ def test_a_save_of_a_lora_holds_three_times_what_is_trained(tmp_path: Path) -> N
     weights = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1e-3)
     keep_all = Policy(keep_last=None)
-    trainer = Trainer(model, None, optimizer, callbacks=(), seed=0, device="cpu", run_dir=tmp_path, checkpoints=keep_all)
+    trainer = Trainer(
+        model, None, optimizer, callbacks=(), seed=0, device="cpu", run_dir=tmp_path, checkpoints=keep_all
+    )
     trainer.train(rows(), max_steps=3, per_device_batch_size=4, collate_fn=collator(), save_every=1)
     store = CheckpointStore(tmp_path / "checkpoints", Policy())
     trained = sum(one.nbytes for one in weights)

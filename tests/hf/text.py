@@ -2,7 +2,7 @@
 
 from typing import Any
 
-WORDS = "the cat dog bird sat ran flew on mat tree roof fast slowly and".split()
+WORDS = ["the", "cat", "dog", "bird", "sat", "ran", "flew", "on", "mat", "tree", "roof", "fast", "slowly", "and"]
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>"]
 
 
@@ -20,4 +20,6 @@ def tokenizer() -> Any:
 
 def lines(count: int = 24) -> list[str]:
     """Return sentences of two to nine words."""
-    return [" ".join(WORDS[(number * 3 + place) % len(WORDS)] for place in range(2 + number % 8)) for number in range(count)]
+    return [
+        " ".join(WORDS[(number * 3 + place) % len(WORDS)] for place in range(2 + number % 8)) for number in range(count)
+    ]

@@ -93,8 +93,8 @@ def import_checkpoint(
 ) -> dict[str, Any]:
     """Load the weights of a file of others: of `torch.save`, pytorch-accelerated's among them, or of safetensors.
 
-    A folder is a checkpoint of transformers' Trainer, or what `save_pretrained` wrote. What of it is not brought over is
-    told; the run begins at step 0.
+    A folder is a checkpoint of transformers' Trainer, or what `save_pretrained` wrote. What of it is not brought over
+    is told; the run begins at step 0.
 
     Args:
         path: The file or folder; tensors and plain data in it are read, and nothing in it is run.

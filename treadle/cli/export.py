@@ -40,7 +40,8 @@ def export(
     torch: Annotated[bool, typer.Option("--torch", help="The same as --format torch.")] = False,
     best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint of a run, not the last.")] = False,
     merge: Annotated[
-        bool, typer.Option("--merge", help="For hf: add adapters to the weights that they adapt; a plain model is left.")
+        bool,
+        typer.Option("--merge", help="For hf: add adapters to the weights that they adapt; a plain model is left."),
     ] = False,
 ) -> None:
     """Write the model of a run for use elsewhere.

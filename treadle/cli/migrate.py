@@ -55,7 +55,9 @@ def _show(migration: "Migration", write: bool) -> None:
 
 
 def import_checkpoint(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A .ckpt, .pth or .pt, a folder, or an exported .json.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A .ckpt, .pth or .pt, a folder, or an exported .json.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")],
     space: Annotated[
         str, typer.Option("--space", metavar="NAME", help="For a .json of NNI's: the full name of the space.")

@@ -1,8 +1,8 @@
 """Models of transformers and adapters of PEFT: what a run keeps of them, and how they leave it again (extra `hf`).
 
-A model of transformers trains behind every door without anything from here. A run with a folder keeps the configs of the
-model and of its adapters, and the tokenizer of its collator, in `pretrained/`; from that and a checkpoint the model is
-built again.
+A model of transformers trains behind every door without anything from here. A run with a folder keeps the configs of
+the model and of its adapters, and the tokenizer of its collator, in `pretrained/`; from that and a checkpoint the model
+is built again.
 """
 
 from treadle.hf.export import export_pretrained, load_pretrained
