@@ -32,6 +32,8 @@ def start(folder: Path) -> Any:
 @pytest.mark.slow
 def test_a_lora_run_killed_twenty_times_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     whole, chance = tmp_path / "whole", random.Random(0)
+    # The first start waits for the imports of the server.
+    end(start(tmp_path / "first"))
     began = time.monotonic()
     end(start(whole))
     longest = time.monotonic() - began
@@ -46,7 +48,8 @@ def test_a_lora_run_killed_twenty_times_ends_like_an_undisturbed_one(tmp_path: P
         assert process.exitcode in (0, -signal.SIGKILL)
         kills += process.exitcode != 0
         if process.exitcode == 0 or kills in (5, 10, 15, 20):
-            end(start(folder))
+            if process.exitcode:
+                end(start(folder))
             resumed += assert_same_end(folder, whole)
             number += 1
     assert resumed
@@ -64,7 +67,7 @@ def assert_same_end(folder: Path, whole: Path) -> bool:
     assert (began + made, at) == (STEPS, STEPS)
     assert began % 2 == 0
     assert_same_bits(read_file(folder / OUTCOME), read_file(whole / OUTCOME))
-    return began > 0
+    return 0 < began < STEPS
 
 
 def test_a_save_of_a_lora_holds_three_times_what_is_trained(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """`treadle export`: the model of a run, for use elsewhere."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from treadle.cli._consent import Allow
 from treadle.cli._errors import report_errors
 from treadle.errors import ConfigError
 from treadle.runs.place import is_url
@@ -22,9 +24,17 @@ class Format(StrEnum):
     SAFETENSORS = "safetensors"
     TORCH = "torch"
     HF = "hf"
+    ONNX = "onnx"
+    PROGRAM = "torch.export"
 
 
-SUFFIX = {Format.SAFETENSORS: "model.safetensors", Format.TORCH: "model.pt", Format.HF: "model"}
+SUFFIX = {
+    Format.SAFETENSORS: "model.safetensors",
+    Format.TORCH: "model.pt",
+    Format.HF: "model",
+    Format.ONNX: "model.onnx",
+    Format.PROGRAM: "model.pt2",
+}
 """What is written where no name is given."""
 
 
@@ -43,6 +53,11 @@ def export(
         bool,
         typer.Option("--merge", help="For hf: add adapters to the weights that they adapt; a plain model is left."),
     ] = False,
+    example: Annotated[
+        Path | None,
+        typer.Option("--example", help="For onnx and torch.export: inputs by name, in a .safetensors or .pt file."),
+    ] = None,
+    allow: Allow = None,
 ) -> None:
     """Write the model of a run for use elsewhere.
 
@@ -50,6 +65,9 @@ def export(
     decides: torch.load(weights_only=True) reads a .pt, .pth, .bin, .ckpt, .th
     or .torch, and other names are in the safetensors format. hf is a folder
     that from_pretrained of transformers or PEFT reloads, tokenizer with it.
+    onnx and torch.export are programs that need no code of the model; they are
+    compared with it, and written only if they compute the same. They need a
+    model of transformers or a run of a config, and an example of its inputs.
 
     \b
     Example:
@@ -59,11 +77,23 @@ def export(
     with report_errors("export"):
         chosen = _format_of(format, output, torch=torch)
         target = output or Path(SUFFIX[chosen])
-        _require_use(merge and chosen is not Format.HF, "--merge", "--format hf")
+        programs = (Format.ONNX, Format.PROGRAM)
+        _require_use(merge and chosen not in (Format.HF, *programs), "--merge", "--format hf, onnx and torch.export")
+        _require_use(example is not None and chosen not in programs, "--example", "--format onnx and torch.export")
         if chosen is Format.HF:
             from treadle.hf.export import export_pretrained
 
             count = export_pretrained(source, target, best=best, merge=merge)
+        elif chosen in programs:
+            from treadle.cli._program_export import build_model, example_of
+            from treadle.tools.exported_model import export_onnx, export_program
+
+            read = partial(_weights_of, source, best=best)
+            model = build_model(source, read, allow=allow, best=best, merge=merge)
+            write = export_onnx if chosen is Format.ONNX else export_program
+            write(model, example_of(model, example), target)
+            typer.echo(f"{type(model).__name__} written to {target}, and compared with it")
+            return
         else:
             weights = _weights_of(source, best=best)
             _write(weights, target, torch_format=chosen is Format.TORCH)
@@ -76,7 +106,7 @@ def _format_of(asked: Format | None, output: Path | None, *, torch: bool) -> For
 
     if torch and asked not in (None, Format.TORCH):
         raise ConfigError(f"--torch and --format {asked} exclude each other; leave one of them out")
-    if asked is Format.HF:
+    if asked in (Format.HF, Format.ONNX, Format.PROGRAM):
         return asked
     by_name = Format(file_format(output or Path("model")))
     if asked is Format.SAFETENSORS and by_name is Format.TORCH:

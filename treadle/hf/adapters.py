@@ -67,6 +67,8 @@ def _listed(config: Any, name: str) -> list[Any]:
 def _without_start(config: Any) -> Any:
     """Return a config by which nothing is worked out of the weights that are below: they are not loaded yet."""
     plain = copy.deepcopy(config)
+    # PEFT warns of a model that has another name than this one, and this one has none here.
+    plain.base_model_name_or_path = None
     if isinstance(getattr(plain, "init_lora_weights", None), str):
         plain.init_lora_weights = True
     return plain

@@ -57,6 +57,6 @@ def _correlation(pairs: Tensor) -> float:
 
 def _ranks(values: Tensor) -> Tensor:
     """Return the place of each value in order; equal ones share the mean of theirs."""
-    _, group, counts = values.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0)
-    return (last - (counts - 1) / 2)[group]
+    _, group, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    ranks: Tensor = counts.cumsum(0) - (counts - 1) / 2
+    return ranks[group]
