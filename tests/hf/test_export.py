@@ -11,6 +11,7 @@ from tests.cli.conftest import Treadle
 from tests.hf.models import build
 from tests.hf.text import lines, tokenizer
 from treadle import Trainer
+from treadle.runs.reader import read_panels
 
 
 def rows() -> list[Any]:
@@ -176,3 +177,40 @@ def test_a_config_that_cannot_be_written_is_told_and_training_goes_its_way(
     model.config.save_pretrained = None
     assert train(model, tmp_path / "run").progress.step == 3
     assert not (tmp_path / "run" / "pretrained" / "config.json").exists()
+
+
+CONFIG = """
+import torch
+from tests.hf.models import Padded
+from tests.hf.text import tokenizer
+from transformers import AutoModelForCausalLM, GPT2Config
+from treadle.config import LazyCall, get_config
+from treadle.hf import GenerateSamples, TokenizerFiles
+
+shape = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 12, "vocab_size": 40}
+model = LazyCall(AutoModelForCausalLM.from_config)(GPT2Config(**shape, bos_token_id=0, eos_token_id=1))
+optim = LazyCall(torch.optim.AdamW)(lr=1e-3)
+dataloader = {"train": LazyCall(Padded)()}
+train = get_config("common/train.py").train
+train.update(train_iter=4, train_micro_batch_size=4, checkpointer={"period": 2}, dist={"device_type": "cpu"})
+text = LazyCall(tokenizer)()
+train.callbacks = [
+    LazyCall(GenerateSamples)(tokenizer=text, prompts=["the cat"], every=2, max_new_tokens=2),
+    LazyCall(TokenizerFiles)(tokenizer=text),
+]
+"""
+
+
+def test_a_run_of_a_config_is_exported_for_transformers(project: Path, treadle: Treadle) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    Path("gpt.py").write_text(CONFIG)
+    treadle("train", "gpt.py", "--run-dir", "runs/gpt")
+    treadle("export", "runs/gpt", "--format", "hf", "-o", "out")
+    treadle("export", "runs/gpt", "--format", "torch", "-o", "out.pt")
+    found = state_of(AutoModelForCausalLM.from_pretrained("out"))
+    assert_same(found, torch.load("out.pt", weights_only=True))
+    assert AutoTokenizer.from_pretrained("out")("the cat") == tokenizer()("the cat")
+    (panel,) = read_panels(Path("runs/gpt"))
+    assert [(row[0], row[1]) for row in panel.rows] == [(4, "the cat"), (2, "the cat")]
+    assert "GPT2Config(" in treadle("config", "show", "gpt.py").stdout

@@ -81,7 +81,8 @@ def example_of(model: nn.Module, file: Path | None) -> dict[str, Tensor]:
     if file is not None:
         return {name: value for name, value in import_weights(file).items() if isinstance(value, Tensor)}
     base = base_model(model)
-    config, name = getattr(base, "config", None), getattr(base, "main_input_name", None)
+    config: Any = getattr(base, "config", None)
+    name = getattr(base, "main_input_name", None)
     if name == "input_ids":
         ids = torch.arange(2 * TOKENS).reshape(2, TOKENS) % config.vocab_size
         found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

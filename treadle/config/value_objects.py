@@ -12,8 +12,13 @@ _WRITTEN_ANEW = ("model_type", "transformers_version")
 
 
 def is_value_object(value: Any) -> bool:
-    """Whether an object is a dataclass or a config of transformers, and not a class itself."""
-    return not isinstance(value, type) and (dataclasses.is_dataclass(value) or _is_model_config(value))
+    """Whether an object is a dataclass or a config of transformers, and not a class itself.
+
+    What stands for a value that is still open, such as a domain of a search, is none: it has no value yet.
+    """
+    if isinstance(value, type) or getattr(type(value), "stands_for_a_setting", False):
+        return False
+    return dataclasses.is_dataclass(value) or _is_model_config(value)
 
 
 def as_call(value: Any) -> ConfigDict | None:

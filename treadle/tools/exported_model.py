@@ -135,7 +135,7 @@ def _plain_outputs(model: nn.Module) -> Callable[[Mapping[str, Tensor]], Outputs
 def _exported(model: nn.Module, inputs: Mapping[str, Tensor]) -> torch.export.ExportedProgram:
     if not inputs:
         raise ConfigError("a program is made by running the model on an example, and there are no inputs in it")
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "use_cache"):
         # What it keeps for the next token is nothing that a program returns.
         config.use_cache = False
