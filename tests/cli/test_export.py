@@ -51,7 +51,8 @@ def test_a_name_of_torchs_is_enough_for_a_file_that_torch_loads(run: Path, tread
 @pytest.mark.parametrize(
     ("options", "told"),
     {
-        ("-o", "m.onnx"): "torch.onnx.export(model, example, path)",
+        ("-o", "m.onnx"): "a Network is exported by running it on an example; pass --example with a file of its inputs",
+        ("-o", "m.pt2", "--torch"): "torch.export.save(torch.export.export(model, example), path)",
         ("-o", "m.ts"): "torch.jit.trace(model, example).save(path)",
         ("--torch", "-o", "m.safetensors"): "its name says safetensors; use .pt",
     }.items(),
@@ -59,7 +60,7 @@ def test_a_name_of_torchs_is_enough_for_a_file_that_torch_loads(run: Path, tread
 def test_what_cannot_be_written_is_refused(run: Path, treadle: Treadle, options: tuple[str, ...], told: str) -> None:
     text = " ".join(treadle("export", "runs/small", *options, status=1).stderr.split())
     assert told in text
-    assert not Path(options[-1]).exists()
+    assert not Path(options[options.index("-o") + 1]).exists()
 
 
 def test_a_folder_without_checkpoints_is_refused(project: Path, treadle: Treadle) -> None:

@@ -47,7 +47,7 @@ def build_model(
         return _merged(model, source) if merge else model
     if merge:
         raise ConfigError(f"{source} has no adapters to merge; leave --merge out")
-    if is_url(source) or "model" not in read_config(Path(source)):
+    if is_url(source) or not {"model", "optim"} <= read_config(Path(source)).keys():
         raise ConfigError(
             f"nothing in {source} says how its model is built, since a program of yours did that; load its weights "
             "there, and call torch.onnx.export or torch.export.export"

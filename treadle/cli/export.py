@@ -36,6 +36,8 @@ SUFFIX = {
     Format.PROGRAM: "model.pt2",
 }
 """What is written where no name is given."""
+PROGRAMS = {".onnx": Format.ONNX, ".pt2": Format.PROGRAM}
+"""What the names of programs end in."""
 
 
 def export(
@@ -63,7 +65,8 @@ def export(
 
     safetensors and torch are one file of weights; without --format the name
     decides: torch.load(weights_only=True) reads a .pt, .pth, .bin, .ckpt, .th
-    or .torch, and other names are in the safetensors format. hf is a folder
+    or .torch, a .onnx or .pt2 is a program, and other names are in the
+    safetensors format. hf is a folder
     that from_pretrained of transformers or PEFT reloads, tokenizer with it.
     onnx and torch.export are programs that need no code of the model; they are
     compared with it, and written only if they compute the same. They need a
@@ -77,7 +80,7 @@ def export(
     with report_errors("export"):
         chosen = _format_of(format, output, torch=torch)
         target = output or Path(SUFFIX[chosen])
-        programs = (Format.ONNX, Format.PROGRAM)
+        programs = tuple(PROGRAMS.values())
         _require_use(merge and chosen not in (Format.HF, *programs), "--merge", "--format hf, onnx and torch.export")
         _require_use(example is not None and chosen not in programs, "--example", "--format onnx and torch.export")
         if chosen is Format.HF:
@@ -108,6 +111,8 @@ def _format_of(asked: Format | None, output: Path | None, *, torch: bool) -> For
         raise ConfigError(f"--torch and --format {asked} exclude each other; leave one of them out")
     if asked in (Format.HF, Format.ONNX, Format.PROGRAM):
         return asked
+    if asked is None and not torch and output is not None and output.suffix in PROGRAMS:
+        return PROGRAMS[output.suffix]
     by_name = Format(file_format(output or Path("model")))
     if asked is Format.SAFETENSORS and by_name is Format.TORCH:
         raise ConfigError(f"{output} is to be written as safetensors, and its name says torch; use .safetensors")

@@ -14,18 +14,11 @@ TORCH = (".pt", ".pth", ".bin", ".ckpt", ".th", ".torch")
 _PROGRAM = "holds the program of a model beside its weights, which is made by running the model on an example"
 _MADE_BY = "write the weights as .safetensors or .pt, load them into the model, and call {}"
 _OTHERS = {
-    ".onnx": (
-        _PROGRAM,
-        "pass --format onnx to treadle export, or " + _MADE_BY.format("torch.onnx.export(model, example, path)"),
-    ),
+    ".onnx": (_PROGRAM, _MADE_BY.format("torch.onnx.export(model, example, path)")),
     ".ts": (_PROGRAM, _MADE_BY.format("torch.jit.trace(model, example).save(path)")),
     ".jit": (_PROGRAM, _MADE_BY.format("torch.jit.trace(model, example).save(path)")),
     ".torchscript": (_PROGRAM, _MADE_BY.format("torch.jit.trace(model, example).save(path)")),
-    ".pt2": (
-        _PROGRAM,
-        "pass --format torch.export to treadle export, or "
-        + _MADE_BY.format("torch.export.save(torch.export.export(model, example), path)"),
-    ),
+    ".pt2": (_PROGRAM, _MADE_BY.format("torch.export.save(torch.export.export(model, example), path)")),
     **dict.fromkeys((".pkl", ".pickle", ".dill", ".joblib"), ("is a pickle, which may run code when it is loaded", "")),
     **dict.fromkeys((".json", ".yaml", ".yml", ".txt", ".csv", ".py"), ("is text, which weights are not", "")),
     **dict.fromkeys(
