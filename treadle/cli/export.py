@@ -66,11 +66,11 @@ def export(
     safetensors and torch are one file of weights; without --format the name
     decides: torch.load(weights_only=True) reads a .pt, .pth, .bin, .ckpt, .th
     or .torch, a .onnx or .pt2 is a program, and other names are in the
-    safetensors format. hf is a folder
-    that from_pretrained of transformers or PEFT reloads, tokenizer with it.
-    onnx and torch.export are programs that need no code of the model; they are
-    compared with it, and written only if they compute the same. They need a
-    model of transformers or a run of a config, and an example of its inputs.
+    safetensors format. hf is a folder that from_pretrained of transformers
+    or PEFT reloads, tokenizer with it. onnx and torch.export are programs that
+    need no code of the model; they are compared with it, and written only if
+    they compute the same. They need a model of transformers or a run of a
+    config, and an example of its inputs.
 
     \b
     Example:
