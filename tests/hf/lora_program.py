@@ -13,7 +13,7 @@ from treadle import Trainer
 from treadle.checkpoint import write_file
 
 OUTCOME, UPDATES = "outcome.safetensors", "updates.txt"
-STEPS = 40
+STEPS = 24
 
 
 def train(folder: Path) -> None:

@@ -75,7 +75,7 @@ def test_what_cannot_generate_is_refused(tmp_path: Path) -> None:
     for prompts in ("the cat", []):
         with pytest.raises(ConfigError, match="give a list of at least one text"):
             GenerateSamples(TEXT, prompts)
-    with pytest.raises(ConfigError, match="GenerateSamples: every='never' is no cadence"):
+    with pytest.raises(ConfigError, match="GenerateSamples: every='never' is not a valid interval"):
         GenerateSamples(TEXT, ["a"], every="never")
     model = nn.Linear(1, 1)
     with pytest.raises(ConfigError, match=r"a Linear has no generate\(\); give the trainer a model of transformers"):

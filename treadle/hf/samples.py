@@ -36,7 +36,7 @@ class GenerateSamples(TrainerCallback):
         rows: The step, the prompt and the text of each sample of the run so far.
 
     Raises:
-        ConfigError: There is no prompt, or `every` is no cadence.
+        ConfigError: There is no prompt, or `every` is no interval.
     """
 
     def __init__(
