@@ -377,9 +377,9 @@ class RunCheckpointer(NoCheckpointer):
         trainer = self.trainer
         if not trainer.processes.is_main:
             return
-        loaders = [getattr(one, "source", one) for one in (trainer._train_dataloader, trainer._eval_dataloader)]
-        collators = [trainer.collate_fn, *(getattr(one, "collate_fn", None) for one in loaders)]
-        keep_pretrained(self.folder.path, trainer.model, collators, trainer.print)
+        data = trainer.this_run.data
+        sources = (data, getattr(data.training, "source", None), getattr(data.evaluation, "source", None))
+        keep_pretrained(self.folder.path, trainer.model, sources, trainer.print)
 
     def _write_manifest(self) -> None:
         trainer, folder = self.trainer, self.folder

@@ -106,17 +106,21 @@ class Streams:
         kwargs = loader_arguments(data.train_dataset, defaults, given, "train_dataloader_kwargs")
         sources = [data.train_dataset] if data.eval_dataset is None else [data.train_dataset, data.eval_dataset]
         refuse_idle_collate(data.collate_fn, *sources)
-        return self._fitted_loader(data.train_dataset, {"shuffle": True, "collate_fn": data.collate_fn, **kwargs})
+        kwargs = {"shuffle": True, "collate_fn": data.collate_fn, **kwargs}
+        columns = hasattr(data.train_dataset, "remove_columns")
+        return self.loader(self._fitting(data.train_dataset, kwargs) if columns else data.train_dataset, **kwargs)
 
     def evaluation_loader(self, defaults: dict[str, Any], given: dict[str, Any] | None) -> Any:
         """Return the loader of the evaluation data; arguments that were `given` win over the `defaults`."""
         data = self.trainer.this_run.data
         kwargs = loader_arguments(data.eval_dataset, defaults, given, "eval_dataloader_kwargs")
-        return self._fitted_loader(data.eval_dataset, {"shuffle": False, "collate_fn": data.collate_fn, **kwargs})
+        kwargs = {"shuffle": False, "collate_fn": data.collate_fn, **kwargs}
+        columns = hasattr(data.eval_dataset, "remove_columns")
+        return self.loader(self._fitting(data.eval_dataset, kwargs) if columns else data.eval_dataset, **kwargs)
 
-    def _fitted_loader(self, data: Any, kwargs: dict[str, Any]) -> Any:
-        model, tell = self.trainer.model, self.trainer.print
-        return self.loader(without_unused(data, model, kwargs["collate_fn"], tell), **kwargs)
+    def _fitting(self, data: Any, kwargs: dict[str, Any]) -> Any:
+        """Return a data set of columns with those that the model takes."""
+        return without_unused(data, self.trainer.model, kwargs["collate_fn"], self.trainer.print)
 
     def planned_updates(
         self, num_epochs: int | None, max_steps: int | None, accumulation: int

@@ -18,23 +18,25 @@ HOLDERS = ("tokenizer", "processor", "feature_extractor", "image_processor")
 """Where collators of transformers have what turns text or pictures into numbers."""
 
 
-def keep_pretrained(folder: Path, model: nn.Module, collators: Iterable[Any], tell: Callable[[str], object]) -> None:
+def keep_pretrained(folder: Path, model: nn.Module, sources: Iterable[Any], tell: Callable[[str], object]) -> None:
     """Write what `from_pretrained` needs of a model, and of what makes its batches, into the folder of its run.
 
     Args:
         folder: The folder of the run.
         model: The model; one without a config of transformers' kind has nothing to write.
-        collators: What joins samples into batches; a tokenizer is looked for in them.
+        sources: What has a `collate_fn` that joins samples into batches; a tokenizer is looked for in it.
         tell: Called with a line for what cannot be written: training does not end for that.
     """
     place = folder / PRETRAINED
     kept: dict[int, Callable[[], object]] = {}
     base = base_model(model)
-    if _can_save(getattr(base, "config", None)):
+    if hasattr(base, "config") and _can_save(base.config):
         kept[id(base)] = lambda: _keep_configs(place, model, base)
-    for collator in collators:
-        for one in (getattr(collator, name, None) for name in HOLDERS):
-            if _can_save(one):
+    for source in sources:
+        collator = getattr(source, "collate_fn", None)
+        for name in HOLDERS:
+            one = getattr(collator, name, None)
+            if one is not None and _can_save(one):
                 kept[id(one)] = lambda one=one: one.save_pretrained(place)  # type: ignore[misc]
     for write in kept.values():
         try:
