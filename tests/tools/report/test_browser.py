@@ -56,20 +56,24 @@ def noisy(count: int) -> list[float]:
 
 
 def smoothed(values: list[float], amount: float) -> list[float]:
-    """Return the averages whose weights fall by `amount`, by their definition."""
-    found = []
-    for end in range(1, len(values) + 1):
-        weights = [amount ** (end - 1 - place) for place in range(end)]
-        found.append(sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights))
-    return found
+    """Return the averages, by their definition: weights fall by `amount`, once looking back and once looking ahead."""
+
+    def back(values: list[float]) -> list[float]:
+        found = []
+        for end in range(1, len(values) + 1):
+            weights = [amount ** (end - 1 - place) for place in range(end)]
+            found.append(sum(w * v for w, v in zip(weights, values, strict=False)) / sum(weights))
+        return found
+
+    return [(one + other) / 2 for one, other in zip(back(values), back(values[::-1])[::-1], strict=True)]
 
 
 def test_runs_are_toggled_noisy_curves_smoothed_axes_and_theme_switched(tmp_path: Path) -> None:
     values = noisy(40)
     falling = [8.0 - 0.1 * step for step in range(40)]
     folders = [
-        make_run(tmp_path / "first", rows_of(values), starts=2),
-        make_run(tmp_path / "second", rows_of(falling), config="lr: 0.2\n"),
+        make_run(tmp_path / "first", rows_of(values, lr=0.1), starts=2),
+        make_run(tmp_path / "second", rows_of(falling, lr=0.1), config="lr: 0.2\n"),
     ]
     told = clicked(
         write_report(folders, tmp_path / "both.html"),
@@ -91,6 +95,9 @@ def test_runs_are_toggled_noisy_curves_smoothed_axes_and_theme_switched(tmp_path
   report.epochs = document.querySelector("#axis option[value=epoch]").disabled;
   document.getElementById("logarithmic").click();
   report.scale = plot().layout.yaxis.type;
+  document.getElementById("logarithmic").click();
+  // A rate that stays is in the middle of its picture.
+  report.constant = all(".plot")[1].layout.yaxis.range;
   const theme = document.documentElement.dataset.theme;
   document.getElementById("theme").click();
   report.themed = document.documentElement.dataset.theme !== theme;
@@ -99,7 +106,8 @@ def test_runs_are_toggled_noisy_curves_smoothed_axes_and_theme_switched(tmp_path
 """,
     )
     assert told == {
-        "titles": ["Loss"],
+        "titles": ["Loss", "Learning rate"],
+        "constant": [0, 0.2],
         "before": ["first", "second"],
         "toggled": ["second"],
         "off": 1,

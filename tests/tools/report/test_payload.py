@@ -161,6 +161,14 @@ def test_the_best_value_of_a_run_is_that_of_the_metric_it_is_judged_by_with_its_
         {"metric": "accuracy", "value": 0.5, "step": 1, "is": "best"},
         {"metric": "eval_loss_epoch", "value": 2.0, "step": 2, "is": "best"},
     ]
+    # What a door judges by may be one of its metrics under another name.
+    both = [
+        {"step": step, "valid_hit@10": 0.9, "valid_mrr@10": value, "valid_score": value}
+        for step, value in ((1, 0.2), (2, 0.1))
+    ]
+    scored = build_payload([Run("d", Path("d"), rows=both)])
+    assert scored["runs"][0]["best"] == {"metric": "valid_mrr@10", "value": 0.2, "step": 1, "is": "best"}
+    assert list(scored["evaluations"]) == ["valid_mrr@10", "valid_hit@10"]
     # Without an evaluation it is the last loss, and nobody calls it the best.
     alone = build_payload([Run("c", Path("c"), rows=rows_of([3.0, 2.0]))])["runs"][0]
     assert alone["best"] == {"metric": "train_loss", "value": 2.0, "step": 2, "is": "last"}
@@ -207,7 +215,7 @@ def test_one_quantity_under_several_names_is_drawn_once() -> None:
         "Samples per second": ("samples_per_second",),
     }
     assert told["repeated"]["train_loss"] == ["train_loss_epoch", "train_loss_sum"]
-    assert list(told["evaluations"]) == ["constant", "other", "valid_ndcg@10"]
+    assert list(told["evaluations"]) == ["valid_ndcg@10", "constant", "other"]
 
 
 def test_an_epoch_loss_that_another_run_has_alone_is_drawn_for_both() -> None:

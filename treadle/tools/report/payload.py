@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,15 @@ def build_payload(
     most = max(LEAST_POINTS, DRAWN_POINTS // max(1, len(runs)))
     series = [metrics.curves.plain(most) for metrics in found]
     same = repeated(series)
-    watched = [one[0] for run in runs if (one := watched_metric(run)) is not None]
-    evaluated = sorted(_evaluations(found).items(), key=lambda item: (item[0] not in watched, item[0] != FALLBACK))
+    judged = {
+        one[0] for run, metrics in zip(runs, found, strict=True) if (one := _judged_by(run, metrics, same)) is not None
+    }
+    evaluated = sorted(_evaluations(found).items(), key=lambda item: item[0] not in judged)
     told = {name: cells for name, cells in evaluated if name not in same}
     shown = [name for name in dict.fromkeys(name for one in series for name in one) if name not in same]
     drawn = [name for name in shown if is_drawn(name, series)]
     described = [
-        {**_described(run, metrics), "series": curves, "colour": chosen[run.name]}
+        {**_described(run, metrics, same), "series": curves, "colour": chosen[run.name]}
         for run, metrics, curves in zip(runs, found, series, strict=True)
     ]
     return {
@@ -135,7 +137,7 @@ def watched_metric(run: Run) -> tuple[str, str] | None:
         return None
 
 
-def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
+def _described(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> dict[str, Any]:
     each = run.config.get("num_update_steps_per_epoch")
     beat = run.heartbeat
     return {
@@ -146,7 +148,7 @@ def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
         "limit": run.planned_steps,
         "beat": None if beat is None else beat.time,
         "seconds": round(metrics.curves.seconds, 3),
-        "best": _best(run, metrics),
+        "best": _best(run, metrics, same),
         "parameters": _parameters(run),
         "device": _device(run),
         "epochs": metrics.curves.epoch_ends(each if type(each) is int and each > 0 else None),
@@ -159,17 +161,29 @@ def _described(run: Run, metrics: "Metrics") -> dict[str, Any]:
     }
 
 
-def _best(run: Run, metrics: "Metrics") -> dict[str, Any] | None:
-    """Return what a run came to: the best value of the metric it is judged by, else its last loss."""
+def _judged_by(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return what `watched_metric` does, where an evaluation reported it; else the first metric that can be best."""
     cells = metrics.evaluations()
+
+    def shown(name: str) -> str:
+        kept = same.get(name, name)
+        return kept if kept in cells else name
+
     watched = watched_metric(run)
-    if watched is None or watched[0] not in cells:
-        known = [(name, direction_of(name)) for name in (FALLBACK, *cells)]
-        watched = next(((name, how) for name, how in known if how is not None and name in cells), None)
-    if watched is not None:
-        name, how = watched
-        place = "highest" if how == "max" else "lowest"
-        return {"metric": name, "value": cells[name][place], "step": cells[name][f"{place}_step"], "is": "best"}
+    if watched is not None and watched[0] in cells:
+        return shown(watched[0]), watched[1]
+    # A score is what a door made of its metrics to judge by; where it is one of them, that is its name here.
+    scores = [shown(name) for name in cells if name.endswith("score")]
+    known = [(name, direction_of(name)) for name in (FALLBACK, *scores, *cells) if name in cells]
+    return next(((name, how) for name, how in known if how is not None), None)
+
+
+def _best(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what a run came to: the best value of the metric it is judged by, else its last loss."""
+    judged = _judged_by(run, metrics, same)
+    if judged is not None:
+        cell, place = metrics.evaluations()[judged[0]], "highest" if judged[1] == "max" else "lowest"
+        return {"metric": judged[0], "value": cell[place], "step": cell[f"{place}_step"], "is": "best"}
     last = metrics.last_loss
     return None if last is None else {"metric": last[0], "value": last[1], "step": last[2], "is": "last"}
 

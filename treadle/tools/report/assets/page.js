@@ -69,8 +69,7 @@ function large(count) {
 // Curves
 
 // An exponential average whose first values are not drawn towards zero; gaps stay gaps.
-function smoothed(values, amount) {
-  if (!amount) return values;
+function averaged(values, amount) {
   let mean = 0;
   let weight = 0;
   return values.map((value) => {
@@ -79,6 +78,13 @@ function smoothed(values, amount) {
     weight = amount * weight + (1 - amount);
     return mean / weight;
   });
+}
+
+// From both ends, so that a curve that falls is not drawn behind where it is.
+function smoothed(values, amount) {
+  if (!amount) return values;
+  const backward = averaged([...values].reverse(), amount).reverse();
+  return averaged(values, amount).map((value, place) => value === null ? null : (value + backward[place]) / 2);
 }
 
 // A curve is noisy that goes up and down far more than it gets anywhere: smoothing a short or a smooth one would only bend it.
@@ -131,7 +137,15 @@ function matches(run) {
 const isShown = (run) => !hidden.has(run.name) && matches(run);
 const visible = () => data.runs.filter(isShown);
 
-function layout(chart) {
+// Around a curve that stays at one value, such as a rate, an axis of its own would show that value as next to nothing.
+function rangeOf(drawn, scale) {
+  const values = new Set(drawn.flatMap((trace) => trace.y).filter((value) => value !== null));
+  const [value] = values;
+  if (values.size !== 1 || scale === "log" || value === 0) return {};
+  return { range: [Math.min(0, 2 * value), Math.max(0, 2 * value)] };
+}
+
+function layout(chart, drawn) {
   const ink = variable("--ink");
   const common = { gridcolor: variable("--grid"), zeroline: false, linecolor: variable("--line"), automargin: true };
   const compares = chart.stacked && visible().length > 1;
@@ -149,7 +163,7 @@ function layout(chart) {
     // What somebody zoomed to stays, whatever else is drawn anew; another axis is another place.
     uirevision: `${axis()} ${scale} ${compares}`,
     xaxis: { ...common, type: compares ? "category" : "linear", title: { text: compares ? "" : title, standoff: 6 } },
-    yaxis: { ...common, type: scale, rangemode: chart.stacked ? "tozero" : "normal" },
+    yaxis: { ...common, type: scale, rangemode: chart.stacked ? "tozero" : "normal", ...rangeOf(drawn, scale) },
     shapes: compares ? [] : restarts(),
   };
 }
@@ -207,7 +221,8 @@ function drawNear() {
     if (box.bottom < -900 || box.top > innerHeight + 900) continue;
     const chart = plots.get(place.dataset.chart).chart;
     place.removeAttribute("data-stale");
-    Plotly.react(place, traces(chart), layout(chart), { responsive: false, displaylogo: false, displayModeBar: false });
+    const drawn = traces(chart);
+    Plotly.react(place, drawn, layout(chart, drawn), { responsive: false, displaylogo: false, displayModeBar: false });
     sizes.observe(place);
   }
 }
