@@ -12,7 +12,7 @@ from tests.old_runs.programs import CUT, OUTCOME, PROCESSES, PROGRAMS, RUN
 
 HERE = Path(__file__).parent
 FIXTURES, EXPECTED = HERE / "runs", HERE / "expected.json"
-NOT_KEPT = (".lock", "config.yaml", "status.json", "log.txt", "manifest.json", "events.out.*")
+NOT_KEPT = (".lock", "config.yaml", "status.json", "heartbeat.json", "log.txt", "manifest.json", "events.out.*")
 """What of the folder of a run is of no use to a run that goes on, or names the machine."""
 
 

@@ -57,6 +57,7 @@ def test_the_folder_of_a_run_has_these_files_and_no_others(tmp_path: Path) -> No
         "log.txt",
         "checkpoints",
         "status.json",
+        "heartbeat.json",
         ".lock",
     }
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {

@@ -81,7 +81,8 @@ def _refuse_if_guarded(path: Any) -> None:
         )
 
 
-LEFT_BEHIND = ("checkpoints", ".lock", "status.json", "report.html", "manifest.json", "config.yaml", "log.txt")
+RECORDS = ("status.json", "heartbeat.json", "report.html", "manifest.json", "config.yaml", "log.txt")
+LEFT_BEHIND = ("checkpoints", ".lock", *RECORDS)
 """What of a run's folder its repetition does not begin with."""
 
 
