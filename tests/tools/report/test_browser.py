@@ -187,7 +187,7 @@ def test_the_table_of_evaluations_marks_the_best_sorts_and_filters(tmp_path: Pat
   }
   show();
   report.order.push(rows());
-  set("filter", "lr=0.1", "input");
+  set("filter", "optim.LR=1e-1 fin", "input");
   report.filtered = [rows(), plot().data.map((one) => one.name), text(document.getElementById("matches"))];
   set("filter", "HI", "input");
   report.named = [rows(), all(".run").filter((one) => !one.hidden).map((one) => one.dataset.run)];

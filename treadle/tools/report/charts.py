@@ -324,7 +324,7 @@ def _preference(name: str) -> tuple[bool, bool, int, str]:
 
 def _kind(name: str) -> str:
     """Return what must be alike of two metrics before they can be the same one."""
-    if name in TITLES or name in GRADIENTS or name.startswith(STEP_PART):
+    if name in TITLES or name in GRADIENTS or name.startswith(STEP_PART) or _group(name):
         return name
     if name == names.LR or name.startswith(f"{names.LR}/"):
         return names.LR

@@ -130,7 +130,9 @@ const words = () => byId("filter").value.toLowerCase().split(/\s+/).filter(Boole
 function matches(run) {
   return words().every((word) => {
     const [key, ...rest] = word.split("=");
-    if (rest.length) return Object.entries(run.config).some(([name, value]) => (`.${name.toLowerCase()}`).endsWith(`.${key}`) && value.toLowerCase().startsWith(rest.join("=")));
+    const wanted = rest.join("=");
+    const fits = (value) => value.toLowerCase() === wanted || (wanted !== "" && Number(value) === Number(wanted));
+    if (rest.length) return Object.entries(run.config).some(([name, value]) => `.${name.toLowerCase()}`.endsWith(`.${key}`) && fits(value));
     return run.name.toLowerCase().includes(word) || run.state.includes(word);
   });
 }
