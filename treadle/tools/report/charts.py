@@ -209,7 +209,7 @@ def downsample(points: list[Point], most: int) -> list[Point]:
 # Which curves belong into which picture of a page
 
 
-EVALUATIONS = ("eval", "valid", "val", "validation", "test")
+EVALUATIONS = ("eval", "valid", "val", "test")
 """What the names of metrics of an evaluation begin with."""
 GRADIENTS = ("gradient_norm", "grad_norm")
 TITLES = {
