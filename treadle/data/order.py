@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from treadle.data.collate import as_index
 from treadle.data.random_state import OwnGenerators, RandomState
@@ -40,7 +41,7 @@ class Reseeded(Protocol):
         """Take another seed."""
 
 
-class HasOrder:
+class HasOrder(Dataset[Any]):
     """A data set that has an order of its own for a run, and need not have one drawn."""
 
     @property

@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from PIL import Image
 
 from treadle.data.sources import (
+    HuggingFace,
     HuggingFaceStream,
+    ImageFolder,
     JsonLines,
     Mixture,
     MixtureStream,
@@ -57,6 +60,12 @@ def number_and_features(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([number, 1.0]), torch.tensor([number])
 
 
+def pixel_and_features(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Make an image into the same, known by the colour of its first pixel."""
+    number = float(sample[0][0, 0, 0])
+    return torch.tensor([number, float(sample[1])]), torch.tensor([number])
+
+
 def make_source(kind: str, folder: Path) -> Any:
     """Return a source of `kind` whose targets are its numbers; its files are written when they are not there."""
     if kind == "mixture":
@@ -69,6 +78,9 @@ def make_source(kind: str, folder: Path) -> Any:
     if kind == "mixture stream":
         parts = {one: make_source(one, folder) for one in ("lines", "stream")}
         return MixtureStream(parts, {"lines": 1, "stream": 2}, length=50)
+    if kind == "table":
+        rows = datasets.Dataset.from_dict({"number": list(range(700, 741))})
+        return HuggingFace(rows, transform=number_and_features)
     place = folder / kind
     if not place.exists():
         place.mkdir(parents=True)
@@ -78,6 +90,10 @@ def make_source(kind: str, folder: Path) -> Any:
         elif kind == "lines":
             write_lines(place / "a.jsonl", range(30))
             write_lines(place / "b.jsonl", range(30, 47))
+        elif kind == "images":
+            for number in range(30):
+                (place / f"class {number % 3}").mkdir(exist_ok=True)
+                Image.new("L", (2, 2), number).save(place / f"class {number % 3}" / f"{number}.png")
         elif kind == "parquet":
             write_parquet(place / "a.parquet", range(100, 135))
             write_parquet(place / "b.parquet", range(135, 155))
@@ -88,6 +104,8 @@ def make_source(kind: str, folder: Path) -> Any:
         return TokenBins(place, 4)
     if kind == "lines":
         return JsonLines(place, transform=number_and_features)
+    if kind == "images":
+        return ImageFolder(place, transform=pixel_and_features)
     if kind == "parquet":
         return Parquet(place, window=2, transform=number_and_features)
     return TarShards(place, transform=number_and_features)

@@ -22,13 +22,15 @@ SEED = 7
 GLOBAL = 6
 """Samples of a batch over all ranks."""
 STREAMED = ("stream", "mixture stream")
-KINDS = ("tokens", "lines", "parquet", "tar", "mixture", *STREAMED)
+KINDS = ("tokens", "lines", "parquet", "tar", "images", "table", "mixture", *STREAMED)
 LONG = bool(os.environ.get("TREADLE_LONG"))
 WORKERS = {
     "tokens": (0, 3),
     "lines": (1,),
     "parquet": (4,),
     "tar": (2,),
+    "images": (0,),
+    "table": (1,),
     "mixture": (0, 2),
     "stream": (0, 2),
     "mixture stream": (0, 3),

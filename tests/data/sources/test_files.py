@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import os
+import pickle
 import signal
 import tarfile
 from pathlib import Path
@@ -88,6 +89,13 @@ def test_an_index_that_cannot_be_kept_is_told_of(tmp_path: Path, caplog: pytest.
         assert len(JsonLines(path, index_dir=tmp_path / "no folder")) == 3
     assert "cannot be kept as" in caplog.text
     assert "is built at every start" in caplog.text
+
+
+def test_a_source_is_sent_to_another_process_without_its_index(tmp_path: Path) -> None:
+    source = JsonLines(write_lines(tmp_path / "a.jsonl", range(5_000)))
+    pickled = pickle.dumps(source)
+    assert len(pickled) < 5_000
+    assert pickle.loads(pickled)[4_321] == source[4_321]  # noqa: S301
 
 
 def _killed_while_indexing(path: Path) -> None:
@@ -366,6 +374,20 @@ def test_what_cannot_be_mixed_is_refused(tmp_path: Path) -> None:
             Mixture(sources, weights)
     with pytest.raises(ConfigError, match="Mixture: length=0 must be a whole number above 0"):
         Mixture({"a": lines}, length=0)
+
+
+def test_a_mixture_in_sequence_gives_each_sample_once_and_says_that_weights_do_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = {name: JsonLines(write_lines(tmp_path / f"{name}.jsonl", range(3))) for name in "ab"}
+    with caplog.at_level("INFO"):
+        stream = Stream(make_loader(Mixture(sources), shuffle=False, batch_size=6), device=torch.device("cpu"))
+        assert not caplog.text
+        weighted = Mixture(sources, {"a": 1, "b": 2})
+        stream = Stream(make_loader(weighted, shuffle=False, batch_size=6), device=torch.device("cpu"))
+    assert "gives each sample once, source by source, whatever the weights" in caplog.text
+    stream.begin(0)
+    assert stream.window(1)[0]["number"].tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_mixture_in_a_mixture_is_a_source_like_any(tmp_path: Path) -> None:

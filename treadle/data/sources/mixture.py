@@ -1,5 +1,6 @@
 """Weighted mixtures of sources."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,8 @@ from treadle.data.sources.permutation import Places, permuted
 from treadle.data.sources.source import IndexedSource
 from treadle.data.sources.token_bins import TokenRows
 from treadle.errors import ConfigError, require_positive
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 10_000
 """Draws in which each source has exactly its share; weights are rounded to so many parts."""
@@ -82,7 +85,7 @@ class Mixture(IndexedSource, HasRows):
                     f"Mixture: {name!r} is a {type(source).__name__}, and no indexed source; wrap a datasets.Dataset "
                     "in HuggingFace; to mix what is streamed, use MixtureStream"
                 )
-        self.sources = dict(sources)
+        self.sources, self._weighted = dict(sources), weights is not None
         given = {name: float(len(source)) for name, source in sources.items()} if weights is None else dict(weights)
         if given.keys() != sources.keys():
             raise ConfigError(f"Mixture: weights for {list(given)}, and the sources are {list(sources)}")
@@ -118,6 +121,8 @@ class Mixture(IndexedSource, HasRows):
 
     def in_sequence(self) -> Order:
         """Return the order without shuffling: every sample once, source by source; weights have no part in it."""
+        if self._weighted:
+            logger.info("a Mixture that is not shuffled gives each sample once, source by source, whatever the weights")
         return SequentialOrder(len(self))
 
     def _find(self, index: int) -> tuple[Any, int]:

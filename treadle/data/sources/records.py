@@ -23,6 +23,9 @@ ON_CORRUPT = ("raise", "skip")
 MAGIC, VERSION = b"TRDLRECS", 1
 FRONT = struct.Struct("<8sIII")
 
+VERIFIED = 1 << 28
+"""Up to so many bytes a column of an index is compared with its checksum at every start; more would take seconds."""
+
 Columns = dict[str, Any]
 """Arrays of an index, by name."""
 
@@ -75,6 +78,27 @@ def by_name(paths: Sequence[Path], marks: Sequence[str]) -> dict[str, str]:
 # The index of a file ------------------------------------------------------------------------------------------
 
 
+class MappedColumns(dict[str, Any]):
+    """Arrays that are mapped from an index; another process maps them itself, and gets none of what they hold.
+
+    Args:
+        place: The index.
+        listed: Name, type and length of each array.
+        first: Where the first of them begins.
+    """
+
+    def __init__(self, place: Path, listed: list[list[Any]], first: int) -> None:
+        super().__init__()
+        self._made_by = place, listed, first
+        for name, kind, length, _ in listed:
+            values: Any = np.empty(0, kind) if not length else np.memmap(place, kind, "r", first, length)
+            self[name] = values
+            first += values.nbytes + -values.nbytes % 8
+
+    def __reduce__(self) -> tuple[type["MappedColumns"], tuple[Path, list[list[Any]], int]]:
+        return MappedColumns, self._made_by
+
+
 @dataclass(frozen=True)
 class RecordIndex:
     """Where the records of a file are.
@@ -94,7 +118,8 @@ def index_of(
     """Return the index of a file: the one that is kept beside it, or one that is built and kept now.
 
     An index is kept by the size and the time of its file, and by checksums of its own: one that does not fit, or was
-    damaged, is built again. It appears under its name only when it is whole.
+    damaged, is built again. Of columns above 256 MB only the header is compared. It appears under its name only when it
+    is whole.
 
     Args:
         path: The file.
@@ -139,12 +164,10 @@ def _read_index(place: Path, stamp: dict[str, Any]) -> RecordIndex | None:
         header = json.loads(text)
         if any(header["facts"].get(key) != value for key, value in stamp.items()):
             return None
-        columns, first = {}, FRONT.size + size
-        for name, kind, length, crc in header["columns"]:
-            values: Any = np.empty(0, kind) if not length else np.memmap(place, kind, "r", first, length)
-            if zlib.crc32(values) != crc:
+        columns = MappedColumns(place, header["columns"], FRONT.size + size)
+        for name, _, _, crc in header["columns"]:
+            if columns[name].nbytes <= VERIFIED and zlib.crc32(columns[name]) != crc:
                 return None
-            columns[name], first = values, first + values.nbytes + -values.nbytes % 8
         return RecordIndex(header["facts"], columns)
     except (OSError, ValueError, struct.error):
         return None

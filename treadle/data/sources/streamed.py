@@ -97,8 +97,9 @@ class HuggingFaceStream(StreamedSource):
                 "HuggingFaceStream: the data set is shuffled by itself, or maps tables, and its state does not hold "
                 "the samples in between; leave its shuffle() out and pass buffer="
             )
-        self.dataset = dataset
-        self._fresh = dataset.state_dict()
+        # All of its shards, as one that was never read: the place of the one that was passed is not touched.
+        self.dataset = dataset.shard(num_shards=1, index=0)
+        self._fresh = self.dataset.state_dict()
 
     def blocks(self, size: int, seed: int, state: Any) -> Iterator[Block]:
         """Read rows in blocks."""
