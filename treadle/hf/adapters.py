@@ -1,6 +1,7 @@
 """Adapters of PEFT: put onto a model again from what a run keeps, and written as the folders of PEFT."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ def add_adapters(model: Any, folder: Path) -> Any:
     """Return a model with the adapters whose configs lie in a folder; their weights are still to be loaded."""
     with importing("peft", extra="hf", user="a model with adapters"):
         import peft
+    with warnings.catch_warnings():
+        # PEFT calls names that the newest transformers is about to drop.
+        warnings.simplefilter("ignore", FutureWarning)
+        return _adapted(peft, model, folder)
+
+
+def _adapted(peft: Any, model: Any, folder: Path) -> Any:
     adapted: Any = None
     for place in sorted(path.parent for path in folder.glob(f"*/{FILE}")):
         kept = peft.PeftConfig.from_pretrained(str(place))
