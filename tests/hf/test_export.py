@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tests.cli.conftest import Treadle
 from tests.hf.models import build
 from tests.hf.text import lines, tokenizer
+from tests.storages import place_in
 from treadle import Trainer
 from treadle.runs.reader import read_panels
 
@@ -25,7 +26,7 @@ def collator() -> Any:
     return DataCollatorForLanguageModeling(tokenizer(), mlm=False)
 
 
-def train(model: nn.Module, run: Path, steps: int = 3, **options: Any) -> Trainer:
+def train(model: nn.Module, run: Any, steps: int = 3, **options: Any) -> Trainer:
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-2)
     trainer = Trainer(model, None, optimizer, callbacks=(), seed=0, device="cpu", run_dir=run, **options)
@@ -185,6 +186,18 @@ def test_a_config_that_cannot_be_written_is_told_and_the_run_trains(
     told = f"{tmp_path / 'run/pretrained'} is not complete, and `treadle export --format hf` may fail: this config is"
     assert told in capsys.readouterr().out
     assert (tmp_path / "run/pretrained/tokenizer.json").exists()
+
+
+def test_a_run_that_is_kept_in_a_storage_is_exported_from_there(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from treadle.hf import export_pretrained, load_pretrained
+
+    place = place_in("sqlite", tmp_path / "kept")
+    model = train(base(), place).model
+    assert_same(state_of(load_pretrained(place)), state_of(model))
+    assert export_pretrained(place, tmp_path / "out") == len(list(model.parameters()))
+    assert_same(state_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), state_of(model))
 
 
 CONFIG = """
