@@ -69,7 +69,7 @@ class TrainerCallback:
 
     Each event gets the trainer and keyword arguments; an override takes only those it names. State that must
     survive a restart belongs into `state_dict` and `load_state_dict`; what was opened is closed in `close`.
-    An event of one's own, fired by `trainer.callback_handler.call_event`, is listed in `custom_events` if its
+    An event of your own, fired by `trainer.callback_handler.call_event`, is listed in `custom_events` if its
     name is near that of a built-in one.
     """
 

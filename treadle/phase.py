@@ -29,10 +29,10 @@ class Phase:
         accumulation: Micro-batches in one update.
         steps: Updates each time the phase is entered; None means until its stream ends.
         reuse: Whether it takes the window that was drawn last from its stream again, instead of a new one.
-        draws: Whether the loop draws its windows; False leaves that to an `update` of one's own, which gets an
+        draws: Whether the loop draws its windows; False leaves that to an `update` of your own, which gets an
             empty one.
         silent: Whether nobody hears of its passes: no event of a micro-batch, no loss in the mean of the epoch. For
-            passes within an update of one's own that only help it.
+            passes within an update of your own that only help it.
     """
 
     name: str

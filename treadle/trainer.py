@@ -56,14 +56,14 @@ from treadle.spec import Interval, Microbatch, OnNonFinite, Option, RunSpec, che
 
 
 class Trainer:
-    """Trains a model; subclass it and override a verb, or add a callback.
+    """Trains a model; subclass it and override a method, or add a callback.
 
-    It holds what was built, and nothing of a single run: that is in `this_run`. Verbs that begin with *create* or
+    It holds what was built, and nothing of a single run: that is in `this_run`. Methods that begin with *create* or
     *calculate* return a value, all others change the trainer.
 
     Args:
         model: The module to train.
-        loss_func: `loss_func(outputs, targets)`; None if the model returns its loss, or both loss verbs are overridden.
+        loss_func: `loss_func(outputs, targets)`; None if the model or overridden methods return the loss.
         optimizer: What updates the weights; or several, in a list or by name, which step together, or in turns if
             `phases` says so. None is enough to evaluate.
         callbacks: Instances or classes, called in this order.
@@ -74,7 +74,7 @@ class Trainer:
             of the data then follows torch's generator at that moment.
         run_dir: The folder of the run; or the URL of one in a bucket, or a `Storage`; None writes nothing.
         precision: The format of forward and backward passes: "fp32", "bf16", "fp16", or "auto", which is bf16 on CUDA
-            devices that have units for it and fp32 elsewhere; or what makes a `Precision` of one's own for a device.
+            devices that have units for it and fp32 elsewhere; or what makes a `Precision` of your own for a device.
         loss_scaling: How the loss is scaled in fp16, and what happens when that does not help.
         matmul_precision: How products of fp32 matrices are rounded during the run: "highest", "high" (TF32) or
             "medium"; None leaves torch as it is.
@@ -86,9 +86,9 @@ class Trainer:
             step; "skip" leaves that update out; "rollback" returns to the last checkpoint and skips its data.
         max_rollbacks: How often a run may roll back before it gives up.
         deterministic: Whether torch must give the same bits each time, and fail where it cannot.
-        execution: How a step is carried out: "eager" line by line, "compile" with `torch.compile`, "graph" recorded
-            on the CUDA device and replayed, "auto" the fastest of these, measured there; the `Choice` or the
-            `execution.json` of an earlier run; or what makes an `Execution` of one's own for a trainer.
+        execution: How a step is carried out: "eager" as torch does, "compile" with `torch.compile`, "graph" recorded on
+            the CUDA device and replayed, "auto" the fastest of these, measured there; the `Choice` or the
+            `execution.json` of an earlier run; or what makes an `Execution` of your own for a trainer.
         compile: What of a step is compiled, within a recorded one too: True, a mode, or `Compile(...)`.
         microbatch: "auto" halves the micro-batch, and keeps the batch, when memory runs out.
         activation_checkpointing: Patterns for the names or classes of modules whose activations are computed again
@@ -96,7 +96,7 @@ class Trainer:
         offload_optimizer: Whether the state of the optimizers is kept in the memory of the host.
         timeout: Seconds that several processes wait for each other before they fail; by default 1,800.
         parallel: How several processes share the run: a `Plan`, or "auto", by which each has all of the model; or what
-            makes a `Strategy` of one's own for the processes.
+            makes a `Strategy` of your own for the processes.
 
     >>> import torch
     >>> from torch import nn, optim
@@ -519,7 +519,7 @@ class Trainer:
         self.this_run.streams.open()
 
     def add_stream(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
-        """Add data for a phase of one's own, and return the stream to draw it from.
+        """Add data for a phase of your own, and return the stream to draw it from.
 
         Call it in `training_run_start` or later; its place is saved with the run.
         """

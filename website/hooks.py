@@ -7,6 +7,7 @@ from mkdocs.structure.files import File
 
 from website.pages import DOCS, ROOT, for_site, navigation, source_pages
 from website.reference import MODULES, reference_pages
+from website.search import search_settings
 
 ELSEWHERE = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
 """What the theme would load from elsewhere to let a page be searched that was opened as a file."""
@@ -34,7 +35,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links of the pages in `docs/` to pages of the site; generated ones do already."""
+    """Lead links of the pages in `docs/` to pages of the site; generated ones do already. Say what is searched."""
+    page.meta.update(search_settings(page.file.src_uri))
     return markdown if page.file.generated_by else for_site(f"{DOCS}/{page.file.src_uri}", markdown)
 
 

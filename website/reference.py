@@ -15,23 +15,69 @@ MODULES = (
     "treadle",
     "treadle.callbacks",
     "treadle.data",
+    "treadle.data.sources",
+    "treadle.data.prepare",
+    "treadle.optim",
+    "treadle.optim.param_groups",
     "treadle.schedules",
+    "treadle.loop",
+    "treadle.ops.document_attention",
+    "treadle.ops.linear_cross_entropy",
+    "treadle.ops.packed_models",
     "treadle.checkpoint",
+    "treadle.checkpoint.importers.systems",
     "treadle.events",
     "treadle.writers",
     "treadle.execution",
     "treadle.precision",
     "treadle.parallel",
+    "treadle.files.storage",
+    "treadle.lightning",
     "treadle.config",
+    "treadle.config.resolution",
     "treadle.engine",
     "treadle.engine.hooks",
     "treadle.engine.evaluation",
     "treadle.recsys",
+    "treadle.recsys.config",
+    "treadle.recsys.data.dataloader",
+    "treadle.recsys.data.sampling",
+    "treadle.recsys.models",
+    "treadle.recsys.models.general_recommender",
+    "treadle.recsys.models.sequential_recommender",
+    "treadle.recsys.models.context_aware_recommender",
+    "treadle.recsys.models.knowledge_aware_recommender",
+    "treadle.recsys.models.exlib_recommender",
+    "treadle.recsys.models.layers",
+    "treadle.recsys.trainers",
     "treadle.recsys.evaluation",
+    "treadle.recsys.bench",
+    "treadle.recsys.compat",
+    "treadle.recsys.tune.search",
+    "treadle.recsys.tune.space",
     "treadle.nas",
+    "treadle.nas.oneshot",
+    "treadle.nas.costs",
+    "treadle.nas.viz",
+    "treadle.nas.zoo",
+    "treadle.search",
+    "treadle.search.strategies",
+    "treadle.search.launchers",
+    "treadle.search.plots",
     "treadle.tools.report",
+    "treadle.tools.doctor",
+    "treadle.tools.migrate",
+    "treadle.tools.reproduce",
     "treadle.errors",
 )
+INTERNAL = {
+    "treadle.cli": "the command line, which is used by its commands: docs/cli.md",
+    "treadle.recsys.models.boosting": "what the two models of exlib_recommender have in common",
+    "treadle.tools.demo": "the demonstrations, which are run by `treadle demo`",
+    "treadle.tools.doctor.detectors": "the parts of the doctor, which runs all of them",
+    "treadle.tools.scaffold": "the templates of `treadle init`",
+}
+"""Packages that list names for the rest of Treadle, and not for users, each with the reason."""
 WIDE = 100
 """A signature that is wider has a line for each argument."""
 
@@ -163,7 +209,8 @@ def cleaned(parameter: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter whose default has no address in memory, and whose annotation is text."""
     default = parameter.default
     if default is not parameter.empty:
-        default = _Shown(default.__name__ if isinstance(default, type) else short(repr(default)))
+        named = isinstance(default, type) or inspect.isfunction(default)
+        default = _Shown(default.__name__ if named else short(repr(default)))
     return parameter.replace(default=default, annotation=as_text(parameter.annotation))
 
 

@@ -41,7 +41,7 @@ NAMED = """## Behind the doors
 A dash stands before the reason why there is none. `parallel` of the engine is `train.dist.*` and
 `train.zero_optimization` together, and `precision` is `train.amp`. A recommender's `parallel` has no more than `data`,
 since an evaluation needs whole tables of users and items on every process; its `gpu_id` goes with `use_gpu`. Of the
-recommenders' own kinds of training, models that are fitted in one go, trees, loops of one's own and several passes in
+recommenders' own kinds of training, models that are fitted in one go, trees, loops of your own and several passes in
 an epoch refuse what they cannot have, by its name and before anything is trained.
 """
 
@@ -69,7 +69,7 @@ CONFLICTS = [
     Conflict("save_every", "run_dir=None", "needs a folder for the run"),
     Conflict('resume="auto"', "run_dir=None", "needs a folder for the run"),
     Conflict('on_nonfinite="rollback"', "run_dir=None", "needs checkpoints to go back to"),
-    Conflict('on_nonfinite="rollback"', "a `_run_training` of one's own", "would not notice; use 'raise' or 'skip'"),
+    Conflict('on_nonfinite="rollback"', "a `_run_training` of your own", "would not notice; use 'raise' or 'skip'"),
     Conflict("timeout", "one that processes have joined with", "give it to the first trainer of the program"),
     Conflict('execution="graph"', 'device="cpu"', "records the step on a CUDA device"),
     Conflict('execution="graph"', 'compile="reduce-overhead"', "records CUDA graphs of its own"),
@@ -83,7 +83,7 @@ CONFLICTS = [
     ),
     Conflict("lr_scaling", "batches of unknown size", "needs a batch size"),
     Conflict("extend=None", "a schedule by the length of a run that became longer", "pass extend='stretch'"),
-    Conflict("parallel=Plan(shard=...)", "a loop of one's own", "is your own, and may do anything"),
+    Conflict("parallel=Plan(shard=...)", "a loop of your own", "is your own, and may do anything"),
     Conflict("parallel=Plan(shard=...)", "optimizers that take turns", "sharded model make one update together"),
     Conflict("parallel=Plan(pipeline=...)", 'loss_reduction="sum"', "the stages know means only"),
     Conflict("parallel=Plan(pipeline=...)", "compile=True", "stages are carried out by torch's schedule"),

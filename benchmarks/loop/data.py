@@ -35,8 +35,8 @@ Work: draw one shuffled epoch, batch after batch, and do nothing with it; 1 torc
 the process. Ratio: batches per second to those of torch's `DataLoader` over the same kind of data set in the same
 round; the loader measured "again" is the same code, and how far its ratio strays from 1 is what this run cannot
 resolve. Treadle's batches come through its `Stream`, as a trainer draws them: counted, and to be entered anywhere. A
-data set "of one's own" returns two rows of tensors from `__getitem__`. Treadle watches whether it draws, unless it says
-that it draws nothing; what the seeds of one that does cost is in the section "A data set of one's own".
+data set "of your own" returns two rows of tensors from `__getitem__`. Treadle watches whether it draws, unless it says
+that it draws nothing; what the seeds of one that does cost is in the section "A data set of your own".
 
 Of a step: what drawing a batch of rows would take of a step of the MLP 64-64-64-10 with AdamW, written by hand, that
 has to wait for it; from a fifth on the loader is the bottleneck, and a `ThroughputMonitor` says so."""

@@ -1,4 +1,4 @@
-"""What a data set of one's own costs: batches per second against torch's loader, and a run of an MLP on one.
+"""What a data set of your own costs: batches per second against torch's loader, and a run of an MLP on one.
 
 Run by `python -m benchmarks.loop.own_data`. Batches: both sides draw the same shuffled epochs of the same data set, and
 whoever leaves a sample out, or gives another one, ends the benchmark. Run: the MLP of `benchmarks.job` on rows from
@@ -35,12 +35,12 @@ from treadle.data import Stream, make_loader
 BATCH_SIZES = (8, 32, 128)
 RUN_BAR = 1.05
 NOTES = """\
-Batches: draw one shuffled epoch of a data set of one's own, batch after batch, and do nothing with it; 1 torch thread;
+Batches: draw one shuffled epoch of a data set of your own, batch after batch, and do nothing with it; 1 torch thread;
 workers live on from epoch to epoch. CPU: time of the process and its workers. Ratio: batches per second to those of
 torch's `DataLoader` in the same round; "again" is that loader once more, and how far it strays from 1 is what this run
 cannot resolve. Rows are pairs of 64 numbers and a class; images are 3x32x32, padded by 4, cropped, flipped by chance.
 
-Run: the MLP 64-64-64-10 with AdamW, batch 32, on the rows of a data set of one's own, shuffled; by hand with a
+Run: the MLP 64-64-64-10 with AdamW, batch 32, on the rows of a data set of your own, shuffled; by hand with a
 `DataLoader`, and by a `Trainer` with default callbacks and without. Time: of building the loader or the trainer, and of
 the whole run."""
 
@@ -146,7 +146,7 @@ def main() -> None:
         ("torch", "treadle", "numpy"),
         rounds=f"{options.rounds}, after one; epochs of {options.samples} samples, runs of {options.steps} steps",
     )
-    section = "\n\n".join(["## A data set of one's own", facts, NOTES, *tables])
+    section = "\n\n".join(["## A data set of your own", facts, NOTES, *tables])
     print(section)
     if options.no_write:
         print("RESULTS.md left as it is (--no-write).")

@@ -148,7 +148,7 @@ def held(parallel: Plan | str) -> tuple[int, int]:
 def measure(rounds: int) -> list[str]:
     """Measure on all processes and return the lines of the table."""
     world = dist.get_world_size()
-    lines = ["| loop | by hand, ms a step | Treadle, ms a step | ratio |", "|---|---|---|---|"]
+    lines = ["| loop | hand-written, ms a step | Treadle, ms a step | ratio |", "|---|---|---|---|"]
     for kind, plan in (("DDP", "auto"), ("FSDP2", Plan(shard=world))):
         pair = (hand_written(kind), of_treadle(plan))
         times: list[list[float]] = [[one() for one in pair] for _ in range(rounds + 1)][1:]

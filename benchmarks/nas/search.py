@@ -178,7 +178,7 @@ def cost_section(spent: Mapping[str, list[Spent]], options: Any) -> str:
             "A trial that does nothing, in the process, with the journal on the disk; milliseconds, medians over the "
             "rounds, and their middle half. Waiting: ready to run, while other programs had the cores. The bar is for "
             "the clock; where others had the cores, the rest, with the waits for the disk in it, says what to expect "
-            "of a machine of one's own, but is no measurement of it.",
+            "of a machine of your own, but is no measurement of it.",
             "",
             "| strategy | by the clock | middle half | waiting | the rest | processor | bar |",
             "|---|--:|--:|--:|--:|--:|---|",

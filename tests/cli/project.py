@@ -84,7 +84,7 @@ class Unbuildable(Network):
 
 
 class Greeting(DefaultTrainer):
-    """A trainer of one's own, with an argument of its own."""
+    """A trainer of your own, with an argument of its own."""
 
     def __init__(self, cfg, greeting="hello"):
         super().__init__(cfg)

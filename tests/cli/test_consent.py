@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, project: Path) -> Path:
-    """A run of one's own in the project."""
+    """A run of your own in the project."""
     return Path(shutil.copytree(trained, "runs/small"))
 
 

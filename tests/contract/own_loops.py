@@ -1,4 +1,4 @@
-"""Loops of one's own as pytorch-accelerated's source has them, told again: a program may have copied any of them."""
+"""Loops of your own as pytorch-accelerated's source has them, told again: a program may have copied any of them."""
 
 import math
 from typing import Any

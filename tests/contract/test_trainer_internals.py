@@ -189,7 +189,7 @@ def test_a_forward_pass_that_fails_in_such_a_loop_leaves_nothing_behind() -> Non
     assert not trainer.model._forward_hooks
 
 
-# A run of one's own -------------------------------------------------------------------------------------------------
+# A run of your own -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [OwnTraining, OwnEverything])

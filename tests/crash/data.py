@@ -129,7 +129,7 @@ class Packed(Dataset[Sample]):
 
 
 class Pairs:
-    """A batch sampler of one's own: random neighbours, in batches whose sizes differ."""
+    """A batch sampler of your own: random neighbours, in batches whose sizes differ."""
 
     def __iter__(self) -> Iterator[list[int]]:
         starts = torch.randperm(SAMPLES // BATCH).tolist()

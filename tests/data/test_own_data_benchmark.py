@@ -1,4 +1,4 @@
-"""The benchmark of data sets of one's own: everybody draws the same samples, and whoever does not ends it."""
+"""The benchmark of data sets of your own: everybody draws the same samples, and whoever does not ends it."""
 
 import argparse
 import gc

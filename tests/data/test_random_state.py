@@ -62,7 +62,7 @@ def test_taking_a_state_draws_nothing() -> None:
     assert draw() == first
 
 
-# Generators of one's own --------------------------------------------------------------------------------------
+# Generators of your own --------------------------------------------------------------------------------------
 
 
 def uniform() -> list[float]:

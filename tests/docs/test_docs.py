@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,3 +217,14 @@ def test_the_names_that_each_door_reports_are_those_of_the_table() -> None:
         assert len(recorded) > 4
         unknown = [name for name in recorded if not any(re.fullmatch(one, name) for one in known)]
         assert [name for name in sorted(unknown) if not name.startswith(BY_CALLBACK)] == [], door
+
+
+def test_every_extra_is_on_the_page_about_installing_with_what_it_installs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    rows = [row.split("|")[1:4] for row in (DOCS / "install.md").read_text().splitlines() if row.startswith("| `")]
+    shown = {name: row[2].lower() for row in rows for name in re.findall(r"`([\w-]+)`", row[0])}
+    assert set(shown) == set(extras)
+    for name, packages in extras.items():
+        named = {re.split(r"[\[<>=;]", package)[0].strip() for package in packages}
+        wanted = named - {"treadle", "xgboost-cpu"} if name != "dev" else set()
+        assert [one for one in sorted(wanted) if one not in shown[name]] == [], name

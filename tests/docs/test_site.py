@@ -2,22 +2,28 @@
 
 import doctest
 import inspect
+import json
 import re
 import warnings
+from html import unescape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import quote, unquote, urlparse
 
 import pytest
 
 import website.docstrings
 import website.pages
 import website.reference
+from benchmarks.docs.browser import ABSENT, find_browser, opened
 from website.docstrings import as_markdown
 from website.pages import DOCS, ROOT, for_site, links_of, navigation, site_path, source_page, source_pages
-from website.reference import MODULES, module_page, public_names, short, signature_of, value_text
+from website.reference import INTERNAL, MODULES, module_page, public_names, short, signature_of, value_text
+from website.search import WEIGHTS, WORDS
 
+IMPORTED = re.compile(r"^(?:from|import) (treadle[\w.]*)", re.MULTILINE)
 LISTED = ("callbacks", "data", "parallel", "recsys", "nas", "config", "engine")
 """Modules that the reference must have, besides `treadle` itself."""
 
@@ -113,21 +119,94 @@ def test_the_reference_has_the_modules_that_people_use() -> None:
     assert "### Trainer.train\n" in module_page("treadle")
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def packages() -> list[str]:
+    """Return the packages that list names in `__all__`."""
+    found = sorted((ROOT / "treadle").rglob("__init__.py"))
+    return [
+        ".".join(path.parent.relative_to(ROOT).parts) for path in found if re.search("^__all__", path.read_text(), re.M)
+    ]
+
+
+def test_the_reference_misses_no_package_that_has_public_names() -> None:
+    assert [name for name in packages() if name not in (*MODULES, *INTERNAL)] == []
+    assert set(INTERNAL) <= set(packages()) - set(MODULES)
+
+
+def test_the_reference_has_every_module_that_pages_and_examples_import_from() -> None:
+    pages = [*(ROOT / DOCS).rglob("*.md"), ROOT / "README.md", *(ROOT / "examples").rglob("*.py")]
+    said = [one for page in pages if page.name != "decisions.md" for one in IMPORTED.findall(page.read_text())]
+    assert len(said) > 100
+    assert sorted({name for name in said if name not in (*MODULES, *INTERNAL) and "demo" not in name}) == []
+
+
+def test_each_word_that_is_searched_for_has_one_page() -> None:
+    words = [word.lower() for page in WORDS.values() for word in page]
+    assert len(words) == len(set(words))
+    pages = {str(path.relative_to(ROOT / DOCS)) for path in (ROOT / DOCS).rglob("*.md")}
+    assert set(WORDS) | set(WEIGHTS) <= pages
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built once: any warning of the build ends it."""
     if find_spec("mkdocs") is None or find_spec("material") is None:
         pytest.skip("MkDocs and its theme are not installed: pip install 'treadle[docs]'")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
-    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
-    with warnings.catch_warnings():
+    folder = tmp_path_factory.mktemp("site")
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
         warnings.simplefilter("ignore")  # those of Python, in the tool; those of the build end it
-        build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path / "site")))
-    pages = list((tmp_path / "site").rglob("*.html"))
+        build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
     assert {"index.html", "tutorial.html", "404.html"} <= {page.name for page in pages}
-    assert (tmp_path / "site" / "reference" / "treadle.nas.html").is_file()
+    assert (site / "reference" / "treadle.nas.html").is_file()
     loaded = re.compile(r"<(?:script|img|iframe)[^>]+src=\"https?:|<link[^>]+(?:stylesheet|icon)[^>]+href=\"https?:")
     assert [page.name for page in pages if loaded.search(page.read_text())] == []
+
+
+@pytest.mark.slow
+def test_the_search_has_words_for_its_pages_and_no_tests_or_programs(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert [one["location"] for one in found if one["location"].startswith("source/")] == []
+    tags = {one["location"]: one.get("tags") for one in found if "#" not in one["location"]}
+    for page, words in WORDS.items():
+        assert tags[page.replace(".md", ".html")] == words
+
+
+ASKED = {
+    "validation set": "data.html",
+    "data augmentation": "data.html",
+    "multi-GPU": "parallel.html",
+    "LoRA": "recipes/adapters.html",
+    "early stopping": "callbacks.html",
+    "mixed precision": "precision.html",
+    "checkpoint": "resume.html",
+    "EarlyStoppingCallback": "reference/treadle.callbacks.html",
+}
+"""What is typed into the search, and what is the first answer."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason=ABSENT)
+def test_what_people_search_for_leads_to_the_page_that_has_the_answer(site: Path) -> None:
+    # The search of the theme is a worker, which needs the page: each query is a page of its own, in a frame.
+    frames = "".join(f'<iframe src="index.html?q={quote(one)}" width="1200" height="900"></iframe>' for one in ASKED)
+    (site / "asked.html").write_text(f"""{frames}<script>
+const first = (frame) => frame.contentDocument.querySelector(".md-search-result__item a");
+setInterval(() => {{
+  const found = [...document.querySelectorAll("iframe")].map((one) => first(one)?.getAttribute("href") ?? "");
+  document.title = JSON.stringify(found);
+}}, 200);
+</script>""")
+    page = opened(site / "asked.html", "--dump-dom", "--allow-file-access-from-files")
+    title = re.search("<title>(.*?)</title>", page)
+    assert title is not None
+    found = [unquote(urlparse(one).path).rpartition("/site0/")[2] for one in json.loads(unescape(title[1]))]
+    assert found == list(ASKED.values())

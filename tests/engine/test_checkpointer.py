@@ -1,4 +1,4 @@
-"""`Checkpointer` outside of `DefaultTrainer`: with a trainer of one's own, and in a loop of one's own."""
+"""`Checkpointer` outside of `DefaultTrainer`: with a trainer of your own, and in a loop of your own."""
 
 import logging
 import time
@@ -201,7 +201,7 @@ def test_a_checkpointer_of_another_folder_or_model_is_refused(tmp_path: Path) ->
         Checkpointer(Classifier(), tmp_path, trainer=eager)
 
 
-# A loop of one's own --------------------------------------------------------------------------------------------
+# A loop of your own --------------------------------------------------------------------------------------------
 
 
 def own_loop(folder: Path, end: int, *, resume: bool = True) -> tuple[nn.Module, int]:

@@ -189,7 +189,7 @@ def test_a_model_without_a_loss_is_told_how_to_name_it() -> None:
 
 
 class Remembering(EagerTrainer):
-    """A step of one's own, written for one micro-batch as users of this door write it."""
+    """A step of your own, written for one micro-batch as users of this door write it."""
 
     previous_output: Any = None
 
@@ -215,7 +215,7 @@ class Wrapping(EagerTrainer):
 
 
 class WithInner(DefaultTrainer):
-    """A trainer from a config whose steps an inner trainer of one's own makes."""
+    """A trainer from a config whose steps an inner trainer of your own makes."""
 
     inner: Any = EagerTrainer
 

@@ -114,7 +114,7 @@ def _with_look(event: str, run_dir: Path, *callbacks: Any) -> Any:
     return make_trainer(run_dir, goes_through_at(event), *callbacks)
 
 
-# Loops and evaluations of one's own ---------------------------------------------------------------------------
+# Loops and evaluations of your own ---------------------------------------------------------------------------
 
 
 class OwnEvaluation(Trainer):

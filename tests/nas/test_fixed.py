@@ -1,4 +1,4 @@
-"""Putting modules of one's own in the place of choices."""
+"""Putting modules of your own in the place of choices."""
 
 from typing import Any
 

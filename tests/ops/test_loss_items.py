@@ -146,7 +146,7 @@ def test_an_update_with_counted_targets_reads_nothing() -> None:
     assert train(nn.CrossEntropyLoss(WEIGHT), rows(ignored=True), 3, Guarded).progress.step == 4
 
 
-# Losses of one's own ----------------------------------------------------------------------------------------
+# Losses of your own ----------------------------------------------------------------------------------------
 
 
 class Own(Trainer):

@@ -87,7 +87,7 @@ def test_targets_have_one_of_the_usual_names(name: str) -> None:
 
 
 def test_a_mapping_without_targets_is_refused_with_its_names() -> None:
-    with pytest.raises(DataError, match=r"a batch with \['x', 'y'\] has none of \('labels', .*override the loss verbs"):
+    with pytest.raises(DataError, match=r"a batch with \['x', 'y'\] has none of \('labels', .*override the loss"):
         read_targets({"x": 1, "y": 2})
 
 

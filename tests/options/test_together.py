@@ -80,7 +80,7 @@ class OwnLoop(Trainer):
         raise NotImplementedError
 
 
-@provokes('on_nonfinite="rollback"', "a `_run_training` of one's own")
+@provokes('on_nonfinite="rollback"', "a `_run_training` of your own")
 def rolls_back_in_a_run_of_ones_own(folder: Path, patch: Any) -> None:
     built(OwnRun, on_nonfinite="rollback", run_dir=folder / "run").train(points(), num_epochs=1)
 
@@ -156,7 +156,7 @@ def records_what_ranks_share(folder: Path, patch: Any) -> None:
 
 
 SHARDED, STAGES = "parallel=Plan(shard=...)", "parallel=Plan(pipeline=...)"
-PROVOKED[SHARDED, "a loop of one's own"] = lambda *_: check(OwnLoop)
+PROVOKED[SHARDED, "a loop of your own"] = lambda *_: check(OwnLoop)
 PROVOKED[SHARDED, "optimizers that take turns"] = lambda *_: check(Turns, optimizer=two_optimizers())
 PROVOKED[STAGES, 'loss_reduction="sum"'] = lambda *_: check(stages=True, loss_reduction="sum")
 PROVOKED[STAGES, "compile=True"] = lambda *_: check(stages=True, compile=True)

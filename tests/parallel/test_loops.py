@@ -1,4 +1,4 @@
-"""Phases, loops of one's own and models that a wrapper does not see whole, on two processes."""
+"""Phases, loops of your own and models that a wrapper does not see whole, on two processes."""
 
 import pytest
 import torch

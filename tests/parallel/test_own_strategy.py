@@ -1,4 +1,4 @@
-"""A strategy of one's own passes the suite that Treadle's own passes: alone and on two processes, the same run."""
+"""A strategy of your own passes the suite that Treadle's own passes: alone and on two processes, the same run."""
 
 import pytest
 import torch

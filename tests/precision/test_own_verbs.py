@@ -1,4 +1,4 @@
-"""Verbs and loops of one's own in fp16: gradients and scale fit together, or it is said that they do not."""
+"""Verbs and loops of your own in fp16: gradients and scale fit together, or it is said that they do not."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ ADDED = (
 )
 MIXED = (
     "has a part from a loss that precision='fp16' has not scaled, beside that of the scaled loss: it would vanish when "
-    "gradients are brought to their true size. Add that loss to the one that the loss verb returns; or, where you call "
-    "its backward(), call self.precision.scale(loss).backward()"
+    "gradients are brought to their true size. Add that loss to the one that the loss method returns; or, where you "
+    "call its backward(), call self.precision.scale(loss).backward()"
 )
 STILL_SCALED = (
     "SGD steps with the gradients of a loss that precision='fp16' has scaled; call super().optimizer_step() in an "
@@ -350,7 +350,7 @@ def test_what_is_computed_again_for_a_scaled_loss_is_a_part_of_its_pass() -> Non
     assert trainer.train(samples(), 1, **IN_ORDER).steps == 6
 
 
-# Forward passes of updates of one's own ---------------------------------------------------------------------------
+# Forward passes of updates of your own ---------------------------------------------------------------------------
 
 
 class Noting(nn.Linear):

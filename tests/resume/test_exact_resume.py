@@ -167,7 +167,7 @@ class SequenceWithState(IterableDataset[Any]):
 
 
 class BySize:
-    """A batch sampler of one's own that shuffles batches with Python's generator."""
+    """A batch sampler of your own that shuffles batches with Python's generator."""
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = [list(range(start, start + 8)) for start in (0, 8, 16)]

@@ -141,7 +141,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
             "continues with the new one"
         ],
     ),
-    "an attribute of a model of one's own": (
+    "an attribute of a model of your own": (
         {"build": Scaled},
         {"build": partial(Scaled, 3.0)},
         ["scale: 1.0 when the run was saved, 3.0 now; it continues with that"],

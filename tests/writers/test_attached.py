@@ -18,7 +18,7 @@ from treadle.writers import CommonMetricPrinter, CSVWriter, EventWriter, JSONWri
 
 
 class Noting(EventWriter):
-    """A writer of one's own: notes the newest values, and when it is closed."""
+    """A writer of your own: notes the newest values, and when it is closed."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []

@@ -9,7 +9,7 @@ from treadle.errors import ConfigError, did_you_mean
 
 
 def get_config(name: str) -> Any:
-    """Return a config that comes with Treadle, as a copy of one's own.
+    """Return a config that comes with Treadle, as a copy of your own.
 
     >>> train = get_config("common/train.py").train
     >>> train.update(train_iter=5000, evaluation={"eval_period": 500}, amp={"enabled": True})

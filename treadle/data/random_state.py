@@ -143,7 +143,7 @@ class RandomState:
 
 
 class OwnGenerators:
-    """Generators of one's own: inside a block the global ones are these, and go on where the last block left off.
+    """Generators of your own: inside a block the global ones are these, and go on where the last block left off.
 
     Copying the states out and in, as `RandomState` does, would take a half of a millisecond for each block: NumPy's
     generator is exchanged as a whole instead.

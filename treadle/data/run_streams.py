@@ -197,7 +197,7 @@ class Streams:
             data.evaluation = self.for_evaluation(data.evaluation)
 
     def add(self, name: str, source: Any, **loader_kwargs: Any) -> Stream:
-        """Add data for a phase of one's own; see `Trainer.add_stream`."""
+        """Add data for a phase of your own; see `Trainer.add_stream`."""
         kwargs = loader_arguments(source, {}, loader_kwargs, f"add_stream({name!r})")
         stream = self.make(self.loader(source, shuffle=bool(kwargs.pop("shuffle", True)), **kwargs), name=name)
         self.by_name[name] = stream

@@ -42,7 +42,7 @@ class Checkpointer:
     Checkpoints lie in `save_dir/checkpoints`, one folder for each iteration that was saved; a name points at one.
     A trainer that has no folder of its own trains in `save_dir`.
 
-    Without a trainer, for a loop of one's own, the weights and the states of `checkpointables` are saved, as
+    Without a trainer, for a loop of your own, the weights and the states of `checkpointables` are saved, as
     `save_dir/name.safetensors`.
 
     Args:

@@ -34,7 +34,7 @@ class AcceleratorFacade:
     """Stands where `trainer._accelerator` used to be; it configures nothing."""
 
     sync_gradients = True
-    """Whether gradients are exchanged; loops of one's own have them averaged when an optimizer steps."""
+    """Whether gradients are exchanged; loops of your own have them averaged when an optimizer steps."""
     optimizer_step_was_skipped = False
     """Whether an update was left out; a schedule counts those too, and only the device knows."""
 
@@ -108,7 +108,7 @@ class AcceleratorFacade:
         return held
 
     def no_sync(self, model: Any = None) -> AbstractContextManager[None]:
-        """Return a context that does nothing: in loops of one's own gradients are exchanged when an optimizer steps."""
+        """Return a context that does nothing: in loops of your own gradients are exchanged when an optimizer steps."""
         return nullcontext()
 
     def join_uneven_inputs(self, joinables: Any, even_batches: bool | None = None) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from treadle.nas.space.layer_choice import LayerChoice
 from treadle.nas.space.model_space import Space
 from treadle.nas.space.value_choice import FREEZE_KEY
 
-# Putting modules of one's own in the place of choices
+# Putting modules of your own in the place of choices
 
 
 Kind = TypeVar("Kind", bound=Choice)

@@ -79,7 +79,7 @@ def read_targets(batch: Batch) -> Any:
         for key in TARGET_KEYS:
             if key in batch:
                 return batch[key]
-        raise DataError(f"a batch with {sorted(map(str, batch))} has none of {TARGET_KEYS}; override the loss verbs")
+        raise DataError(f"a batch with {sorted(map(str, batch))} has none of {TARGET_KEYS}; override the loss methods")
     return _pair_of(batch)[1]
 
 

@@ -20,7 +20,7 @@ def strategy_for(parallel: Plan | Strategy | str | Callable[[Processes], Strateg
 
     Args:
         parallel: A plan, "auto", the strategy of an earlier trainer that has spread the same model already, or what
-            makes a strategy of one's own for the processes.
+            makes a strategy of your own for the processes.
         processes: The processes, whose number the plan must fit.
 
     Raises:

@@ -235,7 +235,7 @@ class ScaledPasses:
         return LossError(
             f"the gradient of {place} has a part from a loss that precision='fp16' has not scaled, beside that of the "
             "scaled loss: it would vanish when gradients are brought to their true size. Add that loss to the one that "
-            "the loss verb returns; or, where you call its backward(), call self.precision.scale(loss).backward()"
+            "the loss method returns; or, where you call its backward(), call self.precision.scale(loss).backward()"
         )
 
     # When to look -----------------------------------------------------------------------------------------------

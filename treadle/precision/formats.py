@@ -30,7 +30,7 @@ def best_kind(device: torch.device) -> str:
 class Precision:
     """One choice of number format behind the same verbs: convert, autocast, scale, unscale, stepped.
 
-    A format of one's own is a subclass that adds itself to `kinds`; what makes one is given to a trainer as
+    A format of your own is a subclass that adds itself to `kinds`; what makes one is given to a trainer as
     `precision=`, and called with the device.
 
     Args:
@@ -255,7 +255,7 @@ def precision_for(
     """Return the precision for what the argument `precision` of a trainer says.
 
     Args:
-        asked: The name of a format, or what makes a precision of one's own for a device.
+        asked: The name of a format, or what makes a precision of your own for a device.
         device: Where the model runs.
         loss_scaling: How the loss is scaled in fp16.
         agree: Makes a tensor on the device the largest of all processes, in place; None if there is one process.

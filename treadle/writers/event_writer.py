@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 class EventWriter(ABC):
     """Takes metrics from the storage of the run to some destination.
 
-    A writer of one's own is a class with a `write` that asks `get_event_storage()` for what it wants.
+    A writer of your own is a class with a `write` that asks `get_event_storage()` for what it wants.
     """
 
     @abstractmethod

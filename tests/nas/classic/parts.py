@@ -26,7 +26,7 @@ def points(count: int, seed: int = 0) -> TensorDataset:
 
 @nas.recorded
 class Shifted(Dataset[Any]):
-    """A data set of one's own that holds another one and a transform."""
+    """A data set of your own that holds another one and a transform."""
 
     def __init__(self, inner: Any, transform: Any = None) -> None:
         self.inner, self.transform = inner, transform

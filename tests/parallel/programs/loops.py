@@ -1,4 +1,4 @@
-"""Phases and loops of one's own, on one process and on several; and what DDP does not see by itself."""
+"""Phases and loops of your own, on one process and on several; and what DDP does not see by itself."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -93,7 +93,7 @@ for name, arguments in {
     program.add(name, partial(train_pair, **arguments))
 
 
-# Loops of one's own ---------------------------------------------------------------------------------------
+# Loops of your own ---------------------------------------------------------------------------------------
 
 
 class HandWritten(Trainer):

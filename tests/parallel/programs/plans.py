@@ -333,7 +333,7 @@ def per_token(run: Run) -> Report:
     return run.train(run.trainer(PerToken), accumulation=2)
 
 
-@feature("a loop of one's own")
+@feature("a loop of your own")
 def own_loop(run: Run) -> Report:
     class OwnLoop(Trainer):
         def _run_train_epoch(self, train_dl: Any) -> None:
@@ -457,7 +457,7 @@ def gone_on_with(run: Run, other: str) -> Report:
 
 def features_of(plan: str) -> tuple[str, ...]:
     """Return the features that a plan is tried with: all, or, where there are four processes, those of any run."""
-    return (*EVERYWHERE, "a loop of one's own", "several optimizers") if plan in PLANS[4] else tuple(FEATURES)
+    return (*EVERYWHERE, "a loop of your own", "several optimizers") if plan in PLANS[4] else tuple(FEATURES)
 
 
 def add_all(world: int) -> None:

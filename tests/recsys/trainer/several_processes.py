@@ -23,7 +23,7 @@ from treadle.recsys.models.sequential_recommender import SASRec
 
 
 class Alternating(Trainer):
-    """The first example of the contract: two losses in turns, in a loop of one's own."""
+    """The first example of the contract: two losses in turns, in a loop of your own."""
 
     def _train_epoch(self, train_data: Any, epoch_idx: int) -> float:  # type: ignore[override]
         self.model.train()

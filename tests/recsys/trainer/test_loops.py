@@ -180,7 +180,7 @@ def test_an_epoch_that_only_does_something_before_and_after_is_the_same_as_the_t
 
 
 class OwnFit(Trainer):
-    """A `fit` of one's own, as RecBole's NCLTrainer has it."""
+    """A `fit` of your own, as RecBole's NCLTrainer has it."""
 
     def fit(self, train_data: Any, valid_data: Any = None, **kwargs: Any) -> Any:  # type: ignore[override]
         for epoch in range(self.epochs):

@@ -1,4 +1,4 @@
-"""Training in two stages: in one run, in two, and by a trainer of one's own."""
+"""Training in two stages: in one run, in two, and by a trainer of your own."""
 
 import re
 from pathlib import Path

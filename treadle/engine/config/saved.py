@@ -24,7 +24,7 @@ def config_to_save(cfg: Any, trainer: type | None = None) -> ConfigDict:
 
     Args:
         cfg: The config, with every number worked out.
-        trainer: The class of a trainer of one's own, noted under `trainer` unless the config names one.
+        trainer: The class of a trainer of your own, noted under `trainer` unless the config names one.
 
     Raises:
         ConfigError: An interpolation refers to nothing.

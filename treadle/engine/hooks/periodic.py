@@ -64,7 +64,7 @@ class PeriodicWriter(HookBase):
 class PeriodicCheckpointer(HookBase):
     """Saves as `model_0000019` every so many iterations and as `model_final` at the end.
 
-    In a loop of one's own, without a trainer, call `step(iteration)` after each iteration.
+    In a loop of your own, without a trainer, call `step(iteration)` after each iteration.
 
     Args:
         checkpointer: What saves, usually `trainer.checkpointer`.
@@ -105,7 +105,7 @@ class PeriodicCheckpointer(HookBase):
             self._save(f"{self.file_prefix}_final", iteration + 1)
 
     def step(self, iteration: int, **facts: Any) -> None:
-        """Save if it is time, after an iteration of a loop of one's own.
+        """Save if it is time, after an iteration of a loop of your own.
 
         Args:
             iteration: The iteration that is done, from 0.

@@ -95,7 +95,7 @@ class TrainerBase:
     def register_hooks(self, hooks: Iterable[Any]) -> None:
         """Add hooks and callbacks, to be called in this order at every moment; None among them is left out.
 
-        Callbacks are those of `treadle.callbacks`, or of one's own: instances, or classes to be built without
+        Callbacks are those of `treadle.callbacks`, or of your own: instances, or classes to be built without
         arguments. They get the core trainer of the run, and see its events.
 
         Raises:
@@ -263,7 +263,7 @@ class TrainerBase:
 
     @core_moment
     def after_backward(self) -> None:
-        """Call what is registered when the gradient is complete; a `run_step` of one's own says so by it."""
+        """Call what is registered when the gradient is complete; a `run_step` of your own says so by it."""
         self._tell("after_backward")
 
     @core_moment

@@ -62,7 +62,7 @@ class DefaultTrainer(TrainerBase):
     """Trains what a config describes; override a `build_...` method, `get_batch`, `test` or `build_hooks`.
 
     The parts are made in this order: tokenizer, data, the numbers that depend on the data, model, optimizer, schedule,
-    the inner trainer `_trainer` that makes the steps, the checkpointer, and the hooks. A step of one's own is a
+    the inner trainer `_trainer` that makes the steps, the checkpointer, and the hooks. A step of your own is a
     subclass of `EagerTrainer` or `GraphTrainer` put into `self._trainer` after `super().__init__(cfg)`.
 
     Args:

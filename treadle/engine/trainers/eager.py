@@ -53,7 +53,7 @@ class EagerTrainer(TrainerBase):
 
     @property
     def _data_loader_iter(self) -> Iterator[Any]:
-        """The batches of the run, for a `run_step` of one's own to draw from; they are counted."""
+        """The batches of the run, for a `run_step` of your own to draw from; they are counted."""
         return self._active_core().batches
 
     @core_step
@@ -72,7 +72,7 @@ class EagerTrainer(TrainerBase):
 
     @core_moment
     def after_backward(self) -> None:
-        """Say, in a `run_step` of one's own, that the gradient is complete: hooks are told, those of the loop."""
+        """Say, in a `run_step` of your own, that the gradient is complete: hooks are told, those of the loop."""
         core = self._active_core()
         core.callback_handler.call_event(EVENT_OF["after_backward"], core)
 

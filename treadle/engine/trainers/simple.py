@@ -61,7 +61,7 @@ class SimpleTrainer(EagerTrainer):
     def _write_metrics(
         self, loss_dict: Mapping[str, Tensor] | Tensor, data_time: float, prefix: str = "", iter: int | None = None
     ) -> None:
-        """Report the losses of a `run_step` of one's own, if it is time."""
+        """Report the losses of a `run_step` of your own, if it is time."""
         if ((self.iter if iter is None else iter) + 1) % self.gather_metric_period == 0:
             self.write_metrics(loss_dict, data_time, prefix=prefix)
 
@@ -83,7 +83,7 @@ class SimpleTrainer(EagerTrainer):
 class AMPTrainer(SimpleTrainer):
     """A `SimpleTrainer` in mixed precision, on GPUs and on the CPU.
 
-    In fp16 the loss is scaled as `treadle.precision.LossScaling` says. A `run_step` of one's own does all of that
+    In fp16 the loss is scaled as `treadle.precision.LossScaling` says. A `run_step` of your own does all of that
     itself, by `self.grad_scaler`.
 
     Args:
@@ -123,7 +123,7 @@ class AMPTrainer(SimpleTrainer):
 
     @property
     def grad_scaler(self) -> Any:
-        """The scaler for a `run_step` of one's own."""
+        """The scaler for a `run_step` of your own."""
         if self._given_scaler is None:
             device = next(self.model.parameters()).device.type
             self._given_scaler = torch.amp.GradScaler(device, enabled=self.precision is torch.float16)
@@ -134,7 +134,7 @@ class AMPTrainer(SimpleTrainer):
         return replace(super().step_plan(get_batch, foreign), reports_scale=self.log_grad_scaler)
 
     def adapted(self, options: CoreOptions) -> CoreOptions:
-        """Return how the core runs, in mixed precision; a step of one's own does that itself."""
+        """Return how the core runs, in mixed precision; a step of your own does that itself."""
         if not is_core_step(self):
             return options
         return replace(options, precision=PRECISIONS[self.precision], loss_scaling=self._scaling)

@@ -111,7 +111,7 @@ class ReadNever:
     def __getattr__(self, attribute: str) -> Any:
         raise CaptureError(
             f"the step reads {self._name}.{attribute} {callers_line()}; a replay would see the same value for ever. "
-            "Keep it in a tensor on the device that on_update_start or a verb of the epoch changes in place"
+            "Keep it in a tensor on the device that on_update_start or a method of the epoch changes in place"
         )
 
 

@@ -52,7 +52,7 @@ NOT_CALLED = frozenset(
 
 
 class DatasetSteps:
-    """What a data set of one's own may override or call, by RecBole's names; a part of `Dataset`."""
+    """What a data set of your own may override or call, by RecBole's names; a part of `Dataset`."""
 
     config: Any
     inter_feat: Any

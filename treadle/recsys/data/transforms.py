@@ -43,7 +43,7 @@ def named_transform(named: Any, config: Config, dataset: Any) -> Transform | Non
         "reorder_itemseq": ReorderItemSequence,
     }
     if named not in kinds:
-        near = did_you_mean(str(named), kinds) or f"; there are {list(kinds)}, or a function of one's own"
+        near = did_you_mean(str(named), kinds) or f"; there are {list(kinds)}, or a function of your own"
         raise ConfigError(f"transform={named!r} does not exist{near}")
     return kinds[named](config, dataset)
 

@@ -2,7 +2,7 @@
 
 `MetricPlan` says what to calculate, `FullRanking`, `SampledRanking` and `LabelledEvaluation` calculate it,
 `EvaluationResult` holds it, `compare_runs` tells whether two results differ by more than chance. `register_metric` adds
-a metric of one's own.
+a metric of your own.
 """
 
 from treadle.recsys.evaluation.breakdown import Groups, groups_by_count, groups_by_quantile

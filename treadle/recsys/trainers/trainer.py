@@ -221,7 +221,7 @@ class Trainer(CheckpointTrainer):
         return [Pass(name="train", loss=self.model.calculate_loss, optimizer=self.optimizer)]
 
     def _check_nan(self, loss: Tensor) -> None:
-        """Raise if a loss is nan; for loops of one's own, for it waits for the device.
+        """Raise if a loss is nan; for loops of your own, for it waits for the device.
 
         The trainer's own loop finds out at the end of the epoch which step it was. An override is called there for
         every batch.
@@ -404,7 +404,7 @@ class Trainer(CheckpointTrainer):
         return make_core(self, train_data, options, epoch_end)
 
     def _execution(self) -> Any:
-        """Return how steps are carried out: a word, or what makes an execution of one's own."""
+        """Return how steps are carried out: a word, or what makes an execution of your own."""
         asked = self.config["execution"] or "auto"
         return asked if callable(asked) or isinstance(asked, Choice) else str(asked)
 

@@ -265,7 +265,7 @@ class EvaluationTrainer(AbstractTrainer):
         eval_type: Whether the metrics look at ranks or at values.
         eval_collector: How often items are used in training; `data_collect(train_data)` counts. For an `evaluate` of
             one's own it collects what metrics need: see `Collector`.
-        evaluator: For an `evaluate` of one's own: calculates the metrics from what is collected.
+        evaluator: For an `evaluate` of your own: calculates the metrics from what is collected.
         valid_metric: The metric that decides which model is best.
         valid_metric_bigger: Whether a higher value of it is better.
         test_batch_size: How many rows are scored at a time by `_spilt_predict`.

@@ -1,4 +1,4 @@
-"""What losses of torch's are called with, in whatever way: as modules, or as functions in a step of one's own."""
+"""What losses of torch's are called with, in whatever way: as modules, or as functions in a step of your own."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
