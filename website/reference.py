@@ -33,6 +33,7 @@ MODULES = (
     "treadle.parallel",
     "treadle.files.storage",
     "treadle.lightning",
+    "treadle.hf",
     "treadle.config",
     "treadle.config.resolution",
     "treadle.engine",

@@ -18,7 +18,9 @@ WORDS = {
     "execution.md": ["torch.compile", "CUDA graph"],
     "events.md": ["TensorBoard", "Weights & Biases", "wandb", "MLflow", "logging"],
     "nas-search.md": ["hyperparameter search", "Optuna"],
-    "recipes/adapters.md": ["LoRA", "adapters", "PEFT"],
+    "recipes/adapters.md": ["LoRA", "adapters"],
+    "recipes/transformers.md": ["Hugging Face", "transformers", "PEFT"],
+    "sources.md": ["streaming", "large data sets"],
     "recipes/fine-tuning.md": ["fine-tuning", "freeze layers"],
     "recipes/gan.md": ["GAN", "two optimizers"],
 }
