@@ -159,7 +159,8 @@ def test_what_a_lightning_module_does_by_itself_is_told() -> None:
     )
     found = told(migration)
     assert "instead: treadle.writers.WandbWriter" in found[2]
-    assert found[7].startswith("updates of one's own are phases")
+    assert found[7].startswith("Gan makes its updates itself, which StepTrainer does not run")
+    assert "a loss method for each of ['batch']" in found[7]
     assert found[10].startswith("self.optimizers has no counterpart")
     assert found[13].startswith("validation_epoch_end is not called; instead: on_validation_epoch_end")
     assert found[16].startswith("Log: events have other names")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tools.migrate.conftest import Copied, run_migrated
+from tests.tools.migrate.conftest import Copied, migrate_text, run_migrated
 from treadle.config import LazyConfig
 from treadle.engine import DefaultTrainer
 from treadle.nas import freeze
@@ -81,6 +81,70 @@ def test_a_migrated_lightning_program_ends_with_the_bits_of_a_loop_that_is_writt
         schedule.step()
     for own, wanted in zip(names["model"].layers.parameters(), layers.parameters(), strict=True):
         assert torch.allclose(own, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gan_that_makes_its_updates_itself_is_a_checklist_and_never_done(copied: Copied) -> None:
+    migration = migrate(copied("lightning_gan.txt"))
+    lines = migration.before.splitlines()
+    told = {lines[note.line - 1].strip(): note.text for note in migration.left}
+    for line in (
+        "self.manual_backward(g_loss)",
+        "self.untoggle_optimizer(optimizer_d)",
+        "self.toggle_optimizer(optimizer_g)",
+    ):
+        assert line in told
+    assert "optimizer_g, optimizer_d = self.optimizers()" in told
+    checklist = told["self.automatic_optimization = False"]
+    assert "docs/recipes/gan.md" in checklist
+    assert "the optimizers ['opt_g', 'opt_d'] by name" in checklist
+    assert "a loss method for each of ['g_loss', 'd_loss']" in checklist
+    assert any("logger" in text for text in told.values())
+    # What can be turned is: the deep imports, the data module, the trainer.
+    assert "lightning.pytorch" not in migration.after
+    assert "from treadle.lightning import StepModel, StepTrainer\n" in migration.after
+    assert "class PointsDataModule:\n" in migration.after
+    assert 'run_dir="gan"' in migration.after
+    assert "callbacks=[LimitBatchesCallback(2)]" in migration.after
+    assert "limit_train_batches" not in migration.after
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from lightning.pytorch.core.module import LightningModule",
+        "from lightning.pytorch.core import LightningModule",
+        "from lightning.pytorch import LightningModule",
+        "from lightning import LightningModule",
+        "from pytorch_lightning.core import LightningModule",
+        "from pytorch_lightning.core.lightning import LightningModule",
+        "from pytorch_lightning import LightningModule",
+    ],
+)
+def test_a_module_is_found_wherever_lightning_has_it(line: str, copied: Copied) -> None:
+    migration = migrate_text(f"{line}\n\n\nclass Mine(LightningModule):\n    pass\n")
+    assert (migration.left, migration.after) == (
+        [],
+        "from treadle.lightning import StepModel\n\n\nclass Mine(StepModel):\n    pass\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "left"),
+    [
+        ("limit_train_batches=3, limit_val_batches=3", "callbacks=[LimitBatchesCallback(3)]", 0),
+        ("limit_train_batches=3, limit_val_batches=3, callbacks=[one]", "callbacks=[one, LimitBatchesCallback(3)]", 0),
+        ("limit_train_batches=1.0, limit_val_batches=None", "StepTrainer(num_epochs=2)", 0),
+        ("limit_train_batches=0.1", "StepTrainer(num_epochs=2)", 1),
+        ("limit_train_batches=3, limit_test_batches=5", "StepTrainer(num_epochs=2)", 2),
+        ("limit_val_batches=0", "StepTrainer(num_epochs=2)", 1),
+        ("default_root_dir='here'", "StepTrainer(num_epochs=2, run_dir='here')", 0),
+    ],
+)
+def test_limits_of_batches_are_a_callback_or_told(arguments: str, expected: str, left: int, copied: Copied) -> None:
+    head = "from mine import one\nfrom pytorch_lightning.trainer import Trainer\n"
+    migration = migrate_text(f"{head}trainer = Trainer(max_epochs=2, {arguments})\n")
+    assert expected in migration.after
+    assert [("Subset" in note.text, note.line) for note in migration.left] == [(True, 3)] * left
 
 
 POINTS = """

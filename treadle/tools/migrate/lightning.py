@@ -7,7 +7,7 @@ from typing import Any
 from treadle.tools.migrate.imports import Home, ImportMap, Rewriter
 from treadle.tools.migrate.source import Call, Source, literal
 
-ROOTS = ("lightning", "pytorch_lightning")
+ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 PACKAGES = ("lightning", "lightning.pytorch", "pytorch_lightning")
 HOMES = {
     "LightningModule": Home("treadle.lightning", "StepModel"),
@@ -21,8 +21,18 @@ CALLBACKS = {
     "LearningRateMonitor": Home("treadle.callbacks", "LearningRateMonitor"),
     "Callback": Home("treadle", "TrainerCallback"),
 }
-FILES = ("early_stopping", "model_checkpoint", "lr_monitor")
-DATA_MODULE = tuple(f"{package}.LightningDataModule" for package in PACKAGES)
+FILES = ("early_stopping", "model_checkpoint", "lr_monitor", "callback")
+PLACES = {
+    "LightningModule": ("core", "core.module", "core.lightning"),
+    "LightningDataModule": ("core", "core.datamodule"),
+    "Trainer": ("trainer", "trainer.trainer"),
+    "seed_everything": ("utilities.seed",),
+}
+"""The modules in which a name is, beside the package itself."""
+DEEP = {name: tuple(f"{one}.{place}" for one in PACKAGES for place in places) for name, places in PLACES.items()}
+DATA_MODULE = tuple(f"{module}.LightningDataModule" for module in (*PACKAGES, *DEEP["LightningDataModule"]))
+SEEDS = ("lightning.fabric", "lightning.fabric.utilities.seed", "lightning_fabric")
+LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches")
 REASONS = {
     "TensorBoardLogger": "treadle.writers.TensorboardXWriter; metrics.jsonl and 'treadle report' are there without one",
     "WandbLogger": "treadle.writers.WandbWriter",
@@ -61,7 +71,9 @@ IDLE = {
 STRAY = {
     "optimizers": "updates of one's own are phases of a treadle.Trainer",
     "manual_backward": "updates of one's own are phases of a treadle.Trainer",
-    "toggle_optimizer": "updates of one's own are phases of a treadle.Trainer",
+    "toggle_optimizer": "Phase(..., parameters=[...]) says what learns in its turn",
+    "untoggle_optimizer": "Phase(..., parameters=[...]) says what learns in its turn",
+    "clip_gradients": "clip_norm= of train",
     "logger": "self.log puts numbers where all writers see them",
     "all_gather": "self.trainer.gather(tensor)",
     "lr_schedulers": "self.trainer.scheduler",
@@ -88,9 +100,11 @@ def migrate(source: Source) -> None:
     rewriter.run()
     seeds = [node for node in source.find(ast.Call) if _is(rewriter, node, "seed_everything")]
     for node in source.find(ast.Call):
+        if _is(rewriter, node, "Trainer"):
+            _trainer(source, Call(source, node), seeds, rewriter)
         for name, change in CHANGES.items():
             if _is(rewriter, node, name):
-                change(source, Call(source, node), seeds)
+                change(source, Call(source, node))
     for node in seeds:
         _seed(source, Call(source, node))
     _change_classes(source, rewriter)
@@ -100,6 +114,8 @@ def migrate(source: Source) -> None:
 
 def _table() -> ImportMap:
     homes = {(package, name): home for package in PACKAGES for name, home in HOMES.items()}
+    homes |= {(module, name): HOMES[name] for name, modules in DEEP.items() if name in HOMES for module in modules}
+    homes |= {(module, "seed_everything"): HOMES["seed_everything"] for module in SEEDS}
     for package in PACKAGES:
         homes |= {(f"{package}.callbacks", name): home for name, home in CALLBACKS.items()}
         homes |= {(f"{package}.callbacks.{file}", name): home for name, home in CALLBACKS.items() for file in FILES}
@@ -114,10 +130,13 @@ def _is(rewriter: Rewriter, node: ast.Call, name: str) -> bool:
 # Calls --------------------------------------------------------------------------------------------------------
 
 
-def _trainer(source: Source, call: Call, seeds: list[ast.Call]) -> None:
+def _trainer(source: Source, call: Call, seeds: list[ast.Call], rewriter: Rewriter) -> None:
     """Turn the arguments of Lightning's trainer into those of `StepTrainer`."""
+    _limits(source, call, rewriter)
     for keyword in call.node.keywords:
         name = str(keyword.arg)
+        if name in LIMITS:
+            continue
         if name in RENAMED:
             call.rename(keyword, RENAMED[name])
         elif name == "precision":
@@ -139,6 +158,38 @@ def _trainer(source: Source, call: Call, seeds: list[ast.Call]) -> None:
     if seeds and seeds[0].args:
         call.add(f"seed={source.segment(seeds[0].args[0])}")
     call.finish()
+
+
+def _limits(source: Source, call: Call, rewriter: Rewriter) -> None:
+    """Turn limits of batches that are the same for training and evaluation into a callback, and tell of others."""
+    given = {name: keyword for name in LIMITS if (keyword := call.keyword(name)) is not None}
+    for keyword in given.values():
+        call.drop(keyword)
+    cutting = {name: one for name, one in given.items() if not _is_everything(one.value)}
+    numbers = {literal(one.value) for one in cutting.values()}
+    if len(numbers) == 1 and {"limit_train_batches", "limit_val_batches"} <= set(cutting) and type(*numbers) is int:
+        made = f"{rewriter.want('treadle.callbacks', 'LimitBatchesCallback')}({numbers.pop()})"
+        listed = call.keyword("callbacks")
+        if listed is None:
+            call.add(f"callbacks=[{made}]")
+        elif isinstance(listed.value, ast.List) and listed.value.elts:
+            end = source.span(listed.value.elts[-1])[1]
+            source.replace_span((end, end), f", {made}")
+        else:
+            source.note(listed, f"add {made} to the callbacks")
+        return
+    for name, keyword in cutting.items():
+        text = (
+            f"{name}={source.segment(keyword.value)}: LimitBatchesCallback(number) cuts training and evaluation alike; "
+            "for one of them hand over a torch.utils.data.Subset of the data"
+        )
+        source.note(keyword, text)
+
+
+def _is_everything(node: ast.expr) -> bool:
+    """Whether a limit is none: 1.0 stands for all batches, and 1 for a single one."""
+    value = literal(node)
+    return (isinstance(value, float) and value == 1.0) or (isinstance(node, ast.Constant) and value is None)
 
 
 def _precision(source: Source, call: Call, keyword: ast.keyword) -> None:
@@ -186,7 +237,7 @@ def _mode(call: Call, keyword: ast.keyword) -> None:
     call.rename(keyword, "greater_is_better", str(literal(keyword.value) == "max"))
 
 
-def _early_stopping(source: Source, call: Call, seeds: list[ast.Call]) -> None:
+def _early_stopping(source: Source, call: Call) -> None:
     names = {"monitor": "watch_metric", "patience": "early_stopping_patience", "min_delta": "early_stopping_threshold"}
     given = {str(keyword.arg) for keyword in call.node.keywords}
     for position, name in zip(call.node.args, ("monitor", "min_delta", "patience"), strict=False):
@@ -208,7 +259,7 @@ def _early_stopping(source: Source, call: Call, seeds: list[ast.Call]) -> None:
     call.finish()
 
 
-def _checkpoint(source: Source, call: Call, seeds: list[ast.Call]) -> None:
+def _checkpoint(source: Source, call: Call) -> None:
     for keyword in call.node.keywords:
         if keyword.arg == "monitor":
             call.rename(keyword, "watch_metric")
@@ -225,14 +276,13 @@ def _checkpoint(source: Source, call: Call, seeds: list[ast.Call]) -> None:
     call.finish()
 
 
-def _monitor(source: Source, call: Call, seeds: list[ast.Call]) -> None:
+def _monitor(source: Source, call: Call) -> None:
     for keyword in call.node.keywords:
         call.drop(keyword)
     call.finish()
 
 
-CHANGES: dict[str, Callable[[Source, Call, list[ast.Call]], None]] = {
-    "Trainer": _trainer,
+CHANGES: dict[str, Callable[[Source, Call], None]] = {
     "EarlyStopping": _early_stopping,
     "ModelCheckpoint": _checkpoint,
     "LearningRateMonitor": _monitor,
@@ -281,9 +331,29 @@ def _check_module(source: Source, node: ast.ClassDef) -> None:
             if inner.attr in STRAY:
                 source.note(inner, f"self.{inner.attr} has no counterpart; instead: {STRAY[inner.attr]}")
             elif inner.attr == "automatic_optimization":
-                source.note(inner, "updates of one's own are phases of a treadle.Trainer; see docs/loop.md")
+                source.note(inner, _checklist(node))
         elif isinstance(inner, ast.Attribute) and inner.attr == "estimated_stepping_batches":
             source.note(inner, "the number of steps is not known when the optimizer is made; write it out")
+
+
+def _checklist(node: ast.ClassDef) -> str:
+    """Return what there is to do for a module that makes its updates itself."""
+    made = [
+        ast.unparse(inner.targets[0])
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Assign) and ast.unparse(inner.value).startswith("torch.optim.")
+    ]
+    backward = [
+        ast.unparse(inner.args[0])
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "self.manual_backward" and inner.args
+    ]
+    return (
+        f"{node.name} makes its updates itself, which StepTrainer does not run: write a treadle.Trainer as in "
+        f"docs/recipes/gan.md, with a phase for each update. (1) give it the optimizers {made} by name; (2) write "
+        f"a loss method for each of {backward}; (3) yield the phases from phases(epoch), with parameters= for what learns; "
+        "(4) self.log becomes self.storage.put_scalar"
+    )
 
 
 def _change_methods_of_trainer(source: Source, rewriter: Rewriter) -> None:
