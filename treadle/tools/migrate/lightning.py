@@ -166,9 +166,10 @@ def _limits(source: Source, call: Call, rewriter: Rewriter) -> None:
     for keyword in given.values():
         call.drop(keyword)
     cutting = {name: one for name, one in given.items() if not _is_everything(one.value)}
-    numbers = {literal(one.value) for one in cutting.values()}
-    if len(numbers) == 1 and {"limit_train_batches", "limit_val_batches"} <= set(cutting) and type(*numbers) is int:
-        made = f"{rewriter.want('treadle.callbacks', 'LimitBatchesCallback')}({numbers.pop()})"
+    numbers = {source.segment(one.value) for one in cutting.values()}
+    number = numbers.pop() if len(numbers) == 1 and {"limit_train_batches", "limit_val_batches"} <= set(cutting) else ""
+    if number.isdecimal() and int(number):
+        made = f"{rewriter.want('treadle.callbacks', 'LimitBatchesCallback')}({number})"
         listed = call.keyword("callbacks")
         if listed is None:
             call.add(f"callbacks=[{made}]")
@@ -350,9 +351,9 @@ def _checklist(node: ast.ClassDef) -> str:
     ]
     return (
         f"{node.name} makes its updates itself, which StepTrainer does not run: write a treadle.Trainer as in "
-        f"docs/recipes/gan.md, with a phase for each update. (1) give it the optimizers {made} by name; (2) write "
-        f"a loss method for each of {backward}; (3) yield the phases from phases(epoch), with parameters= for what learns; "
-        "(4) self.log becomes self.storage.put_scalar"
+        f"docs/recipes/gan.md, with a phase for each update. (1) give it the optimizers {made} by name; (2) write a "
+        f"loss method for each of {backward}; (3) yield the phases from phases(epoch), with parameters= for what "
+        "learns; (4) self.log becomes self.storage.put_scalar"
     )
 
 
