@@ -213,11 +213,13 @@ def test_a_record_without_text_is_told_of_by_its_line_or_skipped(
 ) -> None:
     good = json.dumps({"text": "word1"})
     (tmp_path / "a.jsonl").write_text(f"{good}\n\n{line}\n{good}\n" + '{"text": ""}\n')
-    options: dict[str, Any] = {"tokenizer": tokenizer, "part_size": 20, "workers": 1}
+    options: dict[str, Any] = {"tokenizer": tokenizer, "part_size": 18, "workers": 1}
     with pytest.raises(DataError, match=said):
         prepare([tmp_path / "a.jsonl"], tmp_path / "tokens", **options)
-    done = prepare([tmp_path / "a.jsonl"], tmp_path / "others", reading=Reading(skip=True), **options)
+    # In the same folder: what was made before the error is kept.
+    done = prepare([tmp_path / "a.jsonl"], tmp_path / "tokens", reading=Reading(skip=True), **options)
     assert (done.documents, done.skipped, done.empty) == (2, 1, 1)
+    assert done.found > 0
 
 
 def test_an_error_in_a_worker_is_the_error_of_the_call(tmp_path: Path, tokenizer: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -129,10 +129,11 @@ def _alone(folder: Path) -> Iterator[None]:
     """
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        lock_file(descriptor)
+        try:
+            lock_file(descriptor)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process prepares {folder}; wait for it, or end it") from error
         yield
-    except BlockingIOError as error:
-        raise ConfigError(f"another process prepares {folder}; wait for it, or end it") from error
     finally:
         os.close(descriptor)
 
@@ -145,7 +146,8 @@ def _plan(parts: Sequence[Part], reading: Reading, tool: Tokenizer) -> dict[str,
     names = sorted({name for part in parts for name in part.files})
     return {
         "tokenizer": {"name": tool.name, "checksum": tool.checksum, "end": tool.end, "size": tool.size},
-        "reading": asdict(reading),
+        # Not whether errors are skipped: where there was one, no bin was made.
+        "reading": {"key": reading.key, "document": reading.document},
         "files": {name: _mark(Path(name)) for name in names},
         "parts": [[*part.files[:1], len(part.files), part.begin, part.end] for part in parts],
     }

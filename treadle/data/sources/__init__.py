@@ -10,7 +10,8 @@ from treadle.data.sources.hugging_face import HuggingFace
 from treadle.data.sources.images import ImageFolder
 from treadle.data.sources.json_lines import JsonLines
 from treadle.data.sources.mixture import Mixture
-from treadle.data.sources.packed import FOR_TRANSFORMERS, NEXT_TOKEN, PackedDocuments, PackedFields, PackedStream
+from treadle.data.sources.packed import FOR_TRANSFORMERS, NEXT_TOKEN, PackedDocuments, PackedFields
+from treadle.data.sources.packed_stream import PackedStream
 from treadle.data.sources.parquet import Parquet
 from treadle.data.sources.records import CorruptRecordError
 from treadle.data.sources.source import IndexedSource, Source
