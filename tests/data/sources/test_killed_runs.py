@@ -91,7 +91,10 @@ def test_a_mixture_on_two_processes_that_are_killed_ends_in_the_same_bits(tmp_pa
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
-    assert in_two_processes(whole, 0, -1) == 0
+    for folder in (whole, killed):
+        # Two processes would write the same files at once.
+        make_source("mixture", folder / "files")
+    assert in_two_processes(whole, 0, -1) == 0, (whole / "output.txt").read_text()
     chance = random.Random(6)
     kills = sorted(chance.sample(range(2, STEPS + 1), 20))
     for step in kills:
