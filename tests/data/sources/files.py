@@ -20,6 +20,7 @@ from treadle.data.sources import (
     JsonLines,
     Mixture,
     MixtureStream,
+    PackedDocuments,
     Parquet,
     TarShards,
     TokenBins,
@@ -66,6 +67,14 @@ def pixel_and_features(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor([number, float(sample[1])]), torch.tensor([number])
 
 
+def marks_of(batch: Any) -> list[int]:
+    """Return what the samples of a batch are known by: their numbers, or checksums of rows of tokens."""
+    if not isinstance(batch, dict):
+        return [int(target) for target in batch[1][:, -1]]
+    ids = batch["input_ids"]
+    return [int(value) for value in (ids * torch.arange(1, ids.shape[1] + 1) ** 3).sum(dim=1)]
+
+
 def make_source(kind: str, folder: Path) -> Any:
     """Return a source of `kind` whose targets are its numbers; its files are written when they are not there."""
     if kind == "mixture":
@@ -81,6 +90,15 @@ def make_source(kind: str, folder: Path) -> Any:
     if kind == "table":
         rows = datasets.Dataset.from_dict({"number": list(range(700, 741))})
         return HuggingFace(rows, transform=number_and_features)
+    if kind == "packed mixture":
+        names = ("web", "code", "books")
+        if not (folder / "packed").exists():
+            for seed, name in enumerate(names):
+                generator = np.random.default_rng(seed)
+                documents = [generator.integers(1, 50, generator.integers(2, 20)) for _ in range(40)]
+                write_token_bin(folder / "packed" / name, documents)
+        packed = {name: PackedDocuments(TokenBins(folder / "packed" / name), row_length=16) for name in names}
+        return Mixture(packed, {"web": 2, "code": 1, "books": 1}, length=60)
     place = folder / kind
     if not place.exists():
         place.mkdir(parents=True)

@@ -5,12 +5,12 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tests.data.sources.files import make_source
+from tests.data.sources.files import make_source, marks_of
 from treadle import Trainer, TrainerCallback
 from treadle.checkpoint import Policy, write_file
 
@@ -34,7 +34,7 @@ class Recorder(TrainerCallback):
             and trainer.processes.rank == self._kill_at % trainer.processes.size
         ):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.numbers = [int(target) for target in batch[1][:, -1]]
+        self.numbers = marks_of(batch)
 
     def on_update_end(self, trainer: Trainer, **kwargs: Any) -> None:
         self._write(trainer, "step", trainer.progress.step, *self.numbers)
@@ -44,13 +44,34 @@ class Recorder(TrainerCallback):
             file.write(" ".join(map(str, words)) + "\n")
 
 
+class Output(NamedTuple):
+    """What a model of text gives."""
+
+    loss: Tensor
+
+
+class Words(nn.Module):
+    """Predicts the token after each token from it and its place in its document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 8), nn.Embedding(16, 8)
+        self.drop, self.head = nn.Dropout(0.2), nn.Linear(8, 50)
+
+    def forward(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor) -> Output:
+        """Return the mean over the labels that count."""
+        scores = self.head(self.drop(self.tokens(input_ids) + self.places(position_ids)))
+        return Output(nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+
+
 def train(folder: Path, kind: str, workers: int, kill_at: int) -> None:
     """Train to the end, or to the step at which the process is killed, from wherever the run is."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    packed = kind.startswith("packed")
+    model = Words() if packed else nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
     trainer = Trainer(
         model,
-        nn.MSELoss(),
+        None if packed else nn.MSELoss(),
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         callbacks=(Recorder(folder, kill_at),),
         run_dir=folder / "run",

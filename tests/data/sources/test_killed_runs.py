@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from tests.crash.attempts import server
 from tests.data.sources import killed_run
-from tests.data.sources.files import make_source, number_and_features, write_lines
+from tests.data.sources.files import make_source, marks_of, number_and_features, write_lines
 from tests.data.sources.killed_run import EPOCHS, GLOBAL
 from tests.data.sources.reference import listed
 from treadle import Trainer
@@ -58,11 +59,12 @@ def began_and_seen(folder: Path, rank: int = 0) -> tuple[list[int], dict[int, li
 
 def expected_numbers(folder: Path, kind: str) -> list[int]:
     source = make_source(kind, folder / "files")
-    return [int(source[index][1]) for epoch in range(EPOCHS) for index in listed(source, SEED, epoch)]
+    samples = [source[index] for epoch in range(EPOCHS) for index in listed(source, SEED, epoch)]
+    return [number for sample in samples for number in marks_of(default_collate([sample]))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mixture"])
+@pytest.mark.parametrize("kind", ["packed mixture", *(["mixture"] if LONG else [])])
 def test_a_mixture_that_is_killed_at_random_ends_in_the_same_bits(kind: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
