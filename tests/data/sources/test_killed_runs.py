@@ -89,34 +89,35 @@ def test_a_mixture_that_is_killed_at_random_ends_in_the_same_bits(kind: str, tmp
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LONG, reason="starts torchrun again and again; run by `make long`, with TREADLE_LONG=1")
-def test_a_mixture_on_two_processes_that_are_killed_ends_in_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mixture", "packed mixture"])
+def test_a_mixture_on_two_processes_that_are_killed_ends_in_the_same_bits(kind: str, tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
     for folder in (whole, killed):
         # Two processes would write the same files at once.
-        make_source("mixture", folder / "files")
-    assert in_two_processes(whole, 0, -1) == 0, (whole / "output.txt").read_text()
+        make_source(kind, folder / "files")
+    assert in_two_processes(whole, kind, 0, -1) == 0, (whole / "output.txt").read_text()
     chance = random.Random(6)
     kills = sorted(chance.sample(range(2, STEPS + 1), 20))
     for step in kills:
-        assert in_two_processes(killed, chance.choice([0, 1, 2]), step) != 0
-    assert in_two_processes(killed, 1, -1) == 0
+        assert in_two_processes(killed, kind, chance.choice([0, 1, 2]), step) != 0
+    assert in_two_processes(killed, kind, 1, -1) == 0
     seen = []
     for rank in (0, 1):
         began, of_rank = began_and_seen(killed, rank)
         assert began == [0, *(step - 1 for step in kills)]
         seen.append(of_rank)
     numbers = [number for step in range(1, STEPS + 1) for rank in (0, 1) for number in seen[rank][step]]
-    assert numbers == expected_numbers(killed, "mixture")
+    assert numbers == expected_numbers(killed, kind)
     one, other = (read_file(folder / "outcome.safetensors") for folder in (whole, killed))
     for name, weights in one["model"].items():
         assert torch.equal(weights, other["model"][name]), name
 
 
-def in_two_processes(folder: Path, workers: int, kill_at: int) -> int:
+def in_two_processes(folder: Path, kind: str, workers: int, kill_at: int) -> int:
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    program = ["-m", "tests.data.sources.killed_run", str(folder), "mixture", str(workers), str(kill_at)]
+    program = ["-m", "tests.data.sources.killed_run", str(folder), kind, str(workers), str(kill_at)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     with (folder / "output.txt").open("a") as output:
         done = subprocess.run(
