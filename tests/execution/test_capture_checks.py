@@ -89,6 +89,13 @@ def test_an_optimizer_that_counts_in_numbers_of_pythons_is_refused() -> None:
         refuse_optimizer(optimizer, moves=False)
 
 
+def test_muon_is_recorded_unless_its_rate_moves() -> None:
+    optimizer = optim.Muon([nn.Parameter(torch.ones(2, 2))])
+    refuse_optimizer(optimizer, moves=False)
+    with pytest.raises(CaptureError, match="Muon reads its learning rate on the host, and a schedule by steps"):
+        refuse_optimizer(optimizer, moves=True)
+
+
 def test_a_step_that_reaches_other_weights_than_the_steps_before_is_refused() -> None:
     class Reaching(Recorded):
         """Uses another layer while it is recorded, as a program might that draws its way through a model."""

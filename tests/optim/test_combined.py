@@ -1,5 +1,6 @@
 """Several optimizers in one update: clipped, stepped, scheduled, skipped, saved and resumed together."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,9 @@ def test_the_last_linear_layer_is_the_output_where_the_model_names_none() -> Non
 def test_weights_can_be_kept_from_muon_by_name() -> None:
     model = network()
     assert [id(one) for one in muon_groups(model, others=("0.",)).muon] == [id(model[2].weight)]
+
+
+def test_a_torch_without_muon_is_told_of_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.optim.muon.MUON", None)
+    with pytest.raises(ConfigError, match=rf"torch {re.escape(torch.__version__)} has no torch.optim.Muon, which"):
+        muon_groups(network())

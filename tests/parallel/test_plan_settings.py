@@ -17,9 +17,10 @@ from treadle.checkpoint.format.shards import Piece, SavedTensor, merged
 from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
-from treadle.parallel.pipeline.stages import assign_stages, parts_of
+from treadle.parallel.fsdp import WeightShards
+from treadle.parallel.pipeline.stages import assign_stages, parts_of, require_apart
 from treadle.parallel.plan import Degrees
-from treadle.parallel.processes import leave_group
+from treadle.parallel.processes import Processes, leave_group
 from treadle.parallel.state_dict import copy_of
 from treadle.runs.elastic import Split, joined_losses, split_anew
 
@@ -279,6 +280,47 @@ def test_modules_are_shared_out_by_their_weights_or_as_the_plan_says() -> None:
         parts_of(nn.Linear(2, 2), Plan(pipeline=2))
     with pytest.raises(ConfigError, match="pipeline=4, but there are 3 modules to share out"):
         parts_of(network(), Plan(pipeline=4))
+
+
+class Tied(nn.Module):
+    """Has a head with the weights of its embedding, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.middle, self.head = nn.Embedding(6, 4), nn.Conv1d(4, 4, 1), nn.Linear(4, 6, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (
+            {"head": "column"},
+            "the weight of head is that of another layer, too, and would be cut for one of them",
+        ),
+        ({"middle": "row"}, "middle is a Conv1d; only nn.Linear and nn.Embedding can be sharded"),
+    ],
+)
+def test_layers_that_cannot_be_divided_are_refused(plan: dict[str, str], message: str) -> None:
+    shards = WeightShards(Processes("cpu"), Plan(tensor=2, tensor_plan=plan), Degrees(1, 1, 1, 2), None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        shards.check_layers(Tied())
+
+
+def test_an_embedding_is_divided_by_what_its_style_shards() -> None:
+    for style, message in (("row", "does not divide the 7 inputs"), ("column", "does not divide the 3 outputs")):
+        plan = Plan(tensor=2, tensor_plan={"0": style})
+        shards = WeightShards(Processes("cpu"), plan, Degrees(1, 1, 1, 2), None)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=message):
+            shards.check_layers(nn.Sequential(nn.Embedding(7, 3)))
+
+
+def test_a_weight_of_the_last_module_and_of_another_in_its_stage_is_refused_with_shards() -> None:
+    model = Tied()
+    require_apart([model.middle, model.head])
+    message = "weight of the last module is the weight of another module of its stage, too, and shard= would cut it"
+    with pytest.raises(ConfigError, match=message):
+        require_apart([model.embedding, model.head])
 
 
 # Pieces ---------------------------------------------------------------------------------------------------------

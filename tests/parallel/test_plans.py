@@ -35,6 +35,7 @@ HALF_CLOSE = 0.03
 STAGED = [(name, title) for world in (2, 4) for name, titles in WAYS[world].items() for title in titles]
 """What is trained in stages because a config says so."""
 WORLDS = {name: world for world, plans in PLANS.items() for name in plans}
+STAGED_WORLDS = {name: world for world in (2, 4) for name in WAYS[world]}
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +49,7 @@ def everything(launched: Launch) -> Launch:
 
 
 def reports(everything: Launch, plan: str, title: str, network: str = "") -> list[dict[str, Any]]:
-    return everything("plans", processes=WORLDS[plan])(f"{network}{plan}: {title}")
+    return everything("plans", processes=(STAGED_WORLDS | WORLDS)[plan])(f"{network}{plan}: {title}")
 
 
 def assert_alike(own: dict[str, Any], one: dict[str, Any], close: float) -> None:
@@ -154,7 +155,7 @@ def test_a_config_cuts_a_model_into_stages(everything: Launch, plan: str, title:
 
 
 def test_a_run_of_a_config_in_stages_is_taken_up_to_the_very_same_bits(everything: Launch) -> None:
-    for plan in ("pipeline", "DDP + pipeline"):
+    for plan in ("pipeline", "DDP + pipeline", "tensor + pipeline", "FSDP2 + pipeline"):
         for report in reports(everything, plan, "save and resume", "config "):
             assert torch.equal(report["again"], report["weights"])
             assert report["again_losses"] == report["losses"]

@@ -117,7 +117,9 @@ class Run:
     """
 
     def __init__(self, name: str, dist: dict[str, Any], shares: int, folder: Path) -> None:
-        self.dist, self.shares = dist, shares
+        self.sharing = {**SHARING.get(name, {})}
+        self.dist = {**dist, **self.sharing.pop("dist", {})}
+        self.shares = 1 if "tensor_parallel_size" in self.dist else shares
         self.folder = folder / "config" / name.replace(" ", "_")
 
     def config(self, name: str, *, accumulation: int = 1, dist: dict[str, Any] | None = None, **train: Any) -> Any:
@@ -131,7 +133,7 @@ class Run:
             "evaluation": evaluation | {"evaluator": LazyCall(ValidationLoss)()},
             "dist": {"device_type": "cpu", **self.dist, **(dist or {})},
         }
-        made = parts.make_config(self.folder / name, **settings | train)
+        made = parts.make_config(self.folder / name, **settings | self.sharing | train)
         made.model = LazyCall(GPT)(vocabulary_size=VOCABULARY, context=CONTEXT, layers=2, heads=2, width=16)
         groups = LazyCall(get_default_optimizer_params)(clip_grad_max_norm=0.5, clip_grad_norm_type=2.0)
         made.optim = LazyCall(torch.optim.AdamW)(params=groups, lr=1e-2)
@@ -232,8 +234,17 @@ FEATURES: dict[str, Feature] = {
 WAYS: dict[int, dict[str, tuple[str, ...]]] = {
     1: {"one process": tuple(FEATURES)},
     2: {"pipeline": tuple(FEATURES)},
-    4: {"DDP + pipeline": ("20 steps", "a loss per token, accumulated", "save and resume")},
+    4: {
+        "DDP + pipeline": ("20 steps", "a loss per token, accumulated", "save and resume"),
+        "tensor + pipeline": ("save and resume",),
+        "FSDP2 + pipeline": ("accumulation", "save and resume"),
+    },
 }
+SHARING: dict[str, dict[str, Any]] = {
+    "tensor + pipeline": {"dist": {"tensor_parallel_size": 2}},
+    "FSDP2 + pipeline": {"zero_optimization": {"enabled": True, "stage": 3}},
+}
+"""What a config says besides of how processes share a run."""
 
 
 class OwnStep(EagerTrainer):

@@ -123,9 +123,6 @@ class PipelineStrategy(ShardedStrategy):
         """Return the weights that several stages have, in an order that all know; None for one that is not here.
 
         With each come the shape and type of the piece that ranks of this place have, in any stage.
-
-        Raises:
-            ConfigError: One of the stages has it cut otherwise than another.
         """
         several: dict[int, list[str]] = {id(weight): [] for _, weight in named if len(holders[id(weight)]) > 1}
         dtypes: dict[str, torch.dtype] = {}
@@ -140,11 +137,8 @@ class PipelineStrategy(ShardedStrategy):
         found = []
         for place, names in enumerate(several.values()):
             shapes = {extents[place] for extents in every if extents[place] is not None}
-            if len(shapes) > 1:
-                raise ConfigError(
-                    f"Plan: pipeline: {' and '.join(names)} are one weight in two stages, and the tensor plan divides "
-                    "it in one of them only; leave it out of the tensor plan"
-                )
+            # A weight that two layers share is in no tensor plan, and sharded by rank alike in every stage.
+            assert len(shapes) == 1, f"{' and '.join(names)} are cut in different ways"
             held = own[place]
             found.append((None if held is None else here[held], shapes.pop(), dtypes[names[0]]))
         return found

@@ -1,0 +1,1 @@
+"""Operations of our own beside those of torch."""
