@@ -145,6 +145,7 @@ def main() -> None:
         "loop.own_data",
         ("torch", "treadle", "numpy"),
         rounds=f"{options.rounds}, after one; epochs of {options.samples} samples, runs of {options.steps} steps",
+        load=f"{os.getloadavg()[2]:.1f} programs on the machine at a time, in the last quarter of an hour",
     )
     section = "\n\n".join(["## A data set of your own", facts, NOTES, *tables])
     print(section)
