@@ -8,6 +8,7 @@ turns in a new random order each round, and a ratio is to the hand-written loop 
 
 import argparse
 import gc
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from benchmarks.loop.overhead import silence
 from benchmarks.provenance import provenance
 from benchmarks.results import write_section
 from treadle import Trainer
+from treadle.optim.fused import direct_step
 
 BAR = 1.02
 NOTES = """\
@@ -34,7 +36,7 @@ once more, and how far it strays from 1 is what this run cannot resolve. Calls: 
 
 
 class Tower(nn.Module):
-    """Many small layers; gives the loss itself, in a dict, where it is called with labels, as models of transformers do.
+    """Many small layers; gives the loss itself, in a dict, where it is given labels, as models of transformers do.
 
     Args:
         layers: How many.
@@ -199,8 +201,38 @@ def line_of(case: Case, options: argparse.Namespace) -> str:
     verdict = "met" if median(ratios) <= BAR else "**missed**"
     return (
         f"| {case.name} | {times[0]:.0f} | {times[1]:.0f} | {times[1] - times[0]:.0f} | {median(ratios):.3f} "
-        f"| {low:.3f}-{high:.3f} | {median(again):.3f} | {calls['hand']:.0f} | {calls['treadle']:.0f} | {BAR} {verdict} |"
+        f"| {low:.3f}-{high:.3f} | {median(again):.3f} | {calls['hand']:.0f} | {calls['treadle']:.0f} "
+        f"| {BAR} {verdict} |"
     )
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "AdamW": {},
+    "SGD": {"momentum": 0.9},
+    **{name: {} for name in ("RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Adamax")},
+}
+
+
+def line_of_optimizer(name: str, seed: int) -> str:
+    """Step an optimizer by its own `step` and directly, in turn, and return a line of the table."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    for weight in model.parameters():
+        weight.grad = torch.full_like(weight, 1e-3)
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(model.parameters(), **OPTIMIZERS[name])
+    ways: dict[str, Callable[[], object]] = {"own": optimizer.step, "direct": lambda: direct_step(optimizer)}
+    order, rounds = random.Random(seed), []
+    for _ in range(16):
+        taken = {}
+        for way in order.sample(list(ways), 2):
+            began = process_time()
+            for _ in range(200):
+                ways[way]()
+            taken[way] = (process_time() - began) / 200 * 1e6
+        rounds.append(taken)
+    own, direct = (median(one[way] for one in rounds[1:]) for way in ("own", "direct"))
+    ratios = [one["direct"] / one["own"] for one in rounds[1:]]
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return f"| {name} | {own:.0f} | {direct:.0f} | {median(ratios):.2f} | {low:.2f}-{high:.2f} |"
 
 
 def main() -> None:
@@ -219,8 +251,19 @@ def main() -> None:
     for case in CASES:
         lines.append(line_of(case, options))
         print(lines[-1], file=sys.stderr)
-    facts = provenance("loop.eager_cases", ("torch", "treadle"), rounds=f"{options.rounds}, of {options.steps} steps")
-    section = "\n\n".join(["## Eager steps with more to do", facts, NOTES, "\n".join(lines)])
+    facts = provenance(
+        "loop.eager_cases",
+        ("torch", "treadle"),
+        rounds=f"{options.rounds}, of {options.steps} steps",
+        load=f"{os.getloadavg()[2]:.1f} programs on the machine at a time, in the last quarter of an hour",
+    )
+    optimizers = [
+        "| optimizer | its `step`, µs | direct, µs | ratio | IQR |",
+        "|---|--:|--:|--:|--:|",
+        *(line_of_optimizer(name, options.seed) for name in OPTIMIZERS),
+    ]
+    tables = ["\n".join(lines), "### Updates of an MLP 64-64-64-10 with nothing around them", "\n".join(optimizers)]
+    section = "\n\n".join(["## Eager steps with more to do", facts, NOTES, *tables])
     print(section)
     if not options.no_write:
         write_section("eager-cases", section)

@@ -189,6 +189,65 @@ def test_an_optimizer_out_of_the_ordinary_makes_its_update_itself(name: str, mon
     assert same(found, run(OTHERS[name], lambda one: one.step()))
 
 
+@contextmanager
+def unwrapped(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Note the steps that are made without what torch puts around them."""
+    made: list[str] = []
+    plain = module._code_of
+
+    def code_of(kind: Any) -> Any:
+        made.append(kind.__name__)
+        return plain(kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_code_of", code_of)
+        yield made
+
+
+@pytest.mark.parametrize("settings", [{}, {"foreach": True}, {"weight_decay": 0.1, "maximize": True}], ids=str)
+@pytest.mark.parametrize("kind", module.WRAPPED, ids=lambda kind: kind.__name__)
+def test_every_optimizer_of_torch_is_stepped_by_its_code_alone(
+    kind: Any, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is torch.optim.Rprop:
+        settings = {name: value for name, value in settings.items() if name != "weight_decay"}
+
+    def make(weights: list[nn.Parameter]) -> Optimizer:
+        optimizer: Optimizer = kind(weights, lr=0.1, **settings)
+        return optimizer
+
+    with unwrapped(monkeypatch) as made:
+        found = run(make, direct_step)
+    assert made == [kind.__name__] * 4
+    assert same(found, run(make, lambda one: one.step()))
+
+
+def test_a_step_that_somebody_hooks_or_differentiates_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = weights_of()
+    optimizer = torch.optim.RMSprop(weights, lr=0.1)
+    give_gradients(weights, 0)
+    seen: list[Any] = []
+    with unwrapped(monkeypatch) as made:
+        handle = optimizer.register_step_post_hook(lambda one, *_: seen.append(one))
+        direct_step(optimizer)
+        handle.remove()
+        assert (seen, made) == ([optimizer], [])
+        direct_step(optimizer)
+        assert (seen, made) == ([optimizer], ["RMSprop"])
+        optimizer.param_groups[0]["differentiable"] = True
+        with torch.no_grad():
+            direct_step(optimizer)
+    assert made == ["RMSprop"]
+
+
+def test_weights_hold_no_history_of_a_step_that_is_made_alone() -> None:
+    weights = weights_of()
+    optimizer = torch.optim.Adagrad(weights, lr=0.1)
+    give_gradients(weights, 0)
+    direct_step(optimizer)
+    assert all(weight.is_leaf and weight.grad_fn is None for weight in weights)
+
+
 def stepped() -> tuple[list[nn.Parameter], Adam]:
     """Return weights with gradients, and an optimizer that has made an update."""
     weights = weights_of()

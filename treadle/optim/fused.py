@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 from torch.optim import optimizer as base
 
 from treadle.errors import ConfigError
@@ -25,11 +25,12 @@ _PLAIN = (nn.Parameter, Tensor)
 
 
 def direct_step(optimizer: Optimizer) -> None:
-    """Let `optimizer` make its update; a fused Adam, AdamW or SGD by torch's operation alone.
+    """Let `optimizer` make its update; a fused Adam, AdamW or SGD by torch's operation alone, others by their own code.
 
     Around the one operation that updates all weights, torch calls hooks, keeps a record for profilers, keeps compilers
-    out and sorts tensors by device. Where somebody listens or has replaced `step`, and wherever anything is out of the
-    ordinary, the optimizer's own `step` is called. The numbers are the same bits either way.
+    out and sorts tensors by device; around the code of every optimizer, the first three. Where somebody listens or has
+    replaced `step`, and wherever anything is out of the ordinary, the optimizer's own `step` is called. The numbers are
+    the same bits either way.
 
     It pays in small steps: one of the MLP 64-64-64-10 on a CPU takes 187 µs, and 242 µs by the optimizer's own `step`;
     one of a small CNN the same by both (benchmarks/RESULTS.md, "Shortcuts of a step on a CPU", 2026-11-19).
@@ -39,18 +40,37 @@ def direct_step(optimizer: Optimizer) -> None:
             direct_step(member)
         optimizer._opt_called = True  # type: ignore[attr-defined]
         return
-    # Most are not fused on a CPU, which is known from their first group.
-    fused = type(optimizer) in FUSED and optimizer.param_groups[0]["fused"] is True
-    updates = _updates_of(optimizer) if fused and _is_unobserved(optimizer) else None
-    if updates is None:
+    if type(optimizer) not in WRAPPED or not _is_unobserved(optimizer):
         refuse_closures(optimizer)
         optimizer.step()
+        return
+    # Most are not fused on a CPU, which is known from their first group.
+    fused = type(optimizer) in FUSED and optimizer.param_groups[0]["fused"] is True
+    updates = _updates_of(optimizer) if fused else None
+    if updates is None:
+        _step_alone(optimizer)
         return
     with torch.no_grad():
         for update in updates:
             _make(*update)
     # Schedules of torch's complain if no update came before them.
     optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def _step_alone(optimizer: Any) -> None:
+    """Call the code of a step without what torch puts around it, which nobody would notice."""
+    hooked = optimizer._optimizer_step_pre_hooks or base._global_optimizer_pre_hooks
+    if hooked or any(group["differentiable"] for group in optimizer.param_groups):
+        optimizer.step()
+        return
+    with torch.no_grad():
+        _code_of(type(optimizer))(optimizer)
+    optimizer._opt_called = True
+
+
+@cache
+def _code_of(kind: Any) -> Any:
+    return inspect.unwrap(kind.step)
 
 
 def refuse_closures(optimizer: Optimizer) -> None:
@@ -111,7 +131,7 @@ def _acts(optimizer: Optimizer) -> bool:
 def _is_torchs(of_class: Any, of_object: Any) -> bool:
     """Whether `step` is torch's own, or that with what a schedule of torch's puts around it, to note that it came."""
     noted = of_object is None or (hasattr(of_object, "_wrapped_by_lr_sched") and of_object.__wrapped__ is of_class)
-    return noted and of_class.__module__ in (Adam.__module__, SGD.__module__)
+    return noted and of_class.__module__.startswith("torch.optim.")
 
 
 def _updates_of(optimizer: Optimizer) -> list[_Update] | None:
@@ -189,8 +209,11 @@ def _make(group: _Group, weights: list[Any], states: list[dict[str, Tensor]]) ->
     )
 
 
+NAMES = ("RMSprop", "Adagrad", "Adadelta", "NAdam", "RAdam", "Adamax", "ASGD", "Rprop")
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 """Optimizers that have a fused implementation on CUDA."""
+WRAPPED = (*FUSED, *(getattr(torch.optim, name) for name in NAMES))
+"""Optimizers whose `step` is their code with nothing around it but what torch puts around every step."""
 
 
 def prefer_fused(optimizer: Optimizer) -> None:
