@@ -114,7 +114,9 @@ def test_a_run_without_compiled_steps_keeps_none(loaded: list[bytes], tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_resume_on_another_machine_compiles_nothing_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_on_another_machine_finds_every_graph_that_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the real compiler, whose own caches are empty each time: the first start makes code, the second finds it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
     found: list[dict[str, int]] = []
