@@ -20,7 +20,7 @@ class Phase:
     Args:
         name: What it is called in messages and metrics.
         stream: Where its batches come from.
-        loss: The verb that turns a batch into `{"loss": ..., ...}`.
+        loss: The method that turns a batch into `{"loss": ..., ...}`.
         optimizer: What updates the weights.
         scheduler: The schedule that moves on with each of its updates, if any.
         parameters: The parameters that its loss trains; None means all that the optimizer holds, with the

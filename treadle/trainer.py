@@ -742,6 +742,6 @@ class Trainer:
 
         Args:
             reason: Why, in words.
-            for_good: Whether the run is over by that; else it goes on when it is started again.
+            for_good: Whether the run is over by that; else it resumes when it is started again.
         """
         self.this_run.stop.request(reason, for_good=for_good)

@@ -1,4 +1,4 @@
-"""Saves training states to resume from, at a cadence."""
+"""Saves training states to resume from, at an interval."""
 
 import os
 import shutil

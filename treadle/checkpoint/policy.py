@@ -7,15 +7,15 @@ from treadle.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Which checkpoints of a run are kept, and how saving goes on.
+    """Which checkpoints of a run are kept, and how they are written.
 
     Args:
         keep_last: How many of the newest are kept; None keeps all.
         keep_every: Also keep those whose step is a multiple of this.
         best: Also keep the one with the best value of this metric, and save whenever it improves.
         greater_is_better: Whether a larger value of `best` is better.
-        asynchronous: Whether files are written by a background thread while training goes on.
-        on_error: "raise" stops the run when a checkpoint cannot be written, "warn" goes on without it.
+        asynchronous: Whether files are written by a background thread while training continues.
+        on_error: "raise" stops the run when a checkpoint cannot be written, "warn" continues without it.
     """
 
     keep_last: int | None = 3

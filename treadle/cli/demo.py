@@ -23,7 +23,7 @@ def demo(
     """Run a small demonstration: digits, recommender, search or language-model.
 
     Each takes less than a minute on a CPU. The data is made on the spot, or
-    comes with scikit-learn; nothing is downloaded. Started again, it goes on
+    comes with scikit-learn; nothing is downloaded. Started again, it resumes
     where it was.
 
     \b

@@ -339,8 +339,8 @@ def tune(
 
     A line is `name kind values`: choice [32,64], uniform 0,1, quniform
     0,1,0.1, log 1e-4,1e-2, int 1,4, or loguniform -8,0 (powers of e). The test
-    part is never looked at. The same command goes on after a kill; with a
-    larger --trials it goes on from there.
+    part is never looked at. The same command resumes after a kill; with a
+    larger --trials it continues from there.
 
     \b
     Example:
@@ -411,7 +411,7 @@ def bench(
 
     All have the same split, metrics and seeds. Further options are settings of
     all models; --BPR.embedding_size=32 is one of BPR alone. The same command
-    goes on after a kill: what is done is not done again. A model that fails
+    resumes after a kill: what is done is not done again. A model that fails
     costs no other, and is tried again by the next command.
 
     \b

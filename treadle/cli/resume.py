@@ -20,9 +20,9 @@ from treadle.tools.run_config import find_run_config, load_saved
 def resume(
     run: Run, overrides: Overrides = None, allow: Allow = None, verbose: Verbose = False, *, options: LaunchOptions
 ) -> None:
-    """Go on with a run, from the config in its folder.
+    """Resume a run, from the config in its folder.
 
-    A finished run goes on if it is made longer. On another number of
+    A finished run continues if it is made longer. On another number of
     processes the batch of an iteration stays what it was. Without --nproc
     there are as many as before. The run's config is carried out: of a folder
     that somebody else made, you are asked first (see --allow).

@@ -53,7 +53,7 @@ def search(
 
     A config with space and trainer is a search of architectures; any other is
     trained as by 'treadle train', with values in the place of what is searched.
-    The same command after a kill goes on: no finished trial is run again.
+    The same command after a kill resumes: no finished trial is run again.
 
     \b
     Example:

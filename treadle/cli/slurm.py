@@ -185,7 +185,7 @@ def slurm(
     """Write the batch script of a run.
 
     The job is asked to leave before its time is over, saves, and queues itself
-    again, until the run is finished. Submitted by hand, it goes on as well.
+    again, until the run is finished. Submitted again by you, it resumes as well.
 
     \b
     Example:

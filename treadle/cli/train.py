@@ -36,7 +36,7 @@ def train(
     *,
     options: LaunchOptions,
 ) -> None:
-    """Train what a config describes; started again, go on where it was.
+    """Train what a config describes; started again, resume where it was.
 
     The run is kept in its folder: config, metrics, log and checkpoints. The
     same command after a kill resumes from the last checkpoint, and ends like a

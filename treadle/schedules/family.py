@@ -138,7 +138,7 @@ class AnnealingSchedule(ShapedSchedule):
 
 
 class OpenSchedule(ShapedSchedule):
-    """A schedule that needs no end: without `total_steps` it goes on for ever, and has no cool-down.
+    """A schedule that needs no end: without `total_steps` it lasts for ever, and has no cool-down.
 
     Args:
         optimizer: whose groups to write.

@@ -116,8 +116,8 @@ class TrainerBase:
     def train(self, start_iter: int, max_iter: int) -> Any:
         """Run the iterations from `start_iter` up to `max_iter`.
 
-        It can be called again: `train(10, 20)` after `train(0, 10)` goes on where that ended, in the data too. With a
-        `Checkpointer` the run has a folder, and one that was begun there goes on from its newest checkpoint.
+        It can be called again: `train(10, 20)` after `train(0, 10)` continues where that ended, in the data too. With a
+        `Checkpointer` the run has a folder, and one that was begun there resumes from its newest checkpoint.
 
         Raises:
             CheckpointError: The folder holds a run that has come to another iteration than `start_iter`.
@@ -292,7 +292,7 @@ class TrainerBase:
 
         Args:
             reason: Why, in words.
-            for_good: Whether the run is over by that; else it goes on when it is started again.
+            for_good: Whether the run is over by that; else it resumes when it is started again.
         """
         self._running_core().request_stop(reason, for_good=for_good)
 

@@ -169,7 +169,7 @@ class DefaultTrainer(TrainerBase):
         """Find out where the run begins.
 
         Args:
-            resume: True or "auto" goes on from the newest checkpoint in `output_dir` if there is one; False begins
+            resume: True or "auto" resumes from the newest checkpoint in `output_dir` if there is one; False begins
                 with `train.load_weight`, if it is given, at iteration 0.
 
         Raises:
@@ -203,7 +203,7 @@ class DefaultTrainer(TrainerBase):
     def train(self) -> Any:  # type: ignore[override]
         """Run the iterations that are left, and return the results of the last evaluation.
 
-        Called again, it goes on: after `max_iter` was raised, or after a stop.
+        Called again, it continues: after `max_iter` was raised, or after a stop.
         """
         start, end = max(self.start_iter, self.iter), self.max_iter
         self.iter = start

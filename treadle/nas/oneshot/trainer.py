@@ -297,7 +297,7 @@ class OneShotTrainer(BaseOneShotTrainer):
         """Train and search.
 
         Args:
-            resume: "auto" goes on with the search in `run_dir` if there is one.
+            resume: "auto" resumes the search in `run_dir` if there is one.
             save_every: How often the search is saved into its folder; by default after every epoch.
             max_steps: The most updates, of weights and architecture together.
             options: Further arguments of `Trainer.train`.
