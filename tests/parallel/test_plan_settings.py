@@ -1,6 +1,7 @@
 """What a plan is made of: numbers that fit the processes, pieces of weights, places in the data."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
 from treadle.parallel.fsdp import WeightShards
+from treadle.parallel.local_shards import local_of
 from treadle.parallel.pipeline.stages import assign_stages, parts_of, require_apart
 from treadle.parallel.plan import Degrees
 from treadle.parallel.processes import Processes, leave_group
@@ -201,6 +203,27 @@ def test_what_a_plan_cannot_do_is_refused_before_a_step() -> None:
         Trainer(
             nn.Linear(4, 3), nn.MSELoss(), None, parallel=Plan(shard="all", forward_methods=["score"]), callbacks=()
         ).predict(data())
+
+
+def test_muon_and_its_schedule_do_the_same_to_a_sharded_model() -> None:
+    def trained(parallel: Any) -> nn.Module:
+        model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
+        model.load_state_dict({f"{place}.weight": torch.eye(4) + place for place in range(3)})
+        optimizer = torch.optim.Muon(model.parameters(), lr=0.1)
+        trainer = Trainer(model, nn.MSELoss(), optimizer, parallel=parallel, callbacks=(), seed=1)
+        rows = TensorDataset(data().tensors[0], data().tensors[0])
+        halving = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+        trainer.train(rows, max_steps=4, per_device_batch_size=5, create_scheduler_fn=halving)
+        assert optimizer.param_groups[0]["lr"] == 0.1 / 16
+        return model
+
+    sharded, plain = trained(Plan(shard="all")), trained("auto")
+    assert torch.equal(torch.stack(list(local_weights(sharded))), torch.stack(list(plain.parameters())))
+
+
+def local_weights(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the weights of a model that is sharded over one process."""
+    yield from (local_of(weight).detach() for weight in model.parameters())
 
 
 def test_a_model_is_spread_by_one_trainer_only() -> None:

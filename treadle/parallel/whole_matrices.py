@@ -35,6 +35,8 @@ def step_with_whole_matrices(optimizer: Optimizer, strategy: "ShardedStrategy") 
             for weight in group["params"]:
                 if weight.grad is not None:
                     _update_whole(self, group, weight, strategy, update)
+        # Schedules of torch's complain if no update came before them; what they put around a step is below this one.
+        self._opt_called = True
 
     stepping = MethodType(Optimizer.profile_hook_step(step), optimizer)
     optimizer.step = stepping  # type: ignore[method-assign]
