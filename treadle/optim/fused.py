@@ -14,9 +14,6 @@ from torch.optim import optimizer as base
 from treadle.errors import ConfigError
 from treadle.optim.combined import CombinedOptimizer
 
-# The update of a fused Adam, without what torch does around it at every step
-
-
 _Group = dict[str, Any]
 _Update = tuple[_Group, list[Any], list[dict[str, Tensor]]]
 STEPPING = ("_run_training", "update", "apply_gradients", "optimizer_step")
@@ -63,8 +60,9 @@ def _step_alone(optimizer: Any) -> None:
     if hooked or any(group["differentiable"] for group in optimizer.param_groups):
         optimizer.step()
         return
+    kind: Any = type(optimizer)
     with torch.no_grad():
-        _code_of(type(optimizer))(optimizer)
+        _code_of(kind)(optimizer)
     optimizer._opt_called = True
 
 
