@@ -59,9 +59,11 @@ class Words(nn.Module):
         self.drop, self.head = nn.Dropout(0.2), nn.Linear(8, 50)
 
     def forward(self, input_ids: Tensor, labels: Tensor, position_ids: Tensor) -> Output:
-        """Return the mean over the labels that count."""
+        """Return the mean over rows, of each over its labels that count."""
         scores = self.head(self.drop(self.tokens(input_ids) + self.places(position_ids)))
-        return Output(nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+        wanted = labels[:, 1:]
+        losses = nn.functional.cross_entropy(scores[:, :-1].transpose(1, 2), wanted, reduction="none")
+        return Output((losses.sum(dim=1) / (wanted >= 0).sum(dim=1).clamp(min=1)).mean())
 
 
 def train(folder: Path, kind: str, workers: int, kill_at: int) -> None:
