@@ -98,11 +98,11 @@ def _kept_by(name: str, owner: object) -> Iterator[tuple[str, Any]]:
         yield from ((where, one) for where, one in named.items() if hasattr(one, "__dict__"))
 
 
-def small_tensors_of(trainer: TrainerLike) -> dict[str, Tensor]:
-    """Return the small tensors among the attributes of what a step may change, by name."""
-    values = {name: home[key] for name, home, key in places_of(all_owners_of(trainer))}
-    tensors = {name: one for name, one in values.items() if isinstance(one, Tensor) and is_counted(one)}
-    return {name: one for name, one in tensors.items() if one.numel() <= SMALL}
+def _small_tensors_in(owners: Mapping[str, object]) -> list[tuple[Tensor, int, Tensor]]:
+    """Return the small tensors among the attributes of some objects, with how often they changed, and copies."""
+    values = [home[key] for _, home, key in places_of(owners)]
+    tensors = [one for one in values if isinstance(one, Tensor) and is_counted(one) and one.numel() <= SMALL]
+    return [(one, one._version, one.detach().clone()) for one in tensors]
 
 
 @contextmanager
@@ -115,6 +115,7 @@ def host_kept(trainer: TrainerLike) -> Iterator[None]:
     """
     owners = all_owners_of(trainer)
     attributes, restores = Attributes(owners), list(map(_restore_of, _generators_in(owners)))
+    tensors = _small_tensors_in(owners)
     gradients = [(one, one.grad, one.grad.clone()) for one in trainer.model.parameters() if one.grad is not None]
     try:
         yield
@@ -122,6 +123,10 @@ def host_kept(trainer: TrainerLike) -> Iterator[None]:
         attributes.undo()
         for restore in restores:
             restore()
+        for tensor, version, copy in tensors:
+            # What did not change may be memory that nobody can write to.
+            if tensor._version != version:
+                tensor.detach().copy_(copy)
         for parameter, gradient, before in gradients:
             parameter.grad = gradient.copy_(before)
 

@@ -94,6 +94,8 @@ CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 MUTABLE = (list, set, dict, deque)
 MOST_ITEMS = 1000
 """Of a container with more items, such as a list of all samples, what these hold is not looked into."""
+LARGEST_ARRAY = 2**20
+"""So many elements an array of NumPy's may have to be copied."""
 VALUES = (*PLAIN, *CONTAINERS, Tensor, np.ndarray)
 
 
@@ -282,7 +284,9 @@ _MODULE = frozenset(vars(nn.Module()))
 def _contents_of(value: Any, depth: int = 4) -> Iterator[tuple[Any, Any]]:
     """Yield the containers and arrays in a value that can change, each with a copy of what is in it."""
     if isinstance(value, np.ndarray):
-        yield value, value.copy()
+        # A file in memory may be larger than memory is, and what nobody can write to did not change.
+        if value.flags.writeable and value.size <= LARGEST_ARRAY and not isinstance(value, np.memmap):
+            yield value, value.copy()
         return
     if not isinstance(value, CONTAINERS):
         return
