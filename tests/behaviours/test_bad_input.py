@@ -1,5 +1,7 @@
 """Mistakes of users, and the messages they get: what is wrong, where, and what to do."""
 
+import inspect
+import pydoc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,6 +77,38 @@ def test_a_part_of_the_wrong_kind_is_refused_when_the_trainer_is_built(arguments
 def test_an_argument_that_nobody_knows_is_told_under_the_name_of_the_trainer() -> None:
     with pytest.raises(TypeError, match=r"^Trainer\(\) takes no 'precison'; did you mean 'precision'\?"):
         Trainer(nn.Linear(1, 1), nn.MSELoss(), None, precison="bf16")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epochs": 3}, r"^Trainer\.train\(\) takes no 'epochs'; did you mean 'num_epochs'\?$"),
+        ({"batch_size": 3}, r"takes no 'batch_size'; did you mean 'per_device_batch_size'\?$"),
+        ({"zzz": 3}, r"takes no 'zzz'; it takes \['train_dataset', "),
+    ],
+)
+def test_an_argument_of_train_that_nobody_knows_is_told_with_the_nearest(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        make_trainer().train(DATA, **arguments)
+
+
+def test_an_argument_of_a_callback_that_nobody_knows_is_told_with_the_nearest() -> None:
+    class Own(EarlyStoppingCallback):
+        def __init__(self, level: int, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+
+    for kind, given in ((EarlyStoppingCallback, {}), (Own, {"level": 1})):
+        with pytest.raises(ConfigError, match=r"takes no 'patiance'; did you mean 'early_stopping_patience'\?"):
+            kind(patiance=3, **given)  # type: ignore[arg-type]
+
+
+def test_signatures_are_those_of_the_functions_themselves() -> None:
+    assert list(inspect.signature(Trainer).parameters)[:3] == ["model", "loss_func", "optimizer"]
+    assert list(inspect.signature(Trainer.train, follow_wrapped=False).parameters)[:2] == ["self", "train_dataset"]
+    assert "early_stopping_patience: int = 1" in pydoc.render_doc(EarlyStoppingCallback, renderer=pydoc.plaintext)
+    assert "Train on `train_dataset`" in str(Trainer.train.__doc__)
 
 
 def test_a_model_that_was_given_as_a_class_is_refused() -> None:

@@ -251,6 +251,15 @@ def test_torchmetrics_are_kept_over_the_validation_data_of_an_epoch() -> None:
     assert "validation_accuracy" not in trainer.storage.names()
 
 
+def test_metrics_by_name_are_of_the_validation_data_and_those_of_training_are_refused() -> None:
+    trainer = make(nas.DartsTrainer, metrics=["accuracy", "f1"])
+    history = trainer.fit().history
+    assert len(history["accuracy"]) == len(history["f1"]) == 2
+    assert "train_accuracy" not in history
+    with pytest.raises(ConfigError, match="DartsTrainer takes no 'train_metrics': weights and architecture take turns"):
+        make(nas.DartsTrainer, metrics="accuracy", train_metrics=True)
+
+
 def test_a_schedule_moves_with_the_updates_of_the_weights() -> None:
     from functools import partial
 
