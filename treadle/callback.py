@@ -399,7 +399,7 @@ class CallbackHandler:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every callback that has some, by class name."""
-        states = {type(callback).__name__: _state_of(callback) for callback in self.callback_list}
+        states = {type(callback).__name__: _callback_state(callback) for callback in self.callback_list}
         return {name: state for name, state in states.items() if state}
 
     reads_pieces = True
@@ -412,5 +412,5 @@ class CallbackHandler:
                 callback.load_state_dict(own if getattr(callback, "reads_pieces", False) else materialised(own))
 
 
-def _state_of(callback: Any) -> dict[str, Any]:
+def _callback_state(callback: Any) -> dict[str, Any]:
     return callback.state_dict() if hasattr(callback, "state_dict") else {}

@@ -49,7 +49,7 @@ class Phase:
     trained: list[nn.Parameter] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.trained = params_of(self.optimizer) if self.parameters is None else list(self.parameters)
+        self.trained = optimizer_params(self.optimizer) if self.parameters is None else list(self.parameters)
         self.stream.keep_last = self.stream.keep_last or self.reuse
         if self.accumulation < 1:
             raise ConfigError(f"phase {self.name!r}: accumulation={self.accumulation} must be at least 1")
@@ -59,7 +59,7 @@ class Phase:
             raise ConfigError(f"phase {self.name!r}: reuse=True never ends by itself; set steps=1")
 
 
-def params_of(optimizer: Optimizer) -> list[nn.Parameter]:
+def optimizer_params(optimizer: Optimizer) -> list[nn.Parameter]:
     """Return every parameter that `optimizer` updates, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 

@@ -182,10 +182,10 @@ class Option:
             trainer.spec = replace(trainer.spec, **{self._name: value})
 
 
-def options_of(part: Literal["trainer", "train"]) -> list[str]:
+def spec_options(part: Literal["trainer", "train"]) -> list[str]:
     """Return the names of the options that a trainer is built with, or that `train` is asked for.
 
-    >>> options_of("train")[:2]
+    >>> spec_options("train")[:2]
     ['num_epochs', 'max_steps']
     """
     names = [one.name for one in fields(RunSpec) if one.name != "is_for_training"]
@@ -204,7 +204,7 @@ def divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     >>> divided({"seed": 1, "clip_norm": 0.5})
     ({'seed': 1}, {'clip_norm': 0.5})
     """
-    built, asked = options_of("trainer"), options_of("train")
+    built, asked = spec_options("trainer"), spec_options("train")
     for name in options:
         if name not in (*built, *asked):
             raise ConfigError(f"{name!r} is no option of a run{did_you_mean(name, [*built, *asked]) or ''}")
@@ -265,7 +265,7 @@ def check_names(door: str, names: Names) -> None:
     Raises:
         ConfigError: It forgot some, or names what is no option.
     """
-    known = [*options_of("trainer"), *options_of("train")]
+    known = [*spec_options("trainer"), *spec_options("train")]
     forgotten, unknown = [one for one in known if one not in names], [one for one in names if one not in known]
     if forgotten or unknown:
         raise ConfigError(f"the options of {door}: no word on {forgotten}, and no such option as {unknown}")

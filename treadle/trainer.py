@@ -22,7 +22,15 @@ from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_col
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
-from treadle.execution import Compile, CudaGraphs, Execution, ExecutionOption, Recorder, check_execution, execution_of
+from treadle.execution import (
+    Compile,
+    CudaGraphs,
+    Execution,
+    ExecutionOption,
+    Recorder,
+    check_execution,
+    choose_execution,
+)
 from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
@@ -49,7 +57,7 @@ from treadle.progress import Progress
 from treadle.result import TrainResult, build_result
 from treadle.run import Run
 from treadle.runs.lock import run_lock
-from treadle.runs.mirror import folder_of
+from treadle.runs.mirror import working_folder
 from treadle.schedules import require_factory
 from treadle.schedules.extend import Extend
 from treadle.spec import Interval, Microbatch, OnNonFinite, Option, RunSpec, check_parts
@@ -178,7 +186,7 @@ class Trainer:
     ) -> None:
         self.spec = RunSpec(
             seed=seed,
-            run_dir=None if run_dir is None else folder_of(run_dir),
+            run_dir=None if run_dir is None else working_folder(run_dir),
             precision=precision,
             loss_scaling=loss_scaling,
             matmul_precision=matmul_precision,
@@ -666,7 +674,7 @@ class Trainer:
 
     def create_execution(self) -> Execution:
         """Return what carries out the updates of this run."""
-        return execution_of(self)
+        return choose_execution(self)
 
     def create_recorder(self) -> Recorder | None:
         """Return what records steps on this device; None if nothing can."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from treadle.config import ConfigDict, LazyConfig, get_config, instantiate, locate
 from treadle.config import LazyCall as L
-from treadle.config.targets import name_of
+from treadle.config.targets import target_name
 from treadle.errors import ConfigError
 
 # Text that OmegaConf gives a meaning of its own is no plain text.
@@ -193,11 +193,11 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: 
 
 
 def test_names_are_the_shortest_that_lead_to_the_thing() -> None:
-    assert name_of(torch.optim.AdamW) == "torch.optim.AdamW"
-    assert name_of(nn.LayerNorm) == "torch.nn.LayerNorm"
-    assert name_of(Path) == "pathlib.Path"
-    assert name_of(print) == "builtins.print"
-    assert name_of(ConfigError) == "treadle.errors.ConfigError"
+    assert target_name(torch.optim.AdamW) == "torch.optim.AdamW"
+    assert target_name(nn.LayerNorm) == "torch.nn.LayerNorm"
+    assert target_name(Path) == "pathlib.Path"
+    assert target_name(print) == "builtins.print"
+    assert target_name(ConfigError) == "treadle.errors.ConfigError"
 
 
 def test_classes_of_the_program_itself_are_named_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,10 @@ def test_classes_of_the_program_itself_are_named_by_its_file(tmp_path: Path, mon
     main.Net = type("Net", (), {"__module__": "__main__", "__qualname__": "Net"})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", main)
     with pytest.raises(ConfigError, match="has no name that leads back to it"):
-        name_of(main.Net)
+        target_name(main.Net)
     main.__file__ = str(program)
-    assert name_of(main.Net) == f"{program}:Net"
-    assert locate(name_of(main.Net)).__qualname__ == "Net"
+    assert target_name(main.Net) == f"{program}:Net"
+    assert locate(target_name(main.Net)).__qualname__ == "Net"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from treadle import nas
 from treadle.config import ConfigDict, LazyConfig, instantiate
 from treadle.config import LazyCall as L
 from treadle.config.arguments import accepted_names, known_names
-from treadle.config.targets import name_of, title
+from treadle.config.targets import target_name, title
 from treadle.errors import ConfigError
 
 
@@ -86,7 +86,7 @@ def test_an_inherited_class_method_is_saved_as_that_of_its_own_class(tmp_path: P
 
 
 def test_class_methods_of_built_in_classes_have_a_name() -> None:
-    assert name_of(dict.fromkeys) == "builtins.dict.fromkeys"
+    assert target_name(dict.fromkeys) == "builtins.dict.fromkeys"
 
 
 def test_an_inherited_class_method_of_a_config_file_is_its_own(write: Any, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_wrapper_with_arguments_of_its_own_takes_these(tmp_path: Path) -> None
 
 
 def test_a_wrapper_is_saved_by_its_own_name_and_not_as_what_it_wraps(write: Any, tmp_path: Path) -> None:
-    assert name_of(scaled_area) == f"{__name__}.scaled_area"
+    assert target_name(scaled_area) == f"{__name__}.scaled_area"
     file = write(
         "calls.py",
         f"""

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from treadle.data import Stream, make_loader
-from treadle.data.collate import as_index, collated, rows_of
+from treadle.data.collate import as_index, batch_reader, collated
 
 CPU = torch.device("cpu")
 ROWS = 11
@@ -105,7 +105,7 @@ def one_by_one(dataset: Any, indices: list[int]) -> Any:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_rows_are_gathered_as_they_would_be_collated(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
     dataset = KINDS[kind](tmp_path)
-    rows = rows_of(dataset)
+    rows = batch_reader(dataset)
     assert rows is not None
     for indices in ([3], [0, ROWS - 1, 4], [2, 2], list(range(ROWS)), list(range(ROWS - 1, -1, -1))):
         assert_same(rows(torch.tensor(indices, dtype=dtype)), one_by_one(dataset, indices))
@@ -242,7 +242,7 @@ class Child(TensorDataset):
     ids=lambda data: type(data).__name__,
 )
 def test_anything_else_has_no_rows_to_gather(data: Any) -> None:
-    assert rows_of(data) is None
+    assert batch_reader(data) is None
 
 
 def test_an_index_out_of_range_is_an_error_as_ever() -> None:

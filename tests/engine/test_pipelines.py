@@ -22,7 +22,7 @@ from treadle.parallel import Plan
 from treadle.parallel.pipeline.loss import Entry, StageLoss, as_one
 from treadle.parallel.pipeline.split import Cut, Stage, named_arguments
 from treadle.parallel.pipeline.stages import assign_stages
-from treadle.parallel.pipeline.strategy import PipelineStrategy, _facts_of
+from treadle.parallel.pipeline.strategy import PipelineStrategy, _tensor_facts
 
 
 @pytest.fixture
@@ -348,4 +348,4 @@ def test_what_cannot_be_sent_from_a_stage_is_refused() -> None:
     with pytest.raises(
         DataError, match="a stage returned a tuple; modules return a tensor, the last one may return a d"
     ):
-        _facts_of((torch.zeros(1), torch.zeros(1)))
+        _tensor_facts((torch.zeros(1), torch.zeros(1)))

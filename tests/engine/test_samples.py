@@ -71,7 +71,7 @@ def test_consumed_samples_are_the_same_however_many_processes_go_on(
     # Two shares of the data with 95 samples each, since the last batch of an epoch was short, and four that go on.
     monkeypatch.setattr(core.parallel, "data_size", 4)
     state = core.this_run.state
-    monkeypatch.setattr(state, "_load_state_of", lambda *arguments, **names: None)
+    monkeypatch.setattr(state, "_load_resplit", lambda *arguments, **names: None)
     state.load({"processes": 2, "data": 2, "batch_size": 16, "tracked": {"progress": {"samples": 95}}}, {})
     assert (core.progress.samples, core.consumed_samples) == (47, 190)
     # What is not shared out evenly is counted apart.

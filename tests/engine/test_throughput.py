@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.engine.parts import Classifier, make_config
 from treadle.engine import DefaultTrainer, EagerTrainer, TrainerBase, hooks
-from treadle.engine.hooks.throughput import FlopsCounter, count_forward, peak_by_name, peak_flops_of
+from treadle.engine.hooks.throughput import FlopsCounter, count_forward, device_peak_flops, peak_by_name
 from treadle.errors import ConfigError
 from treadle.events import get_event_storage
 
@@ -135,7 +135,7 @@ def test_the_peak_of_a_device_is_looked_up_by_its_name() -> None:
     assert peak_by_name("NVIDIA H100 PCIe", "fp16") == 756e12
     assert peak_by_name("NVIDIA A100-SXM4-40GB", "fp32") == 19.5e12
     assert peak_by_name("Something else", "bf16") is None
-    assert peak_flops_of(torch.device("cpu"), "fp32") is None
+    assert device_peak_flops(torch.device("cpu"), "fp32") is None
 
 
 def test_a_period_below_one_is_refused() -> None:

@@ -25,13 +25,13 @@ def test_no_door_reads_a_private_name_of_the_core() -> None:
 
 def test_the_counts_find_what_they_look_for() -> None:
     class Reaching(house.Updater):
-        def _weight_of(self, *arguments: object) -> None:
+        def _count_weight(self, *arguments: object) -> None:
             """Override what is the core's own."""
 
     Reaching.__module__ = "treadle.engine.reaching"
-    assert house.overridden() == ["Reaching._weight_of"]
+    assert house.overridden() == ["Reaching._count_weight"]
     del Reaching
-    assert {"_weight_of", "_do_what_is_due", "_metrics_file"} <= house.private_names()
+    assert {"_count_weight", "_do_what_is_due", "_metrics_file"} <= house.private_names()
     assert not {"_run_train_epoch", "_clip_gradients"} & house.private_names()
 
 

@@ -13,7 +13,7 @@ from treadle.execution.compiled import CompiledVerbs, matching
 from treadle.memory.activation_checkpointing import repeated_blocks
 from treadle.parallel import Plan
 from treadle.parallel.pipeline.loss import Entry, NamedLoss
-from treadle.parallel.pipeline.stages import parts_of
+from treadle.parallel.pipeline.stages import stage_modules
 from treadle.parallel.pretrained import tensor_plan_of
 
 BLOCKS = {
@@ -134,7 +134,7 @@ def test_stages_of_a_model_of_transformers_take_batches_by_name() -> None:
 def test_a_loss_function_gets_the_scores_of_a_model_in_stages() -> None:
     model = build("vit", torch.float64)
     batch = torch.utils.data.default_collate([sample("vit", number) for number in range(3)])
-    parts = parts_of(model, Plan(pipeline=2))
+    parts = stage_modules(model, Plan(pipeline=2))
     hidden = parts[0].joined(parts[2])(None, **batch)
     loss = NamedLoss(model, nn.functional.cross_entropy, None, lambda batch: Entry((), {}, {}))
     assert torch.equal(loss.finish(parts[3], hidden, batch)["loss"], model(**batch).loss)
@@ -151,7 +151,7 @@ def test_a_plan_of_styles_that_are_not_known_is_refused() -> None:
 def test_what_data_goes_through_one_after_the_other_does_what_the_model_does(kind: str) -> None:
     model = build(kind, torch.float64).train()
     batch = torch.utils.data.default_collate([sample(kind, number) for number in range(3)])
-    parts = parts_of(model, Plan(pipeline=2))
+    parts = stage_modules(model, Plan(pipeline=2))
     assert len(parts) == 4
     held = {id(weight) for part in parts for weight in part.parameters()}
     assert held == {id(weight) for weight in model.parameters()}
@@ -166,7 +166,7 @@ def test_what_data_goes_through_one_after_the_other_does_what_the_model_does(kin
 def test_two_rows_of_blocks_are_no_stages() -> None:
     message = r"T5ForConditionalGeneration has 2 rows of blocks \(decoder.block, encoder.block\), and stages"
     with pytest.raises(ConfigError, match=message):
-        parts_of(build("t5"), Plan(pipeline=2))
+        stage_modules(build("t5"), Plan(pipeline=2))
 
 
 def test_a_norm_that_was_made_before_the_blocks_is_not_guessed_about() -> None:
@@ -174,4 +174,4 @@ def test_a_norm_that_was_made_before_the_blocks_is_not_guessed_about() -> None:
     base = model.model
     base._modules = {"norm": base._modules.pop("norm"), **base._modules}
     with pytest.raises(ConfigError, match=r"whether \['norm'\] of LlamaModel come before or after its blocks"):
-        parts_of(model, Plan(pipeline=2))
+        stage_modules(model, Plan(pipeline=2))

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from treadle.errors import ConfigError
-from treadle.optim.gradients import WindowScale, clip_by_norm, clip_by_value, forget_gradients, gradients_of, norm_of
+from treadle.optim.gradients import (
+    WindowScale,
+    clip_by_norm,
+    clip_by_value,
+    forget_gradients,
+    joint_norm,
+    present_gradients,
+)
 from treadle.trainer import Trainer
 
 MODERATE = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -223,7 +230,7 @@ def test_clipping_by_value_is_that_of_torch_to_the_last_bit(scale: float, limit:
 
 
 def test_the_norm_is_that_of_all_elements_together() -> None:
-    assert norm_of([torch.tensor([3.0]), torch.tensor([[4.0]])]).item() == 5.0
+    assert joint_norm([torch.tensor([3.0]), torch.tensor([[4.0]])]).item() == 5.0
 
 
 def test_nothing_at_all_can_be_clipped() -> None:
@@ -253,7 +260,7 @@ def test_sparse_gradients_are_clipped_by_value_with_dense_ones() -> None:
 def test_only_gradients_that_are_there_are_taken_in_the_order_of_the_parameters() -> None:
     first, second, third = (nn.Parameter(torch.zeros(1)) for _ in range(3))
     first.grad, third.grad = torch.tensor([1.0]), torch.tensor([3.0])
-    assert [gradient.item() for gradient in gradients_of([third, second, first])] == [3.0, 1.0]
+    assert [gradient.item() for gradient in present_gradients([third, second, first])] == [3.0, 1.0]
 
 
 def test_the_gradients_of_all_groups_of_an_optimizer_are_forgotten() -> None:

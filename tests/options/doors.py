@@ -20,7 +20,7 @@ from treadle.lightning import trainer as of_steps
 from treadle.nas.oneshot import trainer as of_search
 from treadle.recsys.config import core_options as of_recommenders
 from treadle.schedules.placeholders import replace_placeholders
-from treadle.spec import Names, divided, options_of
+from treadle.spec import Names, divided, spec_options
 
 SAMPLES, ROWS = 24, 8
 
@@ -203,7 +203,7 @@ def through_search(
     """Train the weights of a supernet for as long as its warm-up, which is all of the search."""
     given = {of_search.NAMES[name]: value for name, value in {**DEFAULTS, **options}.items()}
     asked = {
-        name: given.pop(name) for name in options_of("train") if name in given and name not in of_search.OPTION_NAMES
+        name: given.pop(name) for name in spec_options("train") if name in given and name not in of_search.OPTION_NAMES
     }
     given.setdefault("batch_size", ROWS)
     metrics = {"accuracy": MulticlassAccuracy(3)} if evaluates else None
@@ -249,7 +249,7 @@ def training_state(core: Any, folder: Path) -> Path:
     return folder
 
 
-CORE_NAMES: Names = {name: name for name in (*options_of("trainer"), *options_of("train"))}
+CORE_NAMES: Names = {name: name for name in (*spec_options("trainer"), *spec_options("train"))}
 DOORS = [
     Door("core", CORE_NAMES, through_core, 3, ROWS, "0", "eval_loss_epoch", training_state),
     Door("steps", of_steps.NAMES, through_steps, 3, ROWS, "layers.0", "val_loss", training_state),

@@ -21,11 +21,11 @@ from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan, processes
 from treadle.precision import LossScaling
 from treadle.schedules.placeholders import TrainerPlaceholderValues as P
-from treadle.spec import Refused, check_names, options_of
+from treadle.spec import Refused, check_names, spec_options
 
 Effect = Callable[[Door, Path, pytest.MonkeyPatch], None]
 EFFECTS: dict[str, Effect] = {}
-OPTIONS = [*options_of("trainer"), *options_of("train")]
+OPTIONS = [*spec_options("trainer"), *spec_options("train")]
 
 
 def effect_of(name: str) -> Callable[[Effect], Effect]:

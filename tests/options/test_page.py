@@ -4,9 +4,9 @@ import inspect
 
 from benchmarks.docs.options_page import CONFLICTS, DOORS, PAGE, arguments, page
 from treadle import Trainer
-from treadle.spec import Names, options_of
+from treadle.spec import Names, spec_options
 
-OPTIONS = {*options_of("trainer"), *options_of("train")}
+OPTIONS = {*spec_options("trainer"), *spec_options("train")}
 
 
 def test_the_page_is_what_would_be_written() -> None:

@@ -19,11 +19,11 @@ from treadle.checkpoint.format.tree import split
 from treadle.errors import CheckpointError, ConfigError
 from treadle.parallel import Plan
 from treadle.parallel.fsdp import WeightShards
-from treadle.parallel.local_shards import local_of
-from treadle.parallel.pipeline.stages import assign_stages, parts_of, require_apart
+from treadle.parallel.local_shards import local_tensor
+from treadle.parallel.pipeline.stages import assign_stages, require_apart, stage_modules
 from treadle.parallel.plan import Degrees
 from treadle.parallel.processes import Processes, leave_group
-from treadle.parallel.state_dict import copy_of
+from treadle.parallel.state_dict import copy_model
 from treadle.runs.elastic import Split, joined_losses, split_anew
 
 
@@ -223,7 +223,7 @@ def test_muon_and_its_schedule_do_the_same_to_a_sharded_model() -> None:
 
 def local_weights(model: nn.Module) -> Iterator[torch.Tensor]:
     """Yield the weights of a model that is sharded over one process."""
-    yield from (local_of(weight).detach() for weight in model.parameters())
+    yield from (local_tensor(weight).detach() for weight in model.parameters())
 
 
 def test_a_model_is_spread_by_one_trainer_only() -> None:
@@ -260,7 +260,7 @@ def test_a_model_that_came_after_another_was_spread_is_refused_and_a_copy_of_tha
     trainer = trainer_of(Plan(shard="all"))
     trainer.train(data(), max_steps=1)
     expected = trainer.predict(data())
-    trainer.model = copy_of(trainer.model)
+    trainer.model = copy_model(trainer.model)
     assert torch.equal(trainer.predict(data()), expected)
     trainer.model = network()
     with pytest.raises(ConfigError, match="another model is sharded over the processes; build a new trainer"):
@@ -292,7 +292,7 @@ def test_a_sharded_run_is_exported_and_taken_up_without_its_plan(tmp_path: Path)
 
 
 def test_modules_are_shared_out_by_their_weights_or_as_the_plan_says() -> None:
-    parts = parts_of(network(), Plan(pipeline=2))
+    parts = stage_modules(network(), Plan(pipeline=2))
     assert assign_stages(parts, Plan(pipeline=2)) == [0, 0, 1]
     assert assign_stages(parts, Plan(pipeline=2, stage_of=[0, 1, 1])) == [0, 1, 1]
     with pytest.raises(ConfigError, match="stage_of has 2 numbers for 3 modules"):
@@ -300,9 +300,9 @@ def test_modules_are_shared_out_by_their_weights_or_as_the_plan_says() -> None:
     with pytest.raises(ConfigError, match=r"stage_of=\[1, 1, 0\] must go from 0 to 1 without a gap"):
         assign_stages(parts, Plan(pipeline=2, stage_of=[1, 1, 0]))
     with pytest.raises(ConfigError, match=r"pipeline=2, but Linear has no pipeline_blocks\(\); pass stages="):
-        parts_of(nn.Linear(2, 2), Plan(pipeline=2))
+        stage_modules(nn.Linear(2, 2), Plan(pipeline=2))
     with pytest.raises(ConfigError, match="pipeline=4, but there are 3 modules to share out"):
-        parts_of(network(), Plan(pipeline=4))
+        stage_modules(network(), Plan(pipeline=4))
 
 
 class Tied(nn.Module):

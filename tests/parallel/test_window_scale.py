@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn, tensor
 
-from treadle.optim.gradients import WindowScale, clip_by_norm, clip_by_value, norm_of
+from treadle.optim.gradients import WindowScale, clip_by_norm, clip_by_value, joint_norm
 
 Weights = list[float] | list[Tensor]
 
@@ -69,7 +69,7 @@ def sparse_gradient() -> Tensor:
 
 
 def test_a_sparse_gradient_counts_with_its_rows_summed() -> None:
-    assert float(norm_of([sparse_gradient(), tensor([24.0])])) == 26.0  # 6 and 8 make 10; 10 and 24 make 26
+    assert float(joint_norm([sparse_gradient(), tensor([24.0])])) == 26.0  # 6 and 8 make 10; 10 and 24 make 26
 
 
 def test_a_sparse_gradient_is_clipped_by_norm() -> None:

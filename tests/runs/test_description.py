@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 from tests.interrupting import CutAt, CutError, make_trainer, samples
 from treadle.errors import CheckpointError
-from treadle.runs.description import describe_changes, describe_loss, rows_of
+from treadle.runs.description import describe_changes, describe_loss, rows_checksum
 from treadle.trainer import Trainer
 
 
@@ -252,24 +252,24 @@ class Careful(Dataset[Any]):
 
 def test_rows_are_seen_without_drawing_a_sample() -> None:
     base = TensorDataset(torch.arange(6.0))
-    assert rows_of(Careful()) is None
+    assert rows_checksum(Careful()) is None
     seen = [
-        rows_of(base),
-        rows_of(Subset(base, [0, 1])),
-        rows_of(Subset(base, [0, 2])),
-        rows_of(ConcatDataset([base, base])),
-        rows_of([(torch.zeros(2), 1), (torch.ones(2), 0)]),
-        rows_of([(torch.zeros(2), 0), (torch.ones(2), 0)]),
-        rows_of({"text": ["a", "b"], "label": np.array([0, 1])}),
-        rows_of({"text": ["a", "c"], "label": np.array([0, 1])}),
-        rows_of(Rows()),
-        rows_of(np.array(3.0)),
+        rows_checksum(base),
+        rows_checksum(Subset(base, [0, 1])),
+        rows_checksum(Subset(base, [0, 2])),
+        rows_checksum(ConcatDataset([base, base])),
+        rows_checksum([(torch.zeros(2), 1), (torch.ones(2), 0)]),
+        rows_checksum([(torch.zeros(2), 0), (torch.ones(2), 0)]),
+        rows_checksum({"text": ["a", "b"], "label": np.array([0, 1])}),
+        rows_checksum({"text": ["a", "c"], "label": np.array([0, 1])}),
+        rows_checksum(Rows()),
+        rows_checksum(np.array(3.0)),
     ]
     assert None not in seen
     assert len(set(seen)) == len(seen)
-    assert rows_of(TensorDataset(torch.arange(6.0))) == rows_of(base)
-    assert rows_of(np.array([object()])) is None
-    assert rows_of(torch.zeros(3, device="meta")) is None
+    assert rows_checksum(TensorDataset(torch.arange(6.0))) == rows_checksum(base)
+    assert rows_checksum(np.array([object()])) is None
+    assert rows_checksum(torch.zeros(3, device="meta")) is None
 
 
 def test_checkpoints_of_older_versions_and_edited_ones_say_nothing() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from treadle.errors import ConfigError
-from treadle.parallel.state_dict import copy_of, is_sharded
+from treadle.parallel.state_dict import copy_model, is_sharded
 
 Slot = tuple[dict[str, Any], str]
 """Where a tensor hangs: the dict of a module and the key in it, so that a tensor put there anew is found."""
@@ -32,7 +32,7 @@ class ModelEma(nn.Module):
         if not 0.0 <= decay < 1.0:
             raise ConfigError(f"ModelEma: decay={decay} must be at least 0 and below 1")
         self.decay = decay
-        self.module = copy_of(model).eval().requires_grad_(False)
+        self.module = copy_model(model).eval().requires_grad_(False)
         # Of a model that is spread over processes, each averages the pieces that it holds.
         self._tensors = _pieces if is_sharded(model) else _tensors
         averaged = set(_averaged_names(self.module))
@@ -54,7 +54,7 @@ class ModelEma(nn.Module):
             model: The model to follow.
             applied: 1 or 0, on the device: whether the update it follows was applied or left out.
         """
-        averaged, copied = self._slots_of(model)
+        averaged, copied = self._tensor_slots(model)
         own = self._tensors(self._averaged.values())
         if averaged and applied is None:
             torch._foreach_lerp_(own, self._tensors(averaged), 1.0 - self.decay)
@@ -68,12 +68,12 @@ class ModelEma(nn.Module):
     @torch.no_grad()
     def set(self, model: nn.Module) -> None:
         """Take the weights of `model` as they are."""
-        averaged, copied = self._slots_of(model)
+        averaged, copied = self._tensor_slots(model)
         own = [*self._averaged.values(), *self._copied.values()]
         if own:
             torch._foreach_copy_(self._tensors(own), self._tensors([*averaged, *copied]))
 
-    def _slots_of(self, model: nn.Module) -> tuple[list[Slot], list[Slot]]:
+    def _tensor_slots(self, model: nn.Module) -> tuple[list[Slot], list[Slot]]:
         """Return where the tensors of `model` hang, in our order; found once for a model, not at each update."""
         if self._followed is None or self._followed[0] is not model:
             found = dict(_slots(model))

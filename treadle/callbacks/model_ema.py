@@ -7,11 +7,11 @@ from typing import Any
 
 from treadle.callback import CallbackHandler
 from treadle.callbacks.ema import ModelEma
-from treadle.callbacks.placing import place_of
+from treadle.callbacks.placing import output_path
 from treadle.callbacks.watched_metric import WatchesMetric
 from treadle.checkpoint.format.suffixes import file_format
 from treadle.loop.interfaces import RunningTrainer
-from treadle.parallel.state_dict import load_state, state_of
+from treadle.parallel.state_dict import load_state, local_state_dict
 from treadle.progress import Cadence
 
 PREFIX = "ema_model_"
@@ -74,7 +74,7 @@ class ModelEmaCallback(WatchesMetric):
         super().begin_session(trainer, training=training)
         if not training:
             return
-        self.save_path = place_of(self._given, USUAL, trainer)
+        self.save_path = output_path(self._given, USUAL, trainer)
         self.ema_model = self._make(trainer.get_model(keep_torch_compile=False), decay=self.decay)
         self._evaluates = self.evaluate_during_training and trainer._eval_dataloader is not None
         self._handler.start_session("on_training_run_start", trainer)
@@ -159,7 +159,7 @@ class ModelEmaCallback(WatchesMetric):
         """Return the averaged weights, the best value and the state of the callbacks."""
         state = {**super().state_dict(), "callbacks": self._handler.state_dict()}
         if self.ema_model is not None:
-            state["module"] = state_of(self.ema_model.module)
+            state["module"] = local_state_dict(self.ema_model.module)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

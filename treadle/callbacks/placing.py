@@ -5,7 +5,7 @@ import os
 from treadle.loop.interfaces import RunningTrainer
 
 
-def place_of(given: str | os.PathLike[str] | None, usual: str, trainer: RunningTrainer) -> str | os.PathLike[str]:
+def output_path(given: str | os.PathLike[str] | None, usual: str, trainer: RunningTrainer) -> str | os.PathLike[str]:
     """Return the path that was given, else the usual one in the folder of the run, or here if the run has none."""
     if given is not None:
         return given

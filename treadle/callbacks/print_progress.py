@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.callback import TrainerCallback
 from treadle.callbacks.epoch_table import table_of
-from treadle.callbacks.run_head import head_of
+from treadle.callbacks.run_head import describe_run
 from treadle.console.lines import clock, counted, fields, line, number, short
 from treadle.loop.interfaces import RunningTrainer
 from treadle.result import best_so_far, watched_by
@@ -64,7 +64,7 @@ class PrintProgressCallback(TrainerCallback):
 
     def on_training_run_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Print the head, and the settings if they are asked for."""
-        trainer.print("\n".join(head_of(trainer)))
+        trainer.print("\n".join(describe_run(trainer)))
         if self.verbose and trainer.run_config is not None:
             settings = trainer.run_config.to_dict()
             trainer.print(settings_table({name: value for name, value in settings.items() if name not in REPEATED}))

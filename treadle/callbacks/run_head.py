@@ -9,10 +9,10 @@ from treadle.runs.description import count_parameters
 from treadle.runs.place import run_address
 
 
-def head_of(trainer: RunningTrainer) -> list[str]:
+def describe_run(trainer: RunningTrainer) -> list[str]:
     """Return the head of a run: its model, its data, its length, on what and how it runs, and its folder."""
     told = {
-        "model": f"{type(trainer.get_model(keep_torch_compile=False)).__name__}, {parameters_of(trainer)}",
+        "model": f"{type(trainer.get_model(keep_torch_compile=False)).__name__}, {split_parameters(trainer)}",
         "data": _data(trainer),
         "train": _length(trainer),
         "run on": _machine(trainer),
@@ -21,7 +21,7 @@ def head_of(trainer: RunningTrainer) -> list[str]:
     return [f"{name:<6}  {value}" for name, value in told.items() if value]
 
 
-def parameters_of(trainer: RunningTrainer) -> str:
+def split_parameters(trainer: RunningTrainer) -> str:
     """Return how many numbers the optimizers of a trainer learn, and how many stay as they are."""
     trained, frozen = count_parameters(trainer.model, trainer.optimizers().values())
     return counted(trained, "parameter") + (f" trained, {frozen:,} frozen" if frozen else "")

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from treadle.callbacks.placing import place_of
+from treadle.callbacks.placing import output_path
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.checkpoint.format.suffixes import file_format
 from treadle.loop.interfaces import RunningTrainer
@@ -51,7 +51,7 @@ class SaveBestModelCallback(WatchesMetric):
         """Begin to watch, and find the place of the file."""
         super().begin_session(trainer, training=training)
         if training:
-            self.save_path = place_of(self._given, USUAL, trainer)
+            self.save_path = output_path(self._given, USUAL, trainer)
 
     def new_value(self, trainer: RunningTrainer, value: float) -> None:
         """Save a checkpoint if `value` is the best so far."""

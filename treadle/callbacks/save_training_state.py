@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks.placing import place_of
+from treadle.callbacks.placing import output_path
 from treadle.errors import ConfigError
 from treadle.loop.interfaces import RunningTrainer
 
@@ -58,7 +58,7 @@ class SaveTrainingStateCallback(TrainerCallback):
         """Leave the folders of earlier runs alone."""
         if not training:
             return
-        self.save_dir = Path(place_of(self._given, USUAL, trainer))
+        self.save_dir = Path(output_path(self._given, USUAL, trainer))
         self._due, self._kept = [], []
 
     def on_update_end(self, trainer: RunningTrainer, **kwargs: Any) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.callback import TrainerCallback
-from treadle.callbacks.placing import place_of
+from treadle.callbacks.placing import output_path
 from treadle.errors import CheckpointError, ConfigError
 from treadle.loop.interfaces import RunningTrainer
 from treadle.schedules import WSDLrScheduler
@@ -48,7 +48,7 @@ class WSDCheckpointCallback(TrainerCallback):
         """Find the place of the checkpoints, in a run."""
         if training:
             self._due = []
-            self.save_dir = Path(place_of(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
+            self.save_dir = Path(output_path(self._given, USUAL if trainer.run_dir is None else IN_A_RUN, trainer))
 
     def on_training_run_start(self, trainer: RunningTrainer, **kwargs: Any) -> None:
         """Load the checkpoint to start from.

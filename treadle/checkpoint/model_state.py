@@ -20,7 +20,7 @@ class ModelState:
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and buffers, or the pieces of them that this process holds."""
-        return without_prefix(copying.state_of(self._model))
+        return without_prefix(copying.local_state_dict(self._model))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take weights and buffers back."""

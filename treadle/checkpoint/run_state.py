@@ -111,9 +111,9 @@ class RunState:
         """Return where in the memory of this process the weights lie that nothing trains."""
         weights = [weight.detach() for weight in self.trainer.model.parameters() if not weight.requires_grad]
         if self.trainer.parallel.is_sharded:
-            from treadle.parallel.local_shards import local_of
+            from treadle.parallel.local_shards import local_tensor
 
-            weights = [local_of(weight) for weight in weights]
+            weights = [local_tensor(weight) for weight in weights]
         return {weight.data_ptr() for weight in weights if weight.numel()}
 
     def of_optimizer(self, optimizer: Optimizer) -> OptimizerState:
@@ -203,11 +203,11 @@ class RunState:
         now = self.split()
         then = Split.of_state(shared, now)
         if then != now:
-            self._load_state_of(then, now, shared, own, partly=partly)
+            self._load_resplit(then, now, shared, own, partly=partly)
             return
         self._load_all(shared, own, partly=partly)
 
-    def _load_state_of(
+    def _load_resplit(
         self, then: Split, now: Split, shared: dict[str, Any], own: dict[str, Any], *, partly: bool
     ) -> None:
         """Go on with the state of a run that shared out its batches otherwise; `own` knows the sums of all ranks.

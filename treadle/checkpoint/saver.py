@@ -98,7 +98,7 @@ class Saver:
         self._thread = threading.Thread(
             target=self._write, args=(after, *arguments), name="treadle-checkpoint", daemon=False
         )
-        _writers[_key_of(self.store)] = self._thread
+        _writers[_store_key(self.store)] = self._thread
         self._thread.start()
 
     def _write_after(self, first: threading.Thread | None, *arguments: Any) -> None:
@@ -153,11 +153,11 @@ _writers: dict[str, threading.Thread] = {}
 
 def wait_for_writer(store: CheckpointStore) -> None:
     """Wait for a checkpoint that an earlier run of this process is still writing into the same place."""
-    writer = _writers.pop(_key_of(store), None)
+    writer = _writers.pop(_store_key(store), None)
     if writer is not None:
         writer.join()
 
 
-def _key_of(store: CheckpointStore) -> str:
+def _store_key(store: CheckpointStore) -> str:
     storage = store.storage
     return str(storage.folder.absolute()) if isinstance(storage, LocalStorage) else storage.url

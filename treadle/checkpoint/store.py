@@ -163,7 +163,7 @@ class CheckpointStore:
     def _commit(self, part: str, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}
         for rank in range(self._size):
-            files |= self._entry_of(part, rank)
+            files |= self._wait_for_entry(part, rank)
         if self._mirror is not None:
             # What the checkpoint counts on, such as the lines of metrics, is there before it.
             self._mirror.push()
@@ -172,7 +172,7 @@ class CheckpointStore:
             self._layout.write_pointer(name, step)
         clear()
 
-    def _entry_of(self, part: str, rank: int) -> dict[str, Any]:
+    def _wait_for_entry(self, part: str, rank: int) -> dict[str, Any]:
         """Wait until another rank's part is there; the ranks share a storage, not a collective, in this thread."""
         deadline = time.monotonic() + PATIENCE
         while (entry := self._layout.announced(part, rank)) is None:

@@ -75,7 +75,7 @@ class Unchanged:
             linked = []
         same.difference_update(*(file.digests for file in linked))
         if sum(tensors[name].nbytes for name in same) >= LEAST_BYTES:
-            linked.append(_file_of(rank, save, {name: str(seen[name].digest) for name in sorted(same)}))
+            linked.append(_file_name(rank, save, {name: str(seen[name].digest) for name in sorted(same)}))
         self._seen = seen
         shared = tuple((file, {name: tensors[name] for name in file.digests}) for file in linked)
         apart = {name for file in linked for name in file.digests}
@@ -115,7 +115,7 @@ def _has(seen: Mapping[str, _Seen], tensor: tuple[str, str]) -> bool:
     return found is not None and found.digest == tensor[1]
 
 
-def _file_of(rank: int, save: str, digests: dict[str, str]) -> SharedFile:
+def _file_name(rank: int, save: str, digests: dict[str, str]) -> SharedFile:
     content = hashlib.blake2b(json.dumps([save, digests]).encode(), digest_size=8).hexdigest()
     return SharedFile(f"rank_{rank}.{content}.safetensors", digests)
 

@@ -85,7 +85,7 @@ class Allowed:
         parts = name.split(".")
         if any(part.startswith("__") for part in parts):
             return False  # a module that is called __main__ is a program, run when it is imported
-        return parts[0] in ("torch", "treadle", "builtins") or self._is_own(_file_of(parts[0]))
+        return parts[0] in ("torch", "treadle", "builtins") or self._is_own(_module_file(parts[0]))
 
     def _leads_to_known(self, name: str, where: str) -> bool:
         try:
@@ -156,7 +156,7 @@ def _targets(value: Any, where: str) -> Iterator[tuple[str, str]]:
         yield from _targets(item, f"{where}.{key}" if where else str(key))
 
 
-def _file_of(module: str) -> str | None:
+def _module_file(module: str) -> str | None:
     """Return where a package lies, or a module, without importing it."""
     try:
         spec = importlib.util.find_spec(module)

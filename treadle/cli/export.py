@@ -91,14 +91,14 @@ def export(
             from treadle.cli._program_export import build_model, example_of
             from treadle.tools.exported_model import export_onnx, export_program
 
-            read = partial(_weights_of, source, best=best)
+            read = partial(_read_weights, source, best=best)
             model = build_model(source, read, allow=allow, best=best, merge=merge)
             write = export_onnx if chosen is Format.ONNX else export_program
             write(model, example_of(model, example), target)
             typer.echo(f"{type(model).__name__} written to {target}, and compared with it")
             return
         else:
-            weights = _weights_of(source, best=best)
+            weights = _read_weights(source, best=best)
             _write(weights, target, torch_format=chosen is Format.TORCH)
             count = len(weights)
         typer.echo(f"{count} tensors written to {target}")
@@ -124,7 +124,7 @@ def _require_use(unused: bool, option: str, beside: str) -> None:
         raise ConfigError(f"{option} is for {beside} alone; leave it out")
 
 
-def _weights_of(place: str, *, best: bool) -> "dict[str, Tensor]":
+def _read_weights(place: str, *, best: bool) -> "dict[str, Tensor]":
     from treadle.checkpoint import CheckpointStore, Policy
     from treadle.checkpoint.importers.weights import import_weights, weights_in
     from treadle.errors import CheckpointError

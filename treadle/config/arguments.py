@@ -57,7 +57,7 @@ def accepted_names(target: Any, *, follow_wrapped: bool = False) -> list[str] | 
     >>> accepted_names(lambda rate, *, decay=0.0: None)
     ['rate', 'decay']
     """
-    parameters = parameters_of(target, follow_wrapped=follow_wrapped)
+    parameters = accepted_parameters(target, follow_wrapped=follow_wrapped)
     if parameters is None or any(map(_takes_any, parameters)):
         return None
     return _names(parameters)
@@ -81,12 +81,12 @@ def known_names(target: Any) -> list[str]:
     >>> known_names(lambda rate, **more: None)
     ['rate']
     """
-    own = parameters_of(target, follow_wrapped=False) or []
-    wrapped = parameters_of(target) or [] if any(map(_takes_any, own)) else []
+    own = accepted_parameters(target, follow_wrapped=False) or []
+    wrapped = accepted_parameters(target) or [] if any(map(_takes_any, own)) else []
     return list(dict.fromkeys([*_names(own), *_names(wrapped)]))
 
 
-def parameters_of(target: Any, *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
+def accepted_parameters(target: Any, *, follow_wrapped: bool = True) -> list[inspect.Parameter] | None:
     """Return what `target` takes, in order; None where it does not tell."""
     try:
         return list(inspect.signature(target, follow_wrapped=follow_wrapped).parameters.values())
@@ -108,14 +108,14 @@ def _names(parameters: list[inspect.Parameter]) -> list[str]:
     return names
 
 
-def default_of(target: Any, name: str) -> Any:
+def default_value(target: Any, name: str) -> Any:
     """Return the default of an argument of `target`; None where it has none, or does not tell.
 
-    >>> default_of(lambda rate, *, decay=0.5: None, "decay")
+    >>> default_value(lambda rate, *, decay=0.5: None, "decay")
     0.5
     """
     for follow_wrapped in (False, True):
-        for parameter in parameters_of(target, follow_wrapped=follow_wrapped) or []:
+        for parameter in accepted_parameters(target, follow_wrapped=follow_wrapped) or []:
             if parameter.name == name:
                 return None if parameter.default is parameter.empty else parameter.default
     return None

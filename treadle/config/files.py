@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from treadle.config.nodes import TARGET, ConfigDict, ConfigTuple, as_node, children, location, lock, near_keys
 from treadle.config.python_files import run_file, shown
 from treadle.config.signatures import check_tree
-from treadle.config.targets import name_of
+from treadle.config.targets import target_name
 from treadle.config.value_objects import as_call, is_value_object
 from treadle.config.yaml_format import from_yaml, to_yaml
 from treadle.errors import ConfigError, did_you_mean
@@ -68,7 +68,7 @@ def _entry(parent: Any, key: Any, child: Node) -> Any:
         call = as_call(value)
         if call is not None:
             return plain(call)
-        name = name_of(value)
+        name = target_name(value)
     except ConfigError as error:
         raise ConfigError(f"{location(parent, key)}: {_refusal(value, error)}") from error
     return name if key == TARGET else {TARGET: _LOCATE, "name": name}

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from treadle.config.nodes import TARGET, ConfigTuple, as_node, is_lazy, location, read
-from treadle.config.signatures import HYDRA_KEYS, check_names, check_tree, target_of
+from treadle.config.signatures import HYDRA_KEYS, call_target, check_names, check_tree
 from treadle.config.targets import title
 from treadle.errors import ConfigError
 
@@ -81,7 +81,7 @@ def _called(call: DictConfig, overrides: dict[str, Any]) -> Any:
 
 
 def _target(call: DictConfig) -> Any:
-    found = target_of(call, load=True)
+    found = call_target(call, load=True)
     return _called(read(call, TARGET), {}) if found is None else found
 
 

@@ -66,15 +66,15 @@ def packaged_keys(file: str, section: str) -> Keys:
     """
     with as_file(files("treadle.config") / "configs") as folder:
         module = vars(run_file(folder / PurePosixPath(file)))
-    return _keys_of(as_node(module[section]), module["_types"], module.get("_least", {}), "")
+    return _typed_keys(as_node(module[section]), module["_types"], module.get("_least", {}), "")
 
 
-def _keys_of(node: Any, kinds: Mapping[str, Any], least: Mapping[str, int], above: str) -> Keys:
+def _typed_keys(node: Any, kinds: Mapping[str, Any], least: Mapping[str, int], above: str) -> Keys:
     found: dict[str, Any] = {}
     for key, child in children(node):
         path = f"{above}{key}"
         if is_plain_mapping(child):
-            found[key] = _keys_of(child, kinds, least, f"{path}.")
+            found[key] = _typed_keys(child, kinds, least, f"{path}.")
         else:
             default = LazyCall if is_lazy(child) else type(child._value())
             found[key] = Key(kinds.get(path, default), least.get(path))

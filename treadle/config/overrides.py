@@ -9,9 +9,9 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf, open_dict
 
-from treadle.config.arguments import default_of, known_names
+from treadle.config.arguments import default_value, known_names
 from treadle.config.nodes import TARGET, ConfigDict, children, is_lazy, location
-from treadle.config.signatures import check_tree, target_of
+from treadle.config.signatures import call_target, check_tree
 from treadle.config.targets import title
 from treadle.config.truth import parse_bool
 from treadle.errors import ConfigError
@@ -191,8 +191,8 @@ def _is_truth(holder: DictConfig | ListConfig, key: Any, current: Node | None) -
     """Whether True or False is meant: that stands there now, or a call has it as the default of the argument."""
     if current is not None:
         return isinstance(current._value(), bool)
-    target = target_of(holder, load=False) if is_lazy(holder) else None
-    return target is not None and isinstance(default_of(target, str(key)), bool)
+    target = call_target(holder, load=False) if is_lazy(holder) else None
+    return target is not None and isinstance(default_value(target, str(key)), bool)
 
 
 def _assign(holder: DictConfig | ListConfig, key: Any, value: Any, override: Override) -> None:
@@ -260,7 +260,7 @@ def _child(node: DictConfig | ListConfig, key: Any) -> Node | None:
 def _unknown(config: DictConfig, holder: Any, path: str, key: Any, *, adds: bool = True) -> str:
     remedy = f" (+{path}=... adds it)" if adds else ""
     if is_lazy(holder) and adds:
-        target = target_of(holder, load=False)
+        target = call_target(holder, load=False)
         if target is not None and key in known_names(target):
             return f"unknown key {path!r} in {_name(config)}; {title(target)} takes it: +{path}=... adds it"
     near = _nearest(config, path)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from omegaconf import AnyNode, DictConfig, ListConfig
 
 from treadle.config.nodes import TARGET, ConfigTuple, as_node, children, is_lazy, is_plain_mapping
-from treadle.config.targets import name_of
+from treadle.config.targets import target_name
 from treadle.config.value_objects import as_call
 from treadle.errors import ConfigError
 
@@ -96,7 +96,7 @@ def _leaf(value: Any) -> str:
 def _name(value: Any) -> str:
     """Return the name of a class or function; of one in a config file, only the name it has there."""
     try:
-        name = value if isinstance(value, str) else name_of(value)
+        name = value if isinstance(value, str) else target_name(value)
     except ConfigError:
         return repr(value)
     return name.rpartition(":")[2]

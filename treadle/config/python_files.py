@@ -50,7 +50,7 @@ def is_running() -> bool:
     return _current.get() is not None
 
 
-def file_of(module: str) -> Path | None:
+def source_file(module: str) -> Path | None:
     """Return the config file that the module with this name came from, None for all other modules."""
     known = sys.modules.get(module) if module.startswith(PREFIX) else None
     return None if known is None else Path(str(known.__file__))

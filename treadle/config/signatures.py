@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from omegaconf import DictConfig, OmegaConf, ValueNode
 
-from treadle.config.arguments import accepted_names, parameters_of
+from treadle.config.arguments import accepted_names, accepted_parameters
 from treadle.config.nodes import TARGET, children, is_lazy, location, read
 from treadle.config.targets import loaded, locate, title
 from treadle.errors import ConfigError, did_you_mean
@@ -40,7 +40,7 @@ def check_tree(node: Any, *, load_targets: bool, left_out: Iterable[str] = ()) -
         ConfigError: an argument that a target does not take, or a target that cannot be found or called.
     """
     for call in lazy_calls(node, left_out=frozenset(left_out)):
-        target = target_of(call, load=load_targets)
+        target = call_target(call, load=load_targets)
         if target is not None:
             check_names(target, [str(name) for name in call], call)
             _check_numbers(target, call)
@@ -50,7 +50,7 @@ def _check_numbers(target: Any, call: DictConfig) -> None:
     """Raise for a truth value where `target` takes a number: as one it would be 0 or 1."""
     given = {str(name): _plain_value(call, name) for name in call}
     wrong = [name for name, value in given.items() if isinstance(value, bool)]
-    for parameter in parameters_of(target) or [] if wrong else []:
+    for parameter in accepted_parameters(target) or [] if wrong else []:
         if parameter.name in wrong and _takes_numbers_only(parameter):
             raise ConfigError(
                 f"{location(call, parameter.name)} is {given[parameter.name]}, but {title(target)} takes a number "
@@ -96,7 +96,7 @@ def lazy_calls(node: Any, *, left_out: frozenset[str] = frozenset()) -> Iterator
             yield from lazy_calls(child)
 
 
-def target_of(call: DictConfig, *, load: bool) -> Any:
+def call_target(call: DictConfig, *, load: bool) -> Any:
     """Return what a lazy call calls; None if it is a call itself or, unless `load`, not known yet."""
     node = call._get_node(TARGET)
     if isinstance(node, DictConfig) or (not load and OmegaConf.is_interpolation(call, TARGET)):

@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
-from treadle.config.python_files import file_of, run_file
+from treadle.config.python_files import run_file, source_file
 from treadle.errors import ConfigError, did_you_mean
 
 _IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]+)")
@@ -52,7 +52,7 @@ def loaded(name: str) -> Any:
     return None
 
 
-def name_of(value: Any) -> str:
+def target_name(value: Any) -> str:
     """Return the name under which `locate` finds `value`: the shortest one, or a file and a name.
 
     Raises:
@@ -60,7 +60,7 @@ def name_of(value: Any) -> str:
     """
     owner = _owner(value)
     if owner is not None:
-        return f"{name_of(owner)}.{value.__name__}"
+        return f"{target_name(owner)}.{value.__name__}"
     for module, name in _places(value):
         found = _name_in(module, name, value)
         if found is not None:
@@ -102,7 +102,7 @@ def _places(value: Any) -> Iterator[tuple[str, str]]:
 
 def _name_in(module: str, name: str, value: Any) -> str | None:
     """Return the name under which `locate` finds `value` in a module; None if it is not there by this name."""
-    file = file_of(module) or _script(module)
+    file = source_file(module) or _script(module)
     if file is not None:
         found = _same(_stored(sys.modules[module], name.split(".")), value)
         return f"{file.as_posix()}:{name}" if found else None

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from treadle.config.nodes import TARGET, ConfigDict
-from treadle.config.targets import name_of
+from treadle.config.targets import target_name
 from treadle.errors import ConfigError
 
 _WRITTEN_ANEW = ("model_type", "transformers_version")
@@ -36,7 +36,7 @@ def as_call(value: Any) -> ConfigDict | None:
         raise ConfigError(_not_the_same(value, str(error))) from error
     if not same:
         raise ConfigError(_not_the_same(value, "it makes another object of them"))
-    return ConfigDict({TARGET: name_of(type(value)), **arguments})
+    return ConfigDict({TARGET: target_name(type(value)), **arguments})
 
 
 def _not_the_same(value: Any, reason: str) -> str:

@@ -181,7 +181,7 @@ def as_index(indices: Any) -> Tensor | None:
     return index
 
 
-def rows_of(dataset: Any) -> Rows | None:
+def batch_reader(dataset: Any) -> Rows | None:
     """Return what makes batches of a data set of tensors or arrays, or of a part of one; None for any other."""
     # Exactly these types: what inherits from them may do anything in `__getitem__`.
     kind = type(dataset)
@@ -216,12 +216,12 @@ def _array_rows(array: Any) -> ArrayRows | None:
 
 
 def _part_rows(subset: Subset[Any]) -> PartRows | None:
-    rows, places = rows_of(subset.dataset), as_index(subset.indices)
+    rows, places = batch_reader(subset.dataset), as_index(subset.indices)
     return None if rows is None or places is None else PartRows(rows, places)
 
 
 def _joined_rows(dataset: ConcatDataset[Any]) -> JoinedRows | None:
-    parts = [rows_of(part) for part in dataset.datasets]
+    parts = [batch_reader(part) for part in dataset.datasets]
     known = [part for part in parts if part is not None and part.device.type == "cpu"]
     alike = len({_make(part) for part in known}) == 1
     return JoinedRows(known, dataset.cumulative_sizes) if alike and len(known) == len(parts) else None

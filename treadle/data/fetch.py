@@ -10,7 +10,7 @@ from torch.utils.data._utils.collate import default_convert
 from torch.utils.data.distributed import DistributedSampler
 
 from treadle.data.batch import Batch
-from treadle.data.collate import Rows, WholeBatches, collated, rows_of
+from treadle.data.collate import Rows, WholeBatches, batch_reader, collated
 from treadle.data.order import HasOrder, Order, SamplerOrder, SequentialOrder, ShuffledOrder
 from treadle.data.per_sample_rng import PLAIN, PlacedSampler, SeededSamples, as_it_is
 from treadle.data.sampler import PositionedBatchSampler
@@ -44,13 +44,13 @@ def positioned_sampler(
     if batch_sampler is not None and batch_size is None:
         order: Order = SamplerOrder(batch_sampler, source.generator, share=share, as_torch=as_torch)
     else:
-        order = _order_of(sampler, source, seed, share, as_torch)
+        order = _fetch_order(sampler, source, seed, share, as_torch)
     return PositionedBatchSampler(
         order, batch_size=batch_size, drop_last=drop_last, rank=rank, size=size, evaluation=evaluation
     )
 
 
-def _order_of(
+def _fetch_order(
     sampler: Sampler[Any] | Iterable[Any],
     source: DataLoader[Any],
     seed: int,
@@ -83,7 +83,7 @@ def loader_rows(source: Any, dataset: Any) -> Rows | None:
     """Return the rows that the batches of a loader are made of; None if its samples are fetched one by one."""
     if isinstance(dataset, SeededSamples) or source.batch_sampler is None or source.collate_fn not in PLAIN:
         return None
-    return rows_of(dataset)
+    return batch_reader(dataset)
 
 
 def fetched_here(source: Any, dataset: Any, sampler: PositionedBatchSampler) -> Iterator[Batch]:

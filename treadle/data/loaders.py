@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from treadle.data.batch import Batch
-from treadle.data.collate import rows_of
+from treadle.data.collate import batch_reader
 from treadle.data.fetch import Shuffle
 from treadle.data.in_memory import InMemoryDataset
 from treadle.errors import ConfigError, DataError, require_positive
@@ -274,4 +274,4 @@ def needs_no_workers(data: Any, collate_fn: Any) -> bool:
     """Whether the batches of a data set are made by one call for each tensor, where workers would only cost."""
     if collate_fn not in (None, default_collate):
         return False
-    return isinstance(data, Mapping) or rows_of(data) is not None
+    return isinstance(data, Mapping) or batch_reader(data) is not None

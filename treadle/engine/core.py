@@ -33,7 +33,7 @@ from treadle.phase import Phase
 from treadle.precision import LossScaling
 from treadle.run import Run
 from treadle.runs.preemption import InterruptibleEvaluation, interruptible
-from treadle.spec import options_of
+from treadle.spec import spec_options
 from treadle.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class CoreOptions:
 
     def of_trainer(self) -> dict[str, Any]:
         """Return those that the core's trainer has as arguments, by their names."""
-        return {name: getattr(self, name) for name in options_of("trainer") if hasattr(self, name)}
+        return {name: getattr(self, name) for name in spec_options("trainer") if hasattr(self, name)}
 
 
 class EngineCore(Trainer):
@@ -143,7 +143,7 @@ class EngineCore(Trainer):
         # All processes log before the same of those that are registered, also where only the first one writes.
         place = broadcast_from_main(face.hook_list.place_of_log)
         registered = (HookEvents(face), *face.hook_list.table(place))
-        own = {EVENT_OF[name]: _moment_of(self.face, name) for name in EVENT_OF if overrides(face, name)}
+        own = {EVENT_OF[name]: _weak_method(self.face, name) for name in EVENT_OF if overrides(face, name)}
         self._own_moments: dict[str, Callable[[], None]] = own
         self._carried: dict[str, Any] | None = None
         self._start_iteration = self.checked_to = self._logged_to = 0
@@ -527,7 +527,7 @@ class EngineCore(Trainer):
             keeper.point(COMPLETE)
 
 
-def _moment_of(face: "TrainerBase", name: str) -> Callable[[], None]:
+def _weak_method(face: "TrainerBase", name: str) -> Callable[[], None]:
     """Return a moment of a trainer that is not kept alive by it."""
     return lambda: getattr(face, name)()
 

@@ -46,10 +46,10 @@ class LastStageLoss(StageLoss):
         return found
 
 
-def numbers_of(found: Sequence[tuple[dict[str, Any], int]]) -> dict[str, Any]:
+def window_means(found: Sequence[tuple[dict[str, Any], int]]) -> dict[str, Any]:
     """Return the means, over a window, of what the last stage found, and over how many items in all they are.
 
-    >>> numbers_of([({"numbers": {"loss": 1.0}}, 2), ({"numbers": {"loss": 4.0}}, 1)])
+    >>> window_means([({"numbers": {"loss": 1.0}}, 2), ({"numbers": {"loss": 4.0}}, 1)])
     {'loss': 2.0}
     """
     if not found:
@@ -80,7 +80,7 @@ class EngineUpdater(Updater):
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Give every stage what the last one reports of a window, and what its losses are means over."""
-        numbers = self.trainer.parallel.from_last(numbers_of(found))
+        numbers = self.trainer.parallel.from_last(window_means(found))
         items = numbers.pop("num_items_in_batch", None)
         weight = self.samples if items is None else items
         self.trainer.put_outputs(weight, numbers)

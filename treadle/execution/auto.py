@@ -24,9 +24,9 @@ from treadle.execution.cuda_graph.capture_checks import MovingTensors, refuse_wi
 from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.graph import GraphExecution
 from treadle.execution.cuda_graph.graph_cache import WARM_UP
-from treadle.execution.cuda_graph.inputs import PlacedWindow, Signature, signature_of
+from treadle.execution.cuda_graph.inputs import PlacedWindow, Signature, window_signature
 from treadle.execution.cuda_graph.replay_check import takes_much, takes_much_of_host
-from treadle.execution.step_state import all_owners_of, tensors_of
+from treadle.execution.step_state import all_state_owners, step_tensors
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class AutoExecution(Execution):
         reason = self._reason_in_run() or self._reason_in_window(phase, window)
         if reason:
             return self._take(self._eagerly(reason))
-        met = (phase.name, signature_of(window))
+        met = (phase.name, window_signature(window))
         self._counts[met] = self._counts.get(met, 0) + 1
         self._updates += 1
         # Shapes may differ from process to process, and all of them have to choose in the same update.
@@ -185,7 +185,7 @@ class AutoExecution(Execution):
             wait_for(trainer.device)
             self._began = perf_counter()
         if count >= self._next:
-            self._changing = self._moving.look(all_owners_of(trainer))
+            self._changing = self._moving.look(all_state_owners(trainer))
             if self._graph is not None:
                 self._graph.look()
         if count <= self._next:
@@ -199,7 +199,7 @@ class AutoExecution(Execution):
         """Return what is chosen, if a try pays in what is left of the run; nothing if that is to be seen later."""
         hindered = float(bool(self._hindered))
         usual = (perf_counter() - self._began) / (self._updates - 2)
-        large = float(takes_much_of_host(tensors_of(self._trainer).values()))
+        large = float(takes_much_of_host(step_tensors(self._trainer).values()))
         agreed = self._trainer.processes.reduce([usual, hindered, float(len(self._counts)), large], "max")
         usual, hindered, self._kinds, self._is_large = agreed[0], agreed[1], int(agreed[2]), bool(agreed[3])
         if hindered:
@@ -374,7 +374,7 @@ class AutoExecution(Execution):
     @property
     def _copying(self) -> float:
         """How many seconds it takes to save all state on the host, where it is too much for the device."""
-        tensors = list(tensors_of(self._trainer).values())
+        tensors = list(step_tensors(self._trainer).values())
         return sum(tensor.nbytes for tensor in tensors) / BYTES if takes_much(tensors) else 0.0
 
 
@@ -407,7 +407,7 @@ def close_execution(run: Any) -> None:
         save_artifacts(run.spec.run_dir)
 
 
-def execution_of(trainer: TrainerLike) -> Execution:
+def choose_execution(trainer: TrainerLike) -> Execution:
     """Return what carries out the updates of the run that a trainer begins."""
     run, how = trainer.this_run, trainer.this_run.spec
     if how.compile is None:

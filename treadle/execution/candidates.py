@@ -18,7 +18,7 @@ from treadle.execution.cuda_graph.capture_checks import find_generators
 from treadle.execution.cuda_graph.graph import GraphExecution
 from treadle.execution.cuda_graph.inputs import PlacedWindow, like
 from treadle.execution.cuda_graph.replay_check import Snapshot
-from treadle.execution.step_state import host_kept, tensors_of
+from treadle.execution.step_state import host_kept, step_tensors
 from treadle.runs.interfaces import TrainerLike
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def apart(
         room: Memory of the host for copies of a large state.
     """
     run, handler, updater = trainer.this_run, trainer.callback_handler, trainer.this_run.updater
-    before = Snapshot(tensors_of(trainer, changing), find_generators(trainer.model, trainer), room)
+    before = Snapshot(step_tensors(trainer, changing), find_generators(trainer.model, trainer), room)
     optimizers = [_OptimizerBefore(optimizer) for optimizer in updater.optimizers]
     recorded, losses, table = Recorded(), run.losses, handler.table
     left = {name: getattr(updater, name) for name in ("phase", "samples", "stepped", "norm", "applied")}

@@ -27,7 +27,7 @@ SMALL = 2**16
 """A tensor of so many elements is copied wherever it is kept: one that changes now and then may not have so far."""
 
 
-def tensors_of(trainer: TrainerLike, changing: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def step_tensors(trainer: TrainerLike, changing: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return every tensor that a step may change, by name, each once.
 
     Args:
@@ -36,14 +36,14 @@ def tensors_of(trainer: TrainerLike, changing: Mapping[str, Tensor] | None = Non
     """
     tracked = trainer.tracked.state_dict(lambda name: name not in ON_THE_HOST and not name.startswith("stream_"))
     found = {**(changing or {}), **dict(tensors_in(tracked)), **dict(_tensors_in_model(trainer.model))}
-    found |= dict(tensors_in({"scaler": _scaler_of(trainer), "gate": _gate_of(trainer)}))
+    found |= dict(tensors_in({"scaler": _loss_scaler(trainer), "gate": _finite_guard(trainer)}))
     # A sparse tensor is a constant, such as the edges of a graph.
     dense = {name: tensor for name, tensor in found.items() if tensor.layout == torch.strided}
     once = {(tensor.data_ptr(), tensor.numel()): name for name, tensor in dense.items()}
     return {name: found[name] for name in once.values()}
 
 
-def owners_of(trainer: TrainerLike) -> dict[str, object]:
+def state_owners(trainer: TrainerLike) -> dict[str, object]:
     """Return the objects that a user's step may change, by name."""
     owners: dict[str, object] = {"trainer": trainer, "model": trainer.model, "loss_func": trainer.loss_func}
     # Metrics are modules, and count their updates in Python.
@@ -55,9 +55,9 @@ def owners_of(trainer: TrainerLike) -> dict[str, object]:
     return owners
 
 
-def all_owners_of(trainer: TrainerLike) -> dict[str, object]:
+def all_state_owners(trainer: TrainerLike) -> dict[str, object]:
     """Return these, and objects of a user's own classes that are kept there, such as one that counts its calls."""
-    found = owners_of(trainer)
+    found = state_owners(trainer)
     for name, value in vars(trainer).items():
         if hasattr(value, "__dict__") and _package_of(value) not in LIBRARIES:
             found[f"trainer.{name}"] = value
@@ -113,7 +113,7 @@ def host_kept(trainer: TrainerLike) -> Iterator[None]:
     the global ones are kept with the tensors. Gradients there are between two updates where a verb of the user's leaves
     them for the next one.
     """
-    owners = all_owners_of(trainer)
+    owners = all_state_owners(trainer)
     attributes, restores = Attributes(owners), list(map(_restore_of, _generators_in(owners)))
     tensors = _small_tensors_in(owners)
     gradients = [(one, one.grad, one.grad.clone()) for one in trainer.model.parameters() if one.grad is not None]
@@ -165,11 +165,11 @@ def _tensors_in_model(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield f"model.{name}", tensor.detach()
 
 
-def _scaler_of(trainer: TrainerLike) -> list[Any]:
+def _loss_scaler(trainer: TrainerLike) -> list[Any]:
     scaler = trainer.precision.scaler
     return [] if scaler is None else scaler.tensors()
 
 
-def _gate_of(trainer: TrainerLike) -> list[Any]:
+def _finite_guard(trainer: TrainerLike) -> list[Any]:
     gate = trainer.this_run.updater.gate
     return [] if gate is None else gate.tensors()

@@ -70,7 +70,7 @@ class Storage(Protocol):
         Raises:
             StorageError: It cannot be written.
         """
-        if name in self.files(_folder_of(name)):
+        if name in self.files(_parent_folder(name)):
             return False
         self.write(name, data)
         return True
@@ -101,7 +101,7 @@ class Storage(Protocol):
         return f"{self.url.rstrip('/')}/{name}"
 
 
-def _folder_of(name: str) -> str:
+def _parent_folder(name: str) -> str:
     return name.rpartition("/")[0]
 
 

@@ -10,14 +10,14 @@ from treadle.lightning.module import StepModel
 from treadle.lightning.optimizers import read_optimizers
 from treadle.parallel.processes import known_device
 from treadle.result import TrainResult
-from treadle.spec import Names, Refused, options_of
+from treadle.spec import Names, Refused, spec_options
 
 # How the trainer of models with steps of their own calls the options of the core: by their names, as arguments
 
 
 MODELS = "the model says it, in what configure_optimizers returns: {'lr_scheduler': {'scheduler': ..., "
 NAMES: Names = {
-    **{name: name for name in (*options_of("trainer"), *options_of("train"))},
+    **{name: name for name in (*spec_options("trainer"), *spec_options("train"))},
     "scheduler_interval": Refused(f"{MODELS}'interval': 'step'}}}}"),
     "scheduler_metric": Refused(f"{MODELS}'monitor': 'val_loss'}}}}"),
     "resume": "fit(resume)",
@@ -85,7 +85,7 @@ class StepTrainer:
             if isinstance(own, Refused):
                 raise ConfigError(f"StepTrainer takes no {name!r}: {own.reason}")
         self._settings: dict[str, Any] = {
-            **{name: options.pop(name) for name in options_of("train") if name in options},
+            **{name: options.pop(name) for name in spec_options("train") if name in options},
             "num_epochs": num_epochs,
             "max_steps": max_steps,
             "gradient_accumulation_steps": gradient_accumulation_steps,
@@ -121,7 +121,7 @@ class StepTrainer:
         if datamodule is None and train_dataloaders is None and hasattr(model, "train_dataloader"):
             datamodule = model
         if datamodule is not None:
-            train_dataloaders, val_dataloaders = _data_of(datamodule)
+            train_dataloaders, val_dataloaders = _datamodule_loaders(datamodule)
         if train_dataloaders is None:
             raise ConfigError("fit() has no data; pass train_dataloaders= or datamodule=")
         if getattr(model, "automatic_optimization", True) is False:
@@ -178,7 +178,7 @@ class StepTrainer:
         return self.core
 
 
-def _data_of(datamodule: Any) -> tuple[Any, Any]:
+def _datamodule_loaders(datamodule: Any) -> tuple[Any, Any]:
     """Return the training and evaluation data of an object that makes loaders."""
     for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
         if hasattr(datamodule, name):

@@ -11,7 +11,7 @@ from treadle.loop.interfaces import RunningTrainer
 from treadle.loop.nonfinite import REMEDY, RollBack, nonfinite_error
 from treadle.loop.nonfinite_data import find_nonfinite_data
 from treadle.memory.device import peak_device_memory
-from treadle.optim.gradients import norm_of
+from treadle.optim.gradients import joint_norm
 from treadle.precision.fallback import fell_back
 
 
@@ -140,4 +140,4 @@ class Log:
         if norm is not None:
             return bool(torch.isfinite(norm))
         weights = [one.detach() for one in self.trainer.model.parameters() if one.is_floating_point()]
-        return not weights or bool(torch.isfinite(norm_of(weights)))
+        return not weights or bool(torch.isfinite(joint_norm(weights)))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from treadle.errors import ConfigError
 from treadle.ops.loss_items import IGNORED, find_criterion
-from treadle.ops.losses import name_of
+from treadle.ops.losses import function_name
 from treadle.ops.model_loss import label_rule
 from treadle.precision.loss_scaling import widest_float
 from treadle.runs.interfaces import TrainerLike
@@ -117,7 +117,8 @@ def read_answers(measured: Measured, *, needs_answers: bool = True) -> Classes |
         return read_classes(measured)
     if bound is None and needs_answers:
         raise measured.refusal(
-            f"the loss, {name_of(measured.trainer.loss_func)}, does not tell whether they are logits or probabilities",
+            f"the loss, {function_name(measured.trainer.loss_func)}, does not tell whether they are logits or "
+            "probabilities",
             "a function such as lambda outputs, targets: ((outputs > 0) == targets.bool()).float().mean()",
         )
     scores, truth = outputs.detach().reshape(-1).float(), same.reshape(-1) > 0.5

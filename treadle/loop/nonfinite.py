@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from treadle.errors import NonFiniteError
 from treadle.events import NonFinite
-from treadle.optim.combined import members_of
+from treadle.optim.combined import member_optimizers
 from treadle.optim.fused import counters_to_device
-from treadle.optim.gradients import norm_of
-from treadle.phase import params_of
+from treadle.optim.gradients import joint_norm
+from treadle.phase import optimizer_params
 
 REMEDY = "lower the learning rate or set clip_norm"
 REMEDY_AT_FIRST = (
@@ -145,7 +145,7 @@ class FiniteGuard:
         if self._agree is not None:
             # Before anybody steps: ranks that hold pieces of one model make an update all together, or none of them.
             self._agree(bad)
-        for member in members_of(optimizer):
+        for member in member_optimizers(optimizer):
             stride = self._strides.get(id(member), _at_once)
             stride(partial(guarded_step, member, bad))
         # Torch's schedulers warn if they move before the optimizer did, which an update left out looks like.
@@ -161,7 +161,7 @@ class FiniteGuard:
         if overflow is not None and not self.watches:
             return overflow
         bad = ~torch.isfinite(self._loss)
-        bad = bad | (~torch.isfinite(norm_of(gradients)) if overflow is None else overflow.bool())
+        bad = bad | (~torch.isfinite(joint_norm(gradients)) if overflow is None else overflow.bool())
         return bad.to(self.applied.dtype)
 
     def tensors(self) -> list[Tensor]:
@@ -195,7 +195,7 @@ class BuffersBefore:
             for name, buffer in home.items():
                 # A sparse buffer is a constant, such as the edges of a graph.
                 if buffer is not None and buffer.layout is torch.strided:
-                    copy = self._copy_of((place, name), buffer)
+                    copy = self._buffer_copy((place, name), buffer)
                     self._taken.append((home, name, copy))
                     copies, buffers = pairs.setdefault(buffer.dtype, ([], []))
                     copies.append(copy)
@@ -204,7 +204,7 @@ class BuffersBefore:
             # On CUDA one kernel for all buffers of a type, where a loop would launch one for each.
             torch._foreach_copy_(copies, buffers)
 
-    def _copy_of(self, key: tuple[int, str], buffer: Tensor) -> Tensor:
+    def _buffer_copy(self, key: tuple[int, str], buffer: Tensor) -> Tensor:
         """Return the memory for the copy of a buffer, the same each time."""
         copy = self._copies.get(key)
         if copy is None or copy.shape != buffer.shape or copy.dtype != buffer.dtype or copy.device != buffer.device:
@@ -295,7 +295,9 @@ def _counts_on_host(optimizer: Optimizer, bad: Tensor) -> bool:
 
 def _states_in_use(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Return the state of each weight that has a gradient, empty where it is still to be made."""
-    return [optimizer.state.get(parameter, {}) for parameter in params_of(optimizer) if parameter.grad is not None]
+    return [
+        optimizer.state.get(parameter, {}) for parameter in optimizer_params(optimizer) if parameter.grad is not None
+    ]
 
 
 def _begins_at_zero(optimizer: Optimizer) -> bool:
@@ -316,7 +318,7 @@ def _count_on_device(optimizer: Optimizer) -> None:
 
 def _touched_by(optimizer: Optimizer) -> list[Tensor]:
     """Return every tensor that an update may change: parameters and the optimizer's state."""
-    held = params_of(optimizer)
+    held = optimizer_params(optimizer)
     tensors: list[Tensor] = [parameter for parameter in held if parameter.grad is not None]
     for state in [optimizer.state.get(parameter, {}) for parameter in held]:
         tensors += [value for value in state.values() if isinstance(value, Tensor)]

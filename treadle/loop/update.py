@@ -18,7 +18,7 @@ from treadle.loop.nonfinite import FiniteGuard, SkippedSteps
 from treadle.loop.oom_retry import BeforeAttempt, OomRetry
 from treadle.memory.offload import OffloadedState
 from treadle.ops.loss_items import MeansOverItems, MeansSeen, counted_in, find_criterion, items_in_window, says_items
-from treadle.ops.losses import check_loss, describe_batch, name_of
+from treadle.ops.losses import check_loss, describe_batch, function_name
 from treadle.optim.combined import CombinedOptimizer
 from treadle.optim.fused import direct_step, prefer_fused, refuse_closures, state_to_weights
 from treadle.optim.gradients import (
@@ -26,12 +26,12 @@ from treadle.optim.gradients import (
     clip_by_norm,
     clip_by_value,
     forget_gradients,
-    gradients_of,
-    norm_of,
+    joint_norm,
+    present_gradients,
 )
 from treadle.parallel.grad_allreduce import GradientAverager
 from treadle.parallel.pipeline.loss import StageLoss
-from treadle.phase import LossVerb, Phase, params_of
+from treadle.phase import LossVerb, Phase, optimizer_params
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 MEASURED = "calculate_train_batch_loss"
@@ -146,7 +146,7 @@ class Updater:
         optimizers = list(trainer.optimizers().values())
         # Once a model was sharded its optimizers hold pieces, which are none of its parameters.
         if not trainer.parallel.prepared:
-            held = {id(one) for optimizer in optimizers for one in params_of(optimizer)}
+            held = {id(one) for optimizer in optimizers for one in optimizer_params(optimizer)}
             trainable = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
             if held and trainable and not any(id(parameter) in held for parameter in trainable):
                 raise ConfigError("the optimizer holds no parameter of this model; build it from model.parameters()")
@@ -199,7 +199,7 @@ class Updater:
     @property
     def trained(self) -> list[Any]:
         """The parameters that the update under way trains."""
-        return params_of(self.optimizer) if self.phase is None else self.phase.trained
+        return optimizer_params(self.optimizer) if self.phase is None else self.phase.trained
 
     # Attempts -----------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Updater:
         except StopTrainingError:
             raise
         except Exception as error:
-            error.add_note(self._place_of(phase, window))
+            error.add_note(self._step_position(phase, window))
             raise
 
     def skip(self, phase: Phase, window: list[Batch]) -> None:
@@ -254,9 +254,9 @@ class Updater:
             torch.cuda.empty_cache()
         trainer.print(f"memory ran out: each micro-batch is cut into {self.splits.parts}, the batch stays the same")
 
-    def _place_of(self, phase: Phase, window: list[Batch]) -> str:
+    def _step_position(self, phase: Phase, window: list[Batch]) -> str:
         progress = self.trainer.progress
-        place = f"at step {progress.step + 1}, epoch {progress.epoch + 1}, in {name_of(phase.loss)}"
+        place = f"at step {progress.step + 1}, epoch {progress.epoch + 1}, in {function_name(phase.loss)}"
         # To gather batches now might fail as well, on a device that has failed.
         batches = window.made if isinstance(window, PlacedWindow) else window
         return f"{place}, for batches of {'; '.join(map(describe_batch, batches))}" if batches else place
@@ -286,17 +286,17 @@ class Updater:
         first = not self.recording and run.progress.visit_step == 0
         plain = shared.module is None and precision.plain and not first
         verb = phase.loss if run.verbs is None else run.verbs.of(phase.loss)
-        measures = run.metrics.kept and heard and name_of(phase.loss) == MEASURED
+        measures = run.metrics.kept and heard and function_name(phase.loss) == MEASURED
         for position, batch in enumerate(window):
             if heard and listening["on_train_step_start"]:
                 trainer.fire("on_train_step_start", batch=batch)
             # The common case goes straight to the verb: what lies between is a good part of a small step.
             output, weight_param = (
-                (verb(batch), None) if plain else self._loss_of(phase, verb, batch, position == parts - 1)
+                (verb(batch), None) if plain else self._shared_loss(phase, verb, batch, position == parts - 1)
             )
             loss = output["loss"]
             # A rank without data takes part with a batch of no weight: the others wait for it in the all-reduce.
-            weight = self._weight_of(batch, output) if phase.stream.padded != position else 0
+            weight = self._count_weight(batch, output) if phase.stream.padded != position else 0
             # A loss that is the whole window's goes to its backward pass as the verb returned it.
             several = parts > 1 or weight_param is not None
             counted = counted_in(output) if several and phase.stream.padded != position else None
@@ -335,7 +335,9 @@ class Updater:
             return
         loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
 
-    def _loss_of(self, phase: Phase, verb: LossVerb, batch: Batch, last: bool) -> tuple[dict[str, Any], Tensor | None]:
+    def _shared_loss(
+        self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
+    ) -> tuple[dict[str, Any], Tensor | None]:
         """Return what the loss verb makes of `batch`, and the weight_param that collects its weight over all ranks."""
         trainer, shared = self.trainer, self.trainer.this_run.shared_loss
         weight_param: Tensor | None = None
@@ -350,12 +352,12 @@ class Updater:
                 with trainer.precision.autocast(phase.name):
                     output, weight_param = shared.compute(phase, verb, batch, last=last)
         if first:
-            check_loss(output, verb=name_of(phase.loss))
+            check_loss(output, verb=function_name(phase.loss))
             counted = counted_in(output)
             if seen is not None and counted is not None and counted.assumed:
-                self.means.compare(seen, counted, name_of(phase.loss))
+                self.means.compare(seen, counted, function_name(phase.loss))
             elif seen is not None and not says_items(output):
-                self.means.take(seen, name_of(phase.loss))
+                self.means.take(seen, function_name(phase.loss))
         return output, weight_param
 
     def _check_means(self) -> MeansSeen | None:
@@ -365,7 +367,7 @@ class Updater:
             return None
         return MeansSeen()
 
-    def _weight_of(self, batch: Batch, output: dict[str, Any]) -> Any:
+    def _count_weight(self, batch: Batch, output: dict[str, Any]) -> Any:
         """Count the samples of a micro-batch and return what its loss is a mean over."""
         size = output.get("batch_size")
         if type(size) is not int:
@@ -446,13 +448,13 @@ class Updater:
         """Make the gradient that of one batch with all samples of the window, over all ranks."""
         shared = self.trainer.this_run.shared_loss
         if shared.module is None:
-            self.scale.normalise(gradients_of(phase.trained))
+            self.scale.normalise(present_gradients(phase.trained))
             return
         weight = shared.take_weight(phase)
         if weight is not None:
             # It was collected by backward passes that began at a scaled loss, and so did gradients, which still are.
             weight = self.trainer.precision.true_size(weight)
-        self.scale.normalise(gradients_of(phase.trained), weight)
+        self.scale.normalise(present_gradients(phase.trained), weight)
         self.trainer.exchange.note(phase.optimizer)
 
     def complete_gradients(self, optimizer: Optimizer, parameters: Iterable[Any]) -> None:
@@ -469,7 +471,7 @@ class Updater:
         trainer, trained = self.trainer, self.trained
         # In fp16 gradients are unscaled here, and not at the step: a bound means gradients of their true size.
         self.complete_gradients(self.optimizer, trained)
-        gradients = gradients_of(trained)
+        gradients = present_gradients(trained)
         if value is not None:
             clip_by_value(gradients, value)
         # Each rank holds pieces: a bound by its own norm would scale every piece differently.
@@ -477,7 +479,7 @@ class Updater:
         if norm is not None:
             self.norm = clip_by_norm(gradients, norm, known)
         elif trainer.track_gradient_norm:
-            self.norm = norm_of(gradients) if known is None else known
+            self.norm = joint_norm(gradients) if known is None else known
         if self.norm is not None and (self.gate is None or self.guard_in_use is None):
             # Where the norm is known anyway, a gradient that is not finite shows in the loss of its own step.
             trainer.this_run.losses.spoil(self.norm)
@@ -493,7 +495,7 @@ class Updater:
         refuse_closures(optimizer)
         # Does nothing where clipping has unscaled them.
         trainer.precision.unscale(optimizer)
-        gate.step(optimizer, gradients_of(params_of(optimizer)), trainer.precision.overflow)
+        gate.step(optimizer, present_gradients(optimizer_params(optimizer)), trainer.precision.overflow)
         self.applied = gate.applied
         trainer.precision.stepped()
 

@@ -142,16 +142,16 @@ def _require_match(model: nn.Module, named: list[Block], pattern: str, setting: 
             f"{setting}: {pattern!r} matches {name}, a {type(module).__name__}, which is never called itself; "
             f"write '{name}.*'"
         )
-    candidates = [candidate for block in named for candidate in (*_names_of(block), f"{block[0]}.*")]
+    candidates = [candidate for block in named for candidate in (*_block_names(block), f"{block[0]}.*")]
     near = did_you_mean(pattern, dict.fromkeys(candidates)) or f"; it has {some_of([name for name, _ in named], SOME)}"
     raise ConfigError(f"{setting}: {pattern!r} matches no module of {type(model).__name__}{near}")
 
 
 def _matches(block: Block, pattern: str) -> bool:
-    return any(fnmatchcase(name, pattern) for name in _names_of(block))
+    return any(fnmatchcase(name, pattern) for name in _block_names(block))
 
 
-def _names_of(block: Block) -> tuple[str, str]:
+def _block_names(block: Block) -> tuple[str, str]:
     return block[0], type(block[1]).__name__
 
 

@@ -184,7 +184,7 @@ class OffloadedState:
 
     def _send(self, part: _Part) -> None:
         """Begin to bring the state of a part to the device."""
-        stream = self._stream_of(part)
+        stream = self._copy_stream(part)
         with torch.cuda.stream(stream):
             for parameter in part.weights:
                 state = self.optimizer.state.get(parameter, {})
@@ -218,7 +218,7 @@ class OffloadedState:
         """Begin to bring the state of a part back to the host."""
         homes = {(id(state), name): home for state, name, home in part.arriving}
         part.arriving = []
-        stream, made = self._stream_of(part), []
+        stream, made = self._copy_stream(part), []
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
@@ -235,7 +235,7 @@ class OffloadedState:
             # the first update only, until it is copied: then the next part can have this memory, and the host goes on.
             torch.cuda.current_stream(stream.device).wait_stream(stream)
 
-    def _stream_of(self, part: _Part) -> Any:
+    def _copy_stream(self, part: _Part) -> Any:
         device = part.weights[0].device
         if device.type != "cuda":
             return None

@@ -177,7 +177,7 @@ class MeansSeen(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         # A cross-entropy that is only reported, under `no_grad`, is nobody's loss.
         if func in (*FUNCTIONS, linear_cross_entropy) and result.requires_grad:
-            bound = dict(_signature_of(func).bind(*args, **(kwargs or {})).arguments)
+            bound = dict(_loss_signature(func).bind(*args, **(kwargs or {})).arguments)
             if func is linear_cross_entropy:
                 # That is the weight of the layer, and not those of classes.
                 del bound["weight"]
@@ -194,7 +194,7 @@ class MeansSeen(TorchFunctionMode):
 
 
 @cache
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+def _loss_signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 

@@ -21,7 +21,7 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
         targets = read_targets(batch)
         loss = loss_func(getattr(outputs, "logits", outputs), targets)
         return {"loss": loss, "model_outputs": outputs, "batch_size": size_of(batch)}
-    inputs, targets = _pair_of(batch)
+    inputs, targets = _split_pair(batch)
     try:
         size = len(targets)
     except TypeError as error:
@@ -31,7 +31,7 @@ def default_loss(model: nn.Module, loss_func: Any, batch: Batch) -> dict[str, An
     return {"loss": loss_func(plain, targets), "model_outputs": outputs, "batch_size": size}
 
 
-def _pair_of(batch: Batch) -> tuple[Any, Any]:
+def _split_pair(batch: Batch) -> tuple[Any, Any]:
     try:
         if isinstance(batch, Tensor):
             raise TypeError("a tensor is no pair of its first two rows")
@@ -80,14 +80,14 @@ def read_targets(batch: Batch) -> Any:
             if key in batch:
                 return batch[key]
         raise DataError(f"a batch with {sorted(map(str, batch))} has none of {TARGET_KEYS}; override the loss methods")
-    return _pair_of(batch)[1]
+    return _split_pair(batch)[1]
 
 
 def _as_tuple(batch: Batch) -> tuple[Any, ...]:
     return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
-def name_of(verb: Any) -> str:
+def function_name(verb: Any) -> str:
     """Return what to call a function in messages, a partial one too."""
     return str(getattr(verb, "__name__", None) or getattr(getattr(verb, "func", verb), "__name__", repr(verb)))
 

@@ -63,7 +63,7 @@ class CombinedOptimizer(Optimizer):
             member.step()
 
 
-def members_of(optimizer: Optimizer) -> tuple[Optimizer, ...]:
+def member_optimizers(optimizer: Optimizer) -> tuple[Optimizer, ...]:
     """Return the optimizers that step when `optimizer` does: the members of several that step together, or itself."""
     return optimizer.members if isinstance(optimizer, CombinedOptimizer) else (optimizer,)
 

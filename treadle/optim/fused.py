@@ -43,7 +43,7 @@ def direct_step(optimizer: Optimizer) -> None:
         return
     # Most are not fused on a CPU, which is known from their first group.
     fused = type(optimizer) in FUSED and optimizer.param_groups[0]["fused"] is True
-    updates = _updates_of(optimizer) if fused else None
+    updates = _plain_updates(optimizer) if fused else None
     if updates is None:
         _step_alone(optimizer)
         return
@@ -132,7 +132,7 @@ def _is_torchs(of_class: Any, of_object: Any) -> bool:
     return noted and of_class.__module__.startswith("torch.optim.")
 
 
-def _updates_of(optimizer: Optimizer) -> list[_Update] | None:
+def _plain_updates(optimizer: Optimizer) -> list[_Update] | None:
     """Return each group with the weights that have a gradient and their states, or nothing if one is not plain."""
     updates = []
     for group in optimizer.param_groups:

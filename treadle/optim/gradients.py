@@ -118,12 +118,12 @@ class WindowScale:
             return
         expected = self._nominal * self._parts
         if isinstance(self._total, Tensor):
-            _multiply(gradients, (expected / self._total.clamp_min(SMALLEST)).to(_kind_of(gradients)))
+            _multiply(gradients, (expected / self._total.clamp_min(SMALLEST)).to(_factor_dtype(gradients)))
         elif self._total not in (0, expected):
             _multiply(gradients, expected / self._total)
 
 
-def _kind_of(gradients: list[Tensor]) -> torch.dtype:
+def _factor_dtype(gradients: list[Tensor]) -> torch.dtype:
     """Return the type that a factor of `gradients` is rounded to: theirs, or that of single precision."""
     return torch.promote_types(gradients[0].dtype, torch.float32)
 
@@ -145,7 +145,7 @@ def _multiply(gradients: list[Tensor], factor: Any) -> None:
         torch._foreach_mul_(dense, factor.squeeze().to(dense[0].device) if isinstance(factor, Tensor) else factor)
 
 
-def gradients_of(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+def present_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradients that are there, in the order of the parameters."""
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
@@ -164,7 +164,7 @@ def forget_gradients(optimizer: Optimizer) -> None:
             parameter.grad = None
 
 
-def norm_of(gradients: list[Tensor]) -> Tensor:
+def joint_norm(gradients: list[Tensor]) -> Tensor:
     """Return the joint norm of `gradients`, on their device."""
     return torch.nn.utils.get_total_norm([_elements(gradient) for gradient in gradients])
 
@@ -184,7 +184,7 @@ def clip_by_norm(gradients: list[Tensor], limit: float, norm: Tensor | None = No
         limit: The bound.
         norm: Their joint norm, where it is known.
     """
-    norm = norm_of(gradients) if norm is None else norm
+    norm = joint_norm(gradients) if norm is None else norm
     factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
     _multiply(gradients, factor)
     return norm

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from treadle.parallel.strategy import Strategy
-from treadle.phase import params_of
+from treadle.phase import optimizer_params
 
 if TYPE_CHECKING:
     from treadle.phase import Phase
@@ -82,7 +82,7 @@ class SharedLoss:
 
     def learning(self) -> list[int]:
         """Return which parameters take part in training; callbacks may freeze and thaw them."""
-        held = [parameter for optimizer in self._optimizers for parameter in params_of(optimizer)]
+        held = [parameter for optimizer in self._optimizers for parameter in optimizer_params(optimizer)]
         return [id(parameter) for parameter in [*self._model.parameters(), *held] if parameter.requires_grad]
 
     def begin_epoch(self) -> None:
@@ -106,7 +106,7 @@ class SharedLoss:
             self.module = LossModule(self._model, processes.device)
         elif processes.distributed and self._learning:
             own = {id(parameter) for parameter in self._model.parameters()}
-            held = [parameter for optimizer in self._optimizers for parameter in params_of(optimizer)]
+            held = [parameter for optimizer in self._optimizers for parameter in optimizer_params(optimizer)]
             others = [parameter for parameter in held if id(parameter) not in own]
             self.module = LossModule(self._model, processes.device, others)
             self.wrapped = strategy.wrap(self.module, finds_unreached=not all_reached)

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from treadle.errors import ConfigError
 from treadle.memory.activation_checkpointing import matching_blocks, repeated_blocks
-from treadle.parallel.local_shards import Place, cut, local_of, tensor_cut
+from treadle.parallel.local_shards import Place, cut, local_tensor, tensor_cut
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.pretrained import tensor_plan_of
 from treadle.parallel.processes import Processes
@@ -95,7 +95,7 @@ class WeightShards:
             # Every rank takes part, if only with zeros: a collective that one of the group left out would hang.
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
-            dist.all_reduce(local_of(weight.grad), group=self._mesh.group("tensor"))
+            dist.all_reduce(local_tensor(weight.grad), group=self._mesh.group("tensor"))
 
     def _tensor_plan(self, model: nn.Module) -> dict[str, str]:
         """Return the style of each layer of the plan that has weights here, by its name."""
@@ -205,7 +205,7 @@ def check_places(model: nn.Module, places: Mapping[str, Place]) -> None:
     """Check that torch has cut the weights of `model` as our arithmetic says."""
     for name, weight in model.named_parameters(remove_duplicate=False):
         # Checkpoints go by our arithmetic and weights by torch's: a difference would mix up pieces unseen.
-        assert tuple(local_of(weight).shape) == places[name].extent, f"{name} was cut otherwise"
+        assert tuple(local_tensor(weight).shape) == places[name].extent, f"{name} was cut otherwise"
 
 
 class DTensorStrategy(ShardedStrategy):
@@ -268,7 +268,7 @@ class DTensorStrategy(ShardedStrategy):
         self._shard(copied)
         copied.to_empty(device=torch.device("cpu") if self.plan.cpu_offload else self.processes.device)
         for target, source in zip(tensors_of(copied), tensors_of(model), strict=True):
-            local_of(target).copy_(local_of(source))
+            local_tensor(target).copy_(local_tensor(source))
         return copied
 
     # Passes ---------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from treadle.errors import ConfigError, some_of
-from treadle.optim.combined import members_of
-from treadle.optim.gradients import gradients_of
+from treadle.optim.combined import member_optimizers
+from treadle.optim.gradients import present_gradients
 from treadle.parallel.processes import Processes
-from treadle.phase import params_of
+from treadle.phase import optimizer_params
 from treadle.runs.description import kept_by, name_within
 
 # Gradients averaged across ranks where no wrapper does it: foreign loops and phases of part of a model
@@ -156,7 +156,7 @@ class GradientExchange:
 
     def note(self, optimizer: Optimizer | None) -> None:
         """Take note that the gradients of `optimizer` are those of all processes; None that no one's are, any more."""
-        self._noted = () if optimizer is None else members_of(optimizer)
+        self._noted = () if optimizer is None else member_optimizers(optimizer)
 
     def passes(self, optimizer: Optimizer) -> bool:
         """Whether `optimizer` may step as it is."""
@@ -181,9 +181,9 @@ class GradientExchange:
         weight = self.weigh(self._keeper())
         # A pass over all gradients, left out where every process counts alike, as is usual.
         if abs(weight - 1.0) > 1e-12:
-            for gradient in gradients_of(params_of(optimizer)):
+            for gradient in present_gradients(optimizer_params(optimizer)):
                 gradient.mul_(weight)
-        self._averager.average(params_of(optimizer))
+        self._averager.average(optimizer_params(optimizer))
 
     def _closed(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
         """Return the loss of `closure`, the mean of all processes: a search along a line must end on all alike."""
@@ -206,7 +206,7 @@ class GradientExchange:
         """
         keeper = self._keeper()
         own = {id(one) for one in keeper.model.parameters()}
-        held = params_of(optimizer)
+        held = optimizer_params(optimizer)
         of_model = any(id(one) in own for one in held)
         if keeper.parallel.is_sharded and of_model:
             raise ConfigError(
@@ -227,7 +227,7 @@ class GradientExchange:
 
     def _require_same(self, name: str | None, optimizer: Optimizer, weights: list[nn.Parameter]) -> None:
         """Refuse weights that differ from process to process; those of the model were made the same."""
-        found = [sums for weight in weights for sums in _sums_of(weight)]
+        found = [sums for weight in weights for sums in _checksums(weight)]
         # Three sums a weight travel, and not the weights; this is done at the first step of an optimizer only.
         highest, lowest = self._processes.reduce(found, "max"), self._processes.reduce(found, "min")
         if highest != lowest:
@@ -301,7 +301,7 @@ class UnsharedSteps:
 
     def _is_of_model(self, optimizer: Optimizer) -> bool:
         own = {id(one) for one in self.keeper.model.parameters()}
-        return any(id(one) in own for one in params_of(optimizer))
+        return any(id(one) in own for one in optimizer_params(optimizer))
 
 
 class _Others:
@@ -323,7 +323,7 @@ def _alike(keeper: Any) -> float:
     return 1.0
 
 
-def _sums_of(weight: Tensor) -> list[float]:
+def _checksums(weight: Tensor) -> list[float]:
     """Return numbers that differ where weights do."""
     exact = torch.nan_to_num(weight.detach().double()).reshape(-1)
     # By place as well: the same numbers in another order have the same sum and the same squares.
@@ -333,5 +333,5 @@ def _sums_of(weight: Tensor) -> list[float]:
 
 
 def _described(optimizer: Optimizer) -> str:
-    shapes = [str(tuple(one.shape)) for one in params_of(optimizer)]
+    shapes = [str(tuple(one.shape)) for one in optimizer_params(optimizer)]
     return f"the {type(optimizer).__name__} of weights of shape {some_of(shapes, 3)}"

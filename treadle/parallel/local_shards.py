@@ -36,7 +36,7 @@ class Place:
         return tuple(slice(start, start + size) for start, size in zip(self.offset, self.extent, strict=True))
 
 
-def local_of(tensor: Tensor) -> Tensor:
+def local_tensor(tensor: Tensor) -> Tensor:
     """Return the numbers of `tensor` that are on this rank, in its own memory."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
@@ -123,7 +123,7 @@ def piece(tensor: Tensor, place: Place) -> Piece:
     return Piece(tensor, place.shape, place.offset, written=place.first and tensor.numel() > 0)
 
 
-def part_of(saved: Any, place: Place | None) -> Tensor:
+def saved_part(saved: Any, place: Place | None) -> Tensor:
     """Return the part of a saved tensor that belongs to a place; all of it where there is none."""
     if isinstance(saved, Piece):
         # It never left this process, and its place is the same.

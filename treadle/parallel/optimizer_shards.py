@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from treadle.checkpoint.format.shards import Piece, SavedTensor
 from treadle.optim.state import OptimizerState
-from treadle.parallel.local_shards import part_of, piece
-from treadle.phase import params_of
+from treadle.parallel.local_shards import piece, saved_part
+from treadle.phase import optimizer_params
 
 if TYPE_CHECKING:
     from treadle.parallel.sharded import ShardedStrategy
@@ -61,7 +61,7 @@ class ShardedOptimizerState(OptimizerState):
     def _own_part(self, state: dict[str, Any]) -> dict[str, Any]:
         parts = {
             place: {key: self._part(value, weight) for key, value in state["state"][number].items()}
-            for place, weight in enumerate(params_of(self._optimizer))
+            for place, weight in enumerate(optimizer_params(self._optimizer))
             if (number := self._number(weight)) in state["state"]
         }
         groups = [dict(group) for group in state["param_groups"]]
@@ -75,7 +75,7 @@ class ShardedOptimizerState(OptimizerState):
         place = self._strategy.place_of(self._strategy.name_of(weight))
         if not isinstance(value, (Tensor, SavedTensor, Piece)):
             return value
-        return part_of(value, place if place.shape and tuple(value.shape) == place.shape else None)
+        return saved_part(value, place if place.shape and tuple(value.shape) == place.shape else None)
 
 
 def _hosted(tree: Any) -> Any:

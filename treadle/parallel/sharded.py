@@ -18,10 +18,10 @@ from treadle.optim.muon import is_muon
 from treadle.parallel.local_shards import (
     Place,
     like_shard,
-    local_of,
-    part_of,
+    local_tensor,
     piece,
     require_plain,
+    saved_part,
     squared_sum,
     stand_for,
 )
@@ -31,7 +31,7 @@ from treadle.parallel.processes import Processes, leave_group, meshes
 from treadle.parallel.state_dict import is_sharded, remember, strategy_of
 from treadle.parallel.strategy import Strategy
 from treadle.parallel.whole_matrices import put_together, step_with_whole_matrices
-from treadle.phase import params_of
+from treadle.phase import optimizer_params
 from treadle.precision.formats import Precision
 from treadle.runs.fingerprint import fingerprint_model, fingerprint_optimizer
 
@@ -176,7 +176,7 @@ class ShardedStrategy(Strategy):
                     "does not hold the pieces that are here; change the arguments of the one that was, or build the "
                     "model, the optimizer and a trainer anew"
                 )
-            added = [weight for weight in params_of(optimizer) if id(weight) not in self._place_of]
+            added = [weight for weight in optimizer_params(optimizer) if id(weight) not in self._place_of]
             if added:
                 raise ConfigError(
                     f"{plan}: {kind} was given a weight of {tuple(added[0].shape)} after the model was sharded over "
@@ -259,7 +259,7 @@ class ShardedStrategy(Strategy):
         self._average_weight_param(weight_param)
         for weight, stand in self._stands:
             # No copy: optimizer, clipping and loss scaling change the memory of the distributed gradient itself.
-            stand.grad = None if weight.grad is None else local_of(weight.grad)
+            stand.grad = None if weight.grad is None else local_tensor(weight.grad)
 
     def _average_weight_param(self, weight_param: Tensor) -> None:
         if weight_param.grad is not None and self.data_size > 1:
@@ -276,7 +276,7 @@ class ShardedStrategy(Strategy):
             flags = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.processes.device)
             dist.all_reduce(flags, group=self.data_group)
             self._reached = [weight for weight, flag in zip(weights, flags.tolist(), strict=True) if flag]
-        gradients = [self._gradient_of(weight) for weight in self._reached]
+        gradients = [self._local_gradient(weight) for weight in self._reached]
         # One collective a step, for a second copy of the gradients.
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat, group=self.data_group)
@@ -285,10 +285,10 @@ class ShardedStrategy(Strategy):
         torch._foreach_copy_(gradients, [part.view_as(own) for part, own in zip(parts, gradients, strict=True)])
 
     @staticmethod
-    def _gradient_of(weight: nn.Parameter) -> Tensor:
+    def _local_gradient(weight: nn.Parameter) -> Tensor:
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        return local_of(weight.grad)
+        return local_tensor(weight.grad)
 
     def drop_gradients(self) -> None:
         """Forget the gradients of distributed weights, whose pieces the optimizer has forgotten."""
@@ -326,7 +326,7 @@ class ShardedStrategy(Strategy):
 
     def _as_piece(self, name: str, value: Any) -> Any:
         place = self._spread.get(name)
-        return value if place is None else piece(local_of(value), place)
+        return value if place is None else piece(local_tensor(value), place)
 
     @torch.no_grad()
     def load_model_state(self, model: nn.Module, state: dict[str, Any], *, where: str) -> None:
@@ -345,7 +345,7 @@ class ShardedStrategy(Strategy):
             shape = tuple(target.shape) if place is None else place.shape
             if tuple(saved.shape) != shape:
                 raise CheckpointError(f"{where} does not fit the model: {name} is {tuple(saved.shape)}, not {shape}")
-            local_of(target).copy_(part_of(saved, place))
+            local_tensor(target).copy_(saved_part(saved, place))
 
     def full_model_state(self, model: nn.Module) -> dict[str, Any]:
         """Return all weights and buffers as whole tensors, on every rank that will write them."""

@@ -27,7 +27,7 @@ def strategy_of(model: Any) -> "ShardedStrategy | None":
     return _strategies.get(model) if isinstance(model, nn.Module) else None
 
 
-def copy_of(model: nn.Module) -> nn.Module:
+def copy_model(model: nn.Module) -> nn.Module:
     """Return a copy of `model`; that of a spread one is spread in the same way."""
     strategy = _strategies.get(model)
     if strategy is None:
@@ -37,7 +37,7 @@ def copy_of(model: nn.Module) -> nn.Module:
     return copy
 
 
-def state_of(model: nn.Module) -> dict[str, Any]:
+def local_state_dict(model: nn.Module) -> dict[str, Any]:
     """Return weights and buffers to be saved: of a spread model the pieces that are here."""
     strategy = _strategies.get(model)
     return model.state_dict() if strategy is None else strategy.model_state(model)

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from treadle.data.batch import map_leaves
 from treadle.errors import LossError
-from treadle.phase import Phase, params_of
+from treadle.phase import Phase, optimizer_params
 from treadle.precision.formats import Precision
 from treadle.precision.sparse import is_compiled, widened
 
@@ -148,7 +148,7 @@ class ScaledPasses:
     ) -> None:
         self._precision, self._model, self._optimizers = precision, model, list(optimizers)
         self._phase, self._recording = phase, recording
-        self._parameters = [one for optimizer in self._optimizers for one in params_of(optimizer)]
+        self._parameters = [one for optimizer in self._optimizers for one in optimizer_params(optimizer)]
         self._steps: list[RemovableHandle] = []
         self._handles: list[RemovableHandle] = []
         self._runs = self._strict = False

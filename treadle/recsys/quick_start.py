@@ -234,7 +234,7 @@ def load_data_and_model(
     path = Path(model_file)
     state = read_model_file(path)
     settings = {name: value for name, value in state["config"].items() if name not in ("model", "dataset")}
-    chosen = _model_of(state) if model is None else get_model(model)
+    chosen = _model_class(state) if model is None else get_model(model)
     config = Config(chosen, state["dataset"], config_dict={**settings, **UNWRITTEN, "checkpoint_dir": str(path.parent)})
     init_seed(config["seed"], config["reproducibility"])
     data = create_dataset(config) if dataset is None else dataset
@@ -247,7 +247,7 @@ def load_data_and_model(
     return config, made, data, train_data, valid_data, test_data
 
 
-def _model_of(state: Mapping[str, Any]) -> Any:
+def _model_class(state: Mapping[str, Any]) -> Any:
     """Return the class of a saved model, if it is one of those that are known, or of RecBole's package."""
     place = state.get("located_at")
     # A file that names other files is not followed: who did not write it must not decide what is run.

@@ -103,7 +103,7 @@ def describe_run(
         "loss": describe_loss(loss),
         "modules": describe_modules(model),
         "seed": seed,
-        "data": {name: rows_of(dataset) for name, dataset in data.items()},
+        "data": {name: rows_checksum(dataset) for name, dataset in data.items()},
         "code": {**own, **_forwards(model)},
         "settings": {**(settings or {}), "weights that learn": _learning(model), **_attributes(model)},
     }
@@ -141,7 +141,7 @@ def describe_loss(loss: Any) -> str | None:
         return f"{describe_loss(loss.func)} with {', '.join(given)}" if given else describe_loss(loss.func)
     if isinstance(loss, nn.Module):
         plain = {name: value for name, value in sorted(vars(loss).items()) if _is_setting(name, value)}
-        tensors = {name: rows_of(tensor) for name, tensor in [*loss.named_buffers(), *loss.named_parameters()]}
+        tensors = {name: rows_checksum(tensor) for name, tensor in [*loss.named_buffers(), *loss.named_parameters()]}
         settings = [f"{name}={value!r}" for name, value in {**plain, **tensors}.items()]
         return f"{type(loss).__qualname__}({', '.join(settings)})"
     name = str(getattr(loss, "__qualname__", type(loss).__qualname__))
@@ -202,26 +202,26 @@ def code_checksum(function: Any) -> str | None:
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return None if code is None else f"{_checksum_of(code, 0):08x}"
+    return None if code is None else f"{_code_checksum(code, 0):08x}"
 
 
-def _checksum_of(code: CodeType, value: int) -> int:
+def _code_checksum(code: CodeType, value: int) -> int:
     value = zlib.crc32(code.co_code + repr(code.co_names).encode(), value)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            value = _checksum_of(constant, value)
+            value = _code_checksum(constant, value)
         elif isinstance(constant, (bool, int, float, str, bytes, type(None))):
             value = zlib.crc32(repr(constant).encode(), value)
     return value
 
 
-def rows_of(dataset: Any) -> str | None:
+def rows_checksum(dataset: Any) -> str | None:
     """Return a checksum of the rows of a data set; None if they cannot be seen without drawing samples.
 
     Seen are tensors, arrays, lists of them and of plain values, and the attributes of a data set that are such. One
     with a method `fingerprint` says itself what it is known by: its arrays may be mapped from files, and opened later.
 
-    >>> rows_of([1, 2]) == rows_of([1, 2]), rows_of([1, 2]) == rows_of([2, 1])
+    >>> rows_checksum([1, 2]) == rows_checksum([1, 2]), rows_checksum([1, 2]) == rows_checksum([2, 1])
     (True, False)
     """
     try:

@@ -168,7 +168,7 @@ class MetricsFile:
         end, last, found = 0, -1, self._size()
         limit = row.get("step", self._progress.step + 1)
         for line in self._read(0).splitlines(keepends=True):
-            step = _step_of(line)
+            step = _line_step(line)
             if step is None or not last < step < limit:
                 break
             end, last = end + len(line), step
@@ -183,7 +183,7 @@ class MetricsFile:
         )
 
 
-def _step_of(line: bytes) -> int | None:
+def _line_step(line: bytes) -> int | None:
     """Return the step that a whole line is of; None if it is no such line."""
     try:
         step = json.loads(line)["step"]

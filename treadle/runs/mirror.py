@@ -20,7 +20,7 @@ from treadle.files.fsspec_storage import FsspecStorage
 from treadle.files.scratch import room_of_user
 from treadle.files.storage import LocalStorage, Storage
 from treadle.runs.lease import NAME, Lease
-from treadle.runs.place import find_mirror, is_moved, is_url, place_of, register
+from treadle.runs.place import find_mirror, is_moved, is_url, register, run_place
 from treadle.runs.status import LOCK
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class RunMirror:
                 continue
             with suppress(FileNotFoundError):
                 _download(self.storage, name, self.folder)
-                self._kept[name] = _state_of(path)
+                self._kept[name] = _mirror_state(path)
 
     def _files(self) -> dict[str, State]:
         """Return the files of the folder that are to be kept; those being written are not."""
@@ -110,7 +110,7 @@ class RunMirror:
             folders[:] = sorted(one for one in folders if one[0] != "." and not (at_top and one in OWN))
             for path in (Path(place, one) for one in sorted(names) if one[0] != "."):
                 with suppress(FileNotFoundError):
-                    found[path.relative_to(self.folder).as_posix()] = _state_of(path)
+                    found[path.relative_to(self.folder).as_posix()] = _mirror_state(path)
         return found
 
     def push(self) -> None:
@@ -182,12 +182,12 @@ def _download(storage: Storage, name: str, folder: Path) -> None:
     storage.download(name, path)
 
 
-def _state_of(path: Path) -> State:
+def _mirror_state(path: Path) -> State:
     found = path.stat()
     return found.st_mtime_ns, found.st_size
 
 
-def folder_of(place: Place) -> Path:
+def working_folder(place: Place) -> Path:
     """Return the folder that a run works in for which the program names `place`.
 
     For a path that is the folder itself, where the run is kept. For a URL or a storage it is one of this machine, from
@@ -201,9 +201,9 @@ def folder_of(place: Place) -> Path:
         return place
     storage = open_storage(place)
     if isinstance(storage, LocalStorage):
-        return place_of(storage.folder)
+        return run_place(storage.folder)
     if is_moved():
-        return place_of(Path(storage.url))
+        return run_place(Path(storage.url))
     return register(RunMirror(storage)).folder
 
 

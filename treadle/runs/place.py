@@ -41,7 +41,7 @@ def is_moved() -> bool:
     return bool(_moves)
 
 
-def place_of(folder: Path, *, chosen: bool = True) -> Path:
+def run_place(folder: Path, *, chosen: bool = True) -> Path:
     """Return where a run is kept for which the program names `folder`.
 
     Args:

@@ -166,7 +166,7 @@ def read_run(path: Path, name: str | None = None) -> Run:
     return Run(
         name=name or path.resolve().name,
         path=path,
-        state=state_of(path, newest),
+        state=run_status(path, newest),
         message=_trials(path) if status is None else status.message,
         rows=FileRows(lines),
         config=problems.spared(lambda: _config(path), nothing) or _about(path),
@@ -200,7 +200,7 @@ def is_search(path: Path) -> bool:
     return (path / TRIALS).is_file()
 
 
-def state_of(run: Path, manifest: dict[str, Any]) -> str:
+def run_status(run: Path, manifest: dict[str, Any]) -> str:
     """Return what a run is doing, or how it ended; `manifest` is that of its newest checkpoint."""
     status = read_status(run)
     if status is not None:
@@ -356,12 +356,12 @@ def _checkpoints(run: Path) -> Iterator[Checkpoint]:
         if isinstance(manifest.get("step"), int):
             pointers = tuple(name for name, target in names.items() if target == folder.name)
             with suppress(OSError):  # a run that is under way removes what it no longer needs
-                yield Checkpoint(manifest["step"], _size_of(folder), pointers)
+                yield Checkpoint(manifest["step"], _checkpoint_size(folder), pointers)
 
 
-def _size_of(checkpoint: Path) -> int:
+def _checkpoint_size(checkpoint: Path) -> int:
     # The files of one that was copied from a bucket lie a folder deeper.
-    return sum(_size_of(one) if one.is_dir() else one.stat().st_size for one in checkpoint.iterdir())
+    return sum(_checkpoint_size(one) if one.is_dir() else one.stat().st_size for one in checkpoint.iterdir())
 
 
 def read_panels(folder: Path) -> Iterator[Panel]:

@@ -103,12 +103,12 @@ def _encode_object(value: Any, where: str) -> Any:
 
 
 def _encode_named(value: Any, where: str) -> Any:
-    from treadle.config.targets import name_of
+    from treadle.config.targets import target_name
 
     if not (callable(value) or isinstance(value, (Enum, torch.dtype))) or isinstance(value, torch.nn.Module):
         raise ConfigError(f"{where} is a {_title(value)}, which cannot be made again in another process; {REMEDY}")
     try:
-        return {"$name": name_of(value)}
+        return {"$name": target_name(value)}
     except ConfigError as error:
         raise ConfigError(f"{where} cannot be found again by another process: {error}") from error
 

@@ -39,10 +39,10 @@ class Record:
         Raises:
             ConfigError: The class cannot be found by another process.
         """
-        from treadle.config.targets import name_of
+        from treadle.config.targets import target_name
 
         try:
-            name = self.kind if isinstance(self.kind, str) else name_of(self.kind)
+            name = self.kind if isinstance(self.kind, str) else target_name(self.kind)
         except ConfigError as error:
             raise ConfigError(f"{self.kind.__qualname__} cannot be made again in another process: {error}") from error
         return {"format": FORMAT, "target": name, "version": self.version, "arguments": self.arguments}
@@ -81,7 +81,7 @@ class Record:
 
     def _present_arguments(self, kind: Any, names: RecordedNames) -> dict[str, Any]:
         """Return the arguments under the names that the class has for them now."""
-        arguments, now = dict(self.arguments), version_of(kind)
+        arguments, now = dict(self.arguments), record_version_number(kind)
         if self.version != now and hasattr(kind, MIGRATE):
             arguments = getattr(kind, MIGRATE)(arguments, self.version)
         known = list(inspect.signature(kind).parameters)
@@ -96,7 +96,7 @@ class Record:
         return arguments
 
 
-def version_of(kind: Any) -> int:
+def record_version_number(kind: Any) -> int:
     """Return the version of a class: its `record_version`, else 1."""
     return int(getattr(kind, VERSION, 1))
 
@@ -148,7 +148,7 @@ def remember_calls(kind: type, *, skip: int) -> None:
             constructor(self, *positional, **arguments)
             return
         bound = signature.bind(self, *positional, **arguments)
-        record = Record(kind, _encoded(kind, bound, skip), version_of(kind))
+        record = Record(kind, _encoded(kind, bound, skip), record_version_number(kind))
         constructor(*map(build, bound.args), **build(bound.kwargs))
         object.__setattr__(self, RECORD, record)
 

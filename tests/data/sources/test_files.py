@@ -20,7 +20,7 @@ from torch.utils.data import default_collate
 
 from tests.data.sources.files import write_lines, write_parquet, write_tar
 from treadle.data import Stream, make_loader
-from treadle.data.collate import rows_of
+from treadle.data.collate import batch_reader
 from treadle.data.sources import CorruptRecordError, HuggingFace, ImageFolder, JsonLines, Mixture, Parquet, TarShards
 from treadle.data.sources import json_lines as module
 from treadle.errors import ConfigError, DataError, MissingDependencyError
@@ -253,7 +253,7 @@ def test_a_corrupt_row_group_is_named_or_left_out_and_counted(tmp_path: Path) ->
     with pytest.raises(CorruptRecordError, match=r"a\.parquet, row group 1 of rows 10 to 19: cannot be read"):
         Parquet(path)[12]
     source = Parquet(path, on_corrupt="skip")
-    assert rows_of(source) is None
+    assert batch_reader(source) is None
     assert [int(row["number"]) for row in source.read([9, 12, 15])] == [9, 20, 20]
     assert source.skipped == 2
 

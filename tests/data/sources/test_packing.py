@@ -25,7 +25,7 @@ from treadle.data.sources import (
     write_token_bin,
 )
 from treadle.errors import ConfigError, DataError
-from treadle.runs.description import rows_of
+from treadle.runs.description import rows_checksum
 
 ROW = 32
 
@@ -289,8 +289,8 @@ def test_what_rows_are_known_by_changes_with_the_documents() -> None:
 def test_a_run_knows_bins_by_their_checksums_and_not_by_what_is_open(tmp_path: Path) -> None:
     write_token_bin(tmp_path / "text", documents())
     rows = PackedDocuments(TokenBins(tmp_path), ROW)
-    before = rows_of(rows)
+    before = rows_checksum(rows)
     assert rows[0]["input_ids"].shape == (ROW,)
-    assert rows_of(rows) == before is not None
+    assert rows_checksum(rows) == before is not None
     write_token_bin(tmp_path / "text", [document.flip(0) for document in documents()])
-    assert rows_of(PackedDocuments(TokenBins(tmp_path), ROW)) != before
+    assert rows_checksum(PackedDocuments(TokenBins(tmp_path), ROW)) != before

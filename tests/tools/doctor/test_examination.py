@@ -10,7 +10,7 @@ import torch
 from tests.forking.starting import run_command
 from treadle.errors import ConfigError
 from treadle.tools.doctor import Examination, examine
-from treadle.tools.doctor.detectors.optimization import end_of
+from treadle.tools.doctor.detectors.optimization import decay_end
 from treadle.tools.doctor.failures import describe
 from treadle.tools.doctor.findings import EXPLAINS, Finding
 from treadle.tools.doctor.processes import (
@@ -184,7 +184,7 @@ def test_a_program_is_known_to_have_sets_by_its_text(tmp_path: Path) -> None:
 
 def test_a_schedule_that_goes_up_and_down_again_ends_with_its_first_turn() -> None:
     # Each top is a little higher than the one before, as torch reckons them.
-    assert end_of([0.01 * (1 + turn * 1e-13) * rate for turn in range(20) for rate in (1.0, 0.5, 0.0, 0.5)]) == 2
+    assert decay_end([0.01 * (1 + turn * 1e-13) * rate for turn in range(20) for rate in (1.0, 0.5, 0.0, 0.5)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_config_is_examined_too() -> None:
     ids=["constant", "falls for ever", "in steps"],
 )
 def test_the_end_of_a_schedule_is_where_it_is_lowest(rates: list[float], end: int | None) -> None:
-    assert end_of(rates) == end
+    assert decay_end(rates) == end
 
 
 def test_an_examination_survives_its_file() -> None:

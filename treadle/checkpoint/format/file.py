@@ -17,7 +17,7 @@ from torch import Tensor
 
 from treadle.checkpoint.format.safe_unpickler import read_torch_file
 from treadle.checkpoint.format.suffixes import file_format
-from treadle.checkpoint.format.torch_file import is_intact, signature_of, write_torch
+from treadle.checkpoint.format.torch_file import is_intact, read_format, write_torch
 from treadle.checkpoint.format.tree import join, split
 from treadle.errors import CheckpointError, StorageError
 from treadle.files.atomic_io import replace_file
@@ -92,7 +92,7 @@ def plain(tree: Any) -> Any:
 
 def _read_torch(path: Path) -> Any:
     """Read what was written for `torch.load`, as data: nothing in it is run, and nothing it names is imported."""
-    signed = signature_of(path)
+    signed = read_format(path)
     if signed is None:
         raise CheckpointError(
             f"{path} was written by torch.save and is not loaded here, because loading it could run code; "

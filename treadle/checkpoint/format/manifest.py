@@ -105,12 +105,12 @@ def damage(reader: "Reader", manifest: dict[str, Any]) -> Iterator[str]:
     try:
         own = (name for rank in range(manifest["ranks"]) for name in file_names(rank))
         for name in dict.fromkeys((*own, *manifest["files"])):
-            yield from _damage_of(reader, name, manifest["files"].get(name))
+            yield from _find_damage(reader, name, manifest["files"].get(name))
     except (OSError, KeyError, TypeError, AttributeError) as error:
         yield f"it cannot be checked: {error}"
 
 
-def _damage_of(reader: "Reader", name: str, entry: Any) -> Iterator[str]:
+def _find_damage(reader: "Reader", name: str, entry: Any) -> Iterator[str]:
     if entry is None:
         yield f"{name} is not in the manifest"
         return

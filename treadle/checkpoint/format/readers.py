@@ -61,7 +61,7 @@ class FolderReader(Reader):
     def files(self) -> Reader:
         """Return itself, or what reads the room of a checkpoint that was copied from a bucket."""
         is_plain = (self._folder / file_names(0)[1]).exists() or not (self._folder / MANIFEST).exists()
-        room = None if is_plain else _room_of(self)
+        room = None if is_plain else _shared_room(self)
         if room is None or not (self._folder / room).is_dir():
             return self
         return FolderReader(self._folder / room, self._folder.parent / SHARED)
@@ -111,7 +111,7 @@ class ObjectReader(Reader):
 
     def files(self) -> Reader:
         """Return what reads the room."""
-        return ObjectReader(self._storage, self._name(_room_of(self) or ""))
+        return ObjectReader(self._storage, self._name(_shared_room(self) or ""))
 
     def size(self, name: str) -> int:
         """Return the size of a file."""
@@ -140,7 +140,7 @@ class ObjectReader(Reader):
         return structure, tensors
 
 
-def _room_of(reader: Reader) -> str | None:
+def _shared_room(reader: Reader) -> str | None:
     """Return the room that a manifest names; None if the files lie beside it.
 
     Raises:

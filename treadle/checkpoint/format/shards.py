@@ -52,7 +52,7 @@ class SavedTensor:
         """Add a piece; `reader` opens it for slicing."""
         self._parts.append(((tuple(offset), tuple(extent)), reader))
 
-    def add_all_of(self, other: "SavedTensor") -> None:
+    def merge(self, other: "SavedTensor") -> None:
         """Add the pieces that another rank wrote of the same tensor."""
         self._parts += other._parts
 
@@ -231,7 +231,7 @@ def merged(trees: Sequence[Any]) -> Any:
     if isinstance(first, SavedTensor):
         for other in trees[1:]:
             if isinstance(other, SavedTensor):
-                first.add_all_of(other)
+                first.merge(other)
         return first
     if not isinstance(first, dict):
         return first

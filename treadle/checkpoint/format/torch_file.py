@@ -53,7 +53,7 @@ def _line(signed: str, value: int) -> bytes:
     return json.dumps({"format": signed, "crc32": f"{value:08x}"}).encode()
 
 
-def signature_of(path: str | os.PathLike[str]) -> str | None:
+def read_format(path: str | os.PathLike[str]) -> str | None:
     """Return the format that is noted in a file; None if nothing is. Nothing of its pickle is looked at.
 
     Raises:

@@ -89,7 +89,7 @@ def _check_nodes(state: Any, path: Path) -> None:
 
 
 def _sorted_out(state: dict[str, Any], unknown: list[str]) -> ForeignCheckpoint:
-    found = ForeignCheckpoint(_system_of(state), weights_in(state), _optimizer_of(state), passed_over=unknown)
+    found = ForeignCheckpoint(_detect_system(state), weights_in(state), _optimizer_state(state), passed_over=unknown)
     taken = {"state_dict", "model_state_dict", "model", "optimizer", "optimizer_states", "optimizer_state_dict"}
     plain = {str(name): _plain(value) for name, value in state.items() if name not in taken}
     found.facts = {name: value for name, value in plain.items() if value is not None and name not in found.weights}
@@ -104,7 +104,7 @@ def _read(path: Path) -> tuple[Any, list[str]]:
     return import_torch(path), []
 
 
-def _system_of(state: dict[str, Any]) -> str:
+def _detect_system(state: dict[str, Any]) -> str:
     if "pytorch-lightning_version" in state or "optimizer_states" in state:
         return "Lightning"
     if "model_state_dict" in state:
@@ -116,7 +116,7 @@ def _system_of(state: dict[str, Any]) -> str:
     return "torch"
 
 
-def _optimizer_of(state: dict[str, Any]) -> dict[str, Any] | None:
+def _optimizer_state(state: dict[str, Any]) -> dict[str, Any] | None:
     several = state.get("optimizer_states")
     found = several[0] if isinstance(several, list) and len(several) == 1 else None
     for name in ("optimizer_state_dict", "optimizer"):

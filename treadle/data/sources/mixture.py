@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.data.collate import HasRows, JoinedRows, rows_of
+from treadle.data.collate import HasRows, JoinedRows, batch_reader
 from treadle.data.order import Order, SequentialOrder
 from treadle.data.seeds import fold_seed
 from treadle.data.sources.orders import SourceOrder
@@ -153,7 +153,7 @@ class Mixture(IndexedSource, HasRows):
 
     def rows(self) -> Any:
         """Return what makes batches at once, where every source is of token bins."""
-        parts = [rows_of(source) for source in self.sources.values()]
+        parts = [batch_reader(source) for source in self.sources.values()]
         bins = [part for part in parts if isinstance(part, TokenRows)]
         alike = len({part.bins.keys for part in bins}) == 1
         return JoinedRows(bins, self._ends.tolist()) if alike and len(bins) == len(parts) else None

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from treadle.config import ConfigDict, get_config, instantiate, try_get_key
 from treadle.config.arguments import accepted_names, known_names
 from treadle.config.nodes import is_lazy, is_plain_mapping
-from treadle.config.signatures import target_of
+from treadle.config.signatures import call_target
 from treadle.data import make_loader
 from treadle.engine.config.keys import check_keys
 from treadle.errors import ConfigError
@@ -149,7 +149,7 @@ def build_node(node: Any, **offered: Any) -> Any:
     """Build a lazy call with those of the `offered` arguments that it takes and is not given."""
     if not is_lazy(node):
         return instantiate(node)
-    names = known_names(target_of(node, load=True))
+    names = known_names(call_target(node, load=True))
     given = {name: value for name, value in offered.items() if name in names and node.get(name) is None}
     return instantiate(node, **given)
 
@@ -252,7 +252,7 @@ def build_scheduler(cfg: Any, optimizer: Any) -> Any:
     node = try_get_key(cfg, "train.scheduler")
     if node is None:
         return None
-    names = accepted_names(target_of(node, load=True))
+    names = accepted_names(call_target(node, load=True))
     kept = {key: node._get_node(key) for key in node if names is None or key in names or str(key).startswith("_")}
     dropped = [key for key in node if key not in kept]
     if set(dropped) - {"max_iter", "warmup_iter"}:

@@ -19,8 +19,8 @@ from treadle.execution import EXECUTIONS
 from treadle.execution.base import is_file
 from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
-from treadle.parallel.pipeline.split import enters_first, names_taken, parameters_of
-from treadle.parallel.pipeline.stages import assign_stages, parts_of
+from treadle.parallel.pipeline.split import enters_first, forward_parameters, names_taken
+from treadle.parallel.pipeline.stages import assign_stages, stage_modules
 from treadle.parallel.pretrained import is_pretrained
 from treadle.precision import LossScaling
 
@@ -57,7 +57,7 @@ def add_pipeline_stages(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | 
     """
     if not isinstance(plan, Plan) or plan.pipeline == 1:
         return plan
-    parts = _parts_of(model, plan)
+    parts = _stage_modules(model, plan)
     _check_end(model, parts, plan)
     before, layers = _layers_in(parts)
     asked = try_get_key(cfg, LAYERS, default=None)
@@ -74,14 +74,14 @@ def add_pipeline_stages(cfg: Any, plan: Plan | str, model: nn.Module) -> Plan | 
     return plan
 
 
-def _parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
+def _stage_modules(model: nn.Module, plan: Plan) -> list[nn.Module]:
     if not (hasattr(model, "pipeline_blocks") or is_pretrained(model)):
         raise ConfigError(
             f"{SIZE}={plan.pipeline}, but {type(model).__name__} does not say how it is cut; define pipeline_blocks(), "
             "which returns the modules that data goes through one after the other, the last of which returns what the "
             "model does"
         )
-    return parts_of(model, plan)
+    return stage_modules(model, plan)
 
 
 def _check_end(model: nn.Module, parts: list[nn.Module], plan: Plan) -> None:
@@ -94,7 +94,9 @@ def _check_end(model: nn.Module, parts: list[nn.Module], plan: Plan) -> None:
             "cannot tell the loss; give its forward the labels too, and have it return what the model does"
         )
     handed = enters_first(model, parts[0])
-    needed = [one for one in parameters_of(model) if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    needed = [
+        one for one in forward_parameters(model) if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
     names = [one.name for one in needed if one.name != handed]
     idle = [name for name in names if not any(some is None or name in some for some in taken)]
     if idle:
@@ -325,7 +327,7 @@ def read_lr_scaling(cfg: Any) -> LRScaling:
     return LRScaling(rule, try_get_key(cfg, "train.lr_scaling.reference_batch_size", default=None))
 
 
-def device_of(cfg: Any) -> str | None:
+def configured_device(cfg: Any) -> str | None:
     """Return the device that `train.dist.device_type` asks for; None takes that of the process."""
     kind = try_get_key(cfg, "train.dist.device_type", default="cuda")
     if kind not in ("cuda", "cpu", "mps", "auto"):
@@ -370,7 +372,7 @@ def core_options(cfg: Any, *, model: nn.Module, optimizer: Optimizer, max_to_kee
         matmul_precision=try_get_key(cfg, "train.matmul_precision", default=None),
         convolution_precision=try_get_key(cfg, "train.convolution_precision", default=None),
         offload_optimizer=bool(try_get_key(cfg, "train.offload_optimizer", default=False)),
-        device=device_of(cfg),
+        device=configured_device(cfg),
         clip_norm=read_clip_norm(optimizer),
         gradient_clip_value=try_get_key(cfg, "train.gradient_clip_value", default=None),
         on_nonfinite=policy,

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from treadle.config import ConfigDict
-from treadle.config.targets import name_of
+from treadle.config.targets import target_name
 from treadle.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def config_to_save(cfg: Any, trainer: type | None = None) -> ConfigDict:
 
 def _note_trainer(form: ConfigDict, trainer: type) -> None:
     try:
-        name = name_of(trainer)
+        name = target_name(trainer)
     except ConfigError as error:
         logger.info("config.yaml does not say which trainer it is for: %s", error)
         return

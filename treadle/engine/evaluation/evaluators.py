@@ -112,7 +112,7 @@ class ClsEvaluator(DatasetEvaluator):
 
     def process(self, inputs: Any, outputs: Any) -> None:
         """Count the samples of one batch; nothing is read from the device."""
-        scores, labels = scores_of(outputs), read_targets(inputs)
+        scores, labels = extract_scores(outputs), read_targets(inputs)
         best = scores.topk(min(max(self.topk), scores.shape[-1]), dim=-1).indices
         hits = (best == labels.unsqueeze(-1)).sum(dim=0)
         counts = torch.stack([hits[:k].sum() for k in self.topk])
@@ -132,7 +132,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0
 
 
-def scores_of(outputs: Any) -> Tensor:
+def extract_scores(outputs: Any) -> Tensor:
     """Return the scores in what a model returned.
 
     Raises:

@@ -67,7 +67,7 @@ def inference_on_dataset(
     whole = model.model if isinstance(model, Graph) else model
     strategy = strategy_of(whole)
     (processes if strategy is None else strategy).share_buffers(whole)
-    stream = _share_of(data_loader, batch_size, processes, strategy)
+    stream = _rank_share(data_loader, batch_size, processes, strategy)
     evaluator.reset()
     began = time.perf_counter()
     batches = 0
@@ -106,7 +106,7 @@ def _prepared(get_batch: Callable[..., Any] | None, device: str | None) -> Calla
     return bind_placement(get_batch, device)
 
 
-def _share_of(data: Any, batch_size: int, processes: Processes, strategy: Strategy | None) -> Stream:
+def _rank_share(data: Any, batch_size: int, processes: Processes, strategy: Strategy | None) -> Stream:
     sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if sized and not isinstance(data, (DataLoader, list, tuple)):
         data = make_loader(data, shuffle=False, batch_size=batch_size)

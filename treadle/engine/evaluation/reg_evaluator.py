@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from treadle.engine.evaluation.evaluators import DatasetEvaluator, scores_of
+from treadle.engine.evaluation.evaluators import DatasetEvaluator, extract_scores
 from treadle.errors import DataError
 from treadle.ops.losses import read_targets
 
@@ -30,7 +30,7 @@ class RegEvaluator(DatasetEvaluator):
 
     def process(self, inputs: Any, outputs: Any) -> None:
         """Keep the scores and labels of one batch; nothing is read from the device."""
-        scores, labels = scores_of(outputs), read_targets(inputs)
+        scores, labels = extract_scores(outputs), read_targets(inputs)
         if scores.numel() != labels.numel():
             raise DataError(
                 f"RegEvaluator got scores of shape {tuple(scores.shape)} for labels of shape {tuple(labels.shape)}; "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from treadle.callback import CallbackHandler, TrainerCallback
-from treadle.callbacks.run_head import head_of
+from treadle.callbacks.run_head import describe_run
 from treadle.console.lines import clock, counted
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import StopTrainingError
@@ -199,7 +199,7 @@ class HookEvents(TrainerCallback):
     def on_training_run_start(self, trainer: Any, **kwargs: Any) -> None:
         """Make sure that all processes have what acts together."""
         self._at_end, self._began = False, time.monotonic()
-        trainer.print("\n".join(head_of(trainer)))
+        trainer.print("\n".join(describe_run(trainer)))
         self._go_to(trainer.progress.step, trainer)
         self._face.hook_list.check_others(trainer.processes)
 

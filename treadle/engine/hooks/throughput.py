@@ -39,7 +39,7 @@ PEAKS: dict[str, dict[str, float]] = {
 """By a part of the device's name; the first that fits is taken. Half is bf16 and fp16 with tensor cores."""
 
 
-def peak_flops_of(device: torch.device, precision: str) -> float | None:
+def device_peak_flops(device: torch.device, precision: str) -> float | None:
     """Return the operations per second that `device` is capable of; None if nobody has written it down.
 
     Args:
@@ -199,7 +199,7 @@ class Throughput(HookBase):
         self._step_began = 0.0
         self._first = self.trainer.iter
         if self._peak is None:
-            self._peak = peak_flops_of(core.device, core.precision.kind)
+            self._peak = device_peak_flops(core.device, core.precision.kind)
         self._counter = FlopsCounter()
         core.on_first_data = self._counter.count
 

@@ -25,9 +25,9 @@ from treadle.engine.config.keys import check_keys, warn_unknown_keys
 from treadle.engine.config.options import (
     add_pipeline_stages,
     check_supported,
+    configured_device,
     core_options,
     data_size,
-    device_of,
     read_execution,
     read_lr_scaling,
     read_plan,
@@ -87,7 +87,7 @@ class DefaultTrainer(TrainerBase):
         setup_logger(cfg.train.output_dir)
         warn_unknown_keys(check_keys(cfg))
         folder, timeout = Path(cfg.train.output_dir), try_get_key(cfg, "train.dist.timeout", default=None)
-        self._processes = Processes(device_of(cfg), timeout=timeout, folder=folder)
+        self._processes = Processes(configured_device(cfg), timeout=timeout, folder=folder)
         if cfg.train.seed is not None:
             seed_generators(fold_seed(cfg.train.seed, dist.get_rank()))
         self._build_data(cfg)

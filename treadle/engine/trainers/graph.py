@@ -62,7 +62,7 @@ class Graph:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs of the model."""
-        signature = (self.model.training, torch.is_grad_enabled(), shapes_of(args), shapes_of(kwargs))
+        signature = (self.model.training, torch.is_grad_enabled(), shape_key(args), shape_key(kwargs))
         if signature not in self._known:
             self._meet(signature)
         return self._compiled(*args, **kwargs) if self._known[signature] else self.model(*args, **kwargs)
@@ -91,18 +91,18 @@ class Graph:
         return self.model.modules()
 
 
-def shapes_of(value: Any) -> Any:
+def shape_key(value: Any) -> Any:
     """Return the shapes and types of the tensors in `value`; two values alike in them share compiled code.
 
-    >>> shapes_of({"x": torch.zeros(2, 3)})
+    >>> shape_key({"x": torch.zeros(2, 3)})
     (('x', ((2, 3), torch.float32)),)
     """
     if isinstance(value, Tensor):
         return tuple(value.shape), value.dtype
     if isinstance(value, Mapping):
-        return tuple((key, shapes_of(item)) for key, item in value.items())
+        return tuple((key, shape_key(item)) for key, item in value.items())
     if isinstance(value, (list, tuple)):
-        return tuple(map(shapes_of, value))
+        return tuple(map(shape_key, value))
     return type(value)
 
 

@@ -117,7 +117,7 @@ class AMPTrainer(SimpleTrainer):
         )
         self.precision, self.log_grad_scaler = precision, log_grad_scaler
         self._given_scaler = grad_scaler
-        self._scaling = None if grad_scaler is None else scaling_of(grad_scaler)
+        self._scaling = None if grad_scaler is None else convert_scaler(grad_scaler)
         if self._scaling is not None and precision is not torch.float16:
             raise ConfigError(f"AMPTrainer(grad_scaler=..., precision={precision}): only float16 scales the loss")
 
@@ -140,7 +140,7 @@ class AMPTrainer(SimpleTrainer):
         return replace(options, precision=PRECISIONS[self.precision], loss_scaling=self._scaling)
 
 
-def scaling_of(scaler: Any) -> LossScaling | None:
+def convert_scaler(scaler: Any) -> LossScaling | None:
     """Return how the loss is scaled by what a torch `GradScaler` knows; None for one that is switched off.
 
     Raises:

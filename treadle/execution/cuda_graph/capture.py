@@ -15,7 +15,7 @@ from treadle.data.random_state import set_cuda_state
 from treadle.events.pending import PendingRows
 from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.inputs import Inputs
-from treadle.optim.combined import members_of
+from treadle.optim.combined import member_optimizers
 
 # Recording work on a CUDA device, and leaving the device usable when that fails
 
@@ -160,7 +160,7 @@ def rounded_rates(optimizer: Optimizer) -> Iterator[None]:
     end in other bits. Only `optimizer.step` sees the rounded numbers, for a schedule goes on from those it wrote.
     """
     with ExitStack() as hooks:
-        for member in members_of(optimizer):
+        for member in member_optimizers(optimizer):
             hooks.enter_context(_rounded_rates(member))
         yield
 
@@ -255,7 +255,7 @@ class CapturedStep:
         if self.rates is None and len(groups) == 1:
             # The most common case; what is below is a microsecond more.
             return optimizer is self.optimizer and self.arguments[0] == [*groups[0].values()]
-        return optimizer is self.optimizer and self.arguments == arguments_of(optimizer, rates=self.rates is None)
+        return optimizer is self.optimizer and self.arguments == group_arguments(optimizer, rates=self.rates is None)
 
     def run(self, values: list[Any]) -> None:
         """Do the step with the data of a window."""
@@ -272,7 +272,7 @@ class CapturedStep:
             self.rows.begin()
 
 
-def arguments_of(optimizer: Optimizer, *, rates: bool) -> list[list[Any]]:
+def group_arguments(optimizer: Optimizer, *, rates: bool) -> list[list[Any]]:
     """Return the arguments of each group of an optimizer, with the learning rates or without."""
     if rates:
         return [list(group.values()) for group in optimizer.param_groups]

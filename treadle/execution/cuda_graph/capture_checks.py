@@ -18,7 +18,7 @@ from treadle.callback import MICRO_BATCH_EVENTS, listens
 from treadle.errors import CaptureError
 from treadle.execution.cuda_graph.capture_errors import callers_line
 from treadle.execution.cuda_graph.inputs import CONSTANTS, leaves
-from treadle.optim.combined import members_of
+from treadle.optim.combined import member_optimizers
 from treadle.optim.muon import is_muon
 from treadle.runs.interfaces import TrainerLike
 
@@ -70,7 +70,7 @@ def refuse_optimizer(optimizer: Optimizer, *, moves: bool) -> None:
     Raises:
         CaptureError: It does; it says for what.
     """
-    for member in members_of(optimizer):
+    for member in member_optimizers(optimizer):
         _refuse_member(member, moves=moves)
 
 
@@ -173,7 +173,7 @@ class Attributes:
         self._owners = owners
         # The values are kept, so that no new object can be taken for an old one.
         self._before = {
-            name: _Place(home, key, home[key], _mark(home[key]), list(_contents_of(home[key])))
+            name: _Place(home, key, home[key], _mark(home[key]), list(_mutable_contents(home[key])))
             for name, home, key in places_of(owners)
         }
 
@@ -281,7 +281,7 @@ def is_counted(tensor: Tensor) -> bool:
 _MODULE = frozenset(vars(nn.Module()))
 
 
-def _contents_of(value: Any, depth: int = 4) -> Iterator[tuple[Any, Any]]:
+def _mutable_contents(value: Any, depth: int = 4) -> Iterator[tuple[Any, Any]]:
     """Yield the containers and arrays in a value that can change, each with a copy of what is in it."""
     if isinstance(value, np.ndarray):
         # A file in memory may be larger than memory is, and what nobody can write to did not change.
@@ -295,7 +295,7 @@ def _contents_of(value: Any, depth: int = 4) -> Iterator[tuple[Any, Any]]:
         yield value, dict(value) if isinstance(value, dict) else items
     for item in items if depth and len(items) <= MOST_ITEMS else ():
         if isinstance(item, (*CONTAINERS, np.ndarray)):
-            yield from _contents_of(item, depth - 1)
+            yield from _mutable_contents(item, depth - 1)
 
 
 def _refill(container: Any, contents: Any) -> None:

@@ -12,7 +12,7 @@ from treadle.data.batch import mover
 from treadle.errors import CaptureError
 from treadle.events.pending import PendingRows
 from treadle.execution.base import Execution
-from treadle.execution.cuda_graph.capture import CapturedStep, Rates, Recorded, Recorder, arguments_of, rounded_rates
+from treadle.execution.cuda_graph.capture import CapturedStep, Rates, Recorded, Recorder, group_arguments, rounded_rates
 from treadle.execution.cuda_graph.capture_checks import (
     Attributes,
     MovingTensors,
@@ -26,9 +26,9 @@ from treadle.execution.cuda_graph.capture_checks import (
 )
 from treadle.execution.cuda_graph.capture_errors import explain
 from treadle.execution.cuda_graph.graph_cache import BUDGET, GraphCache, Key
-from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, signature_of
+from treadle.execution.cuda_graph.inputs import Inputs, PlacedWindow, inputs_for, window_signature
 from treadle.execution.cuda_graph.replay_check import Snapshot, check_replay
-from treadle.execution.step_state import all_owners_of, tensors_of
+from treadle.execution.step_state import all_state_owners, step_tensors
 from treadle.optim.fused import Capturable
 from treadle.runs.interfaces import TrainerLike
 
@@ -112,7 +112,7 @@ class GraphExecution(Execution):
 
     def look(self) -> None:
         """Take note of which attributes change in place from one window to the next."""
-        self._changing = self._moving.look(all_owners_of(self._trainer))
+        self._changing = self._moving.look(all_state_owners(self._trainer))
 
     def rehearse(self, phase: "Phase", window: list[Any]) -> CapturedStep:
         """Record the update of `window` before it is its turn; everything is afterwards as it was.
@@ -123,7 +123,7 @@ class GraphExecution(Execution):
         refuse_run(self._trainer)
         self._prepare()
         refuse_window(phase, window)
-        return self._record(phase, window, (phase.name, signature_of(window)))
+        return self._record(phase, window, (phase.name, window_signature(window)))
 
     def update(self, phase: "Phase", window: list[Any]) -> None:
         """Make the update of `window`: by a recording, or step by step where there is none."""
@@ -174,7 +174,7 @@ class GraphExecution(Execution):
         """Return the recording for `window`, made now if it is time for it."""
         if self.reason is not None:
             return None
-        key = (phase.name, signature_of(window))
+        key = (phase.name, window_signature(window))
         found = self._recordings.find(key, phase.optimizer)
         if found is not None:
             return found
@@ -200,7 +200,7 @@ class GraphExecution(Execution):
 
     def _is_time(self, phase: "Phase", key: Key) -> bool:
         """Whether a window that no recording fits is to be recorded; if there are too many of them, that is said."""
-        is_time = self._recordings.is_time(key, arguments_of(phase.optimizer, rates=not self._moves(phase)))
+        is_time = self._recordings.is_time(key, group_arguments(phase.optimizer, rates=not self._moves(phase)))
         if self._recordings.restless >= BUDGET:
             self._tell(
                 f"the optimizer of the phase {phase.name!r} has other arguments at every step, so it runs step by "
@@ -241,10 +241,10 @@ class GraphExecution(Execution):
         trainer = self._trainer
         refuse_optimizer(phase.optimizer, moves=self._moves(phase))
         generators = find_generators(trainer.model, trainer)
-        before = Snapshot(tensors_of(trainer, self._changing), generators, self.room)
+        before = Snapshot(step_tensors(trainer, self._changing), generators, self.room)
         inputs = inputs_for(window)
         rates = Rates(phase.optimizer, trainer.device) if self._moves(phase) else None
-        arguments = arguments_of(phase.optimizer, rates=rates is None)
+        arguments = group_arguments(phase.optimizer, rates=rates is None)
         callbacks = [one for one in trainer.callback_handler.active if self._is_recordable(one)]
 
         def step() -> Recorded:
@@ -283,7 +283,7 @@ class GraphExecution(Execution):
         self, step: Callable[[], Recorded], before: Snapshot, *, check: bool
     ) -> tuple[Recorded, dict[str, Tensor] | None]:
         """Make a step; to check it make two, looking at what they do on the host, and return where they end."""
-        attributes = Attributes(all_owners_of(self._trainer)) if check else None
+        attributes = Attributes(all_state_owners(self._trainer)) if check else None
         try:
             if attributes is None:
                 return step(), None

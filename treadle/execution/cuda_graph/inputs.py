@@ -41,7 +41,7 @@ class CopiedInputs:
     """
 
     def __init__(self, window: list[Any]) -> None:
-        self._signature = signature_of(window)
+        self._signature = window_signature(window)
         self._plain = _plain_kinds(window)
         self._window = [like(batch) for batch in window]
         self._tensors = [leaf for leaf in leaves(self._window) if isinstance(leaf, Tensor)]
@@ -53,7 +53,7 @@ class CopiedInputs:
     def values_of(self, window: list[Any]) -> list[Tensor] | None:
         """Return the tensors of `window` in order; None if shapes, types or containers differ."""
         if self._plain is None:
-            fits = signature_of(window) == self._signature
+            fits = window_signature(window) == self._signature
             return [leaf for leaf in leaves(window) if isinstance(leaf, Tensor)] if fits else None
         if len(window) != len(self._plain):
             return None
@@ -186,7 +186,7 @@ def like(value: Any) -> Any:
     return value
 
 
-def signature_of(window: list[Any]) -> Signature:
+def window_signature(window: list[Any]) -> Signature:
     """Return what must be the same for a recorded step to fit: shapes, types, containers, and what is no tensor."""
     if isinstance(window, PlacedWindow):
         return ("gathered", window.batches.address, *(size for _, size in window))

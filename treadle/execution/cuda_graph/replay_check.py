@@ -48,7 +48,7 @@ class Snapshot:
         room: dict[str, Tensor] | None = None,
     ) -> None:
         self._live = tensors
-        self._copies = copies_of(tensors, {} if room is None else room)
+        self._copies = copy_tensors(tensors, {} if room is None else room)
         pairs = [(name, tensor, self._copies[name]) for name, tensor in tensors.items()]
         # A copy never changes; of one on the host, what is compared is taken from the tensor while it is the same.
         self.began = {
@@ -77,7 +77,7 @@ class Snapshot:
             generator.set_state(state)
 
 
-def copies_of(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_tensors(tensors: dict[str, Tensor], room: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return copies: on the host where they would be much of what a step takes of the device's memory.
 
     Args:

@@ -24,7 +24,7 @@ from treadle.nas.oneshot.supernet import Supernet
 from treadle.nas.space.decisions import Architecture
 from treadle.nas.viz.weight_history import SEARCH_FILE, WeightHistory, build_history, weight_metric_name
 from treadle.ops.losses import read_targets
-from treadle.phase import Phase, params_of
+from treadle.phase import Phase, optimizer_params
 from treadle.run import Run
 from treadle.runs.folder import RunFolder
 from treadle.schedules.factory import require_scheduler
@@ -187,12 +187,12 @@ class OneShotCore(Trainer):
     @property
     def architecture_parameters(self) -> list[nn.Parameter]:
         """What the optimizer of the architecture trains."""
-        return params_of(self.optimizers()[ARCHITECTURE])
+        return optimizer_params(self.optimizers()[ARCHITECTURE])
 
     @property
     def weight_parameters(self) -> list[nn.Parameter]:
         """What the optimizer of the weights trains."""
-        return params_of(self.optimizers()[WEIGHTS])
+        return optimizer_params(self.optimizers()[WEIGHTS])
 
     # Data and phases ----------------------------------------------------------------------------------------
 

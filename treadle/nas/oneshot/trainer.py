@@ -25,11 +25,11 @@ from treadle.nas.space.layer_choice import ranked_values
 from treadle.nas.space.model_space import Space
 from treadle.nas.viz import draw, draw_weights
 from treadle.nas.viz.weight_history import WeightHistory
-from treadle.phase import params_of
+from treadle.phase import optimizer_params
 from treadle.result import TrainResult
 from treadle.runs.panels import write_picture
 from treadle.search.assignment import key_of
-from treadle.spec import Names, Refused, options_of
+from treadle.spec import Names, Refused, spec_options
 from treadle.trainer import Trainer
 
 # From the weights of candidates to the best architectures
@@ -101,7 +101,7 @@ OPTION_NAMES = {
     "log_every": "log_frequency",
 }
 """What of a training the trainer is built with, under a name of its own; all else keeps its name."""
-NAMES: Names = {name: OPTION_NAMES.get(name, name) for name in (*options_of("trainer"), *options_of("train"))}
+NAMES: Names = {name: OPTION_NAMES.get(name, name) for name in (*spec_options("trainer"), *spec_options("train"))}
 PARTS: Names = {
     "model": "model",
     "loss_func": "loss",
@@ -235,7 +235,7 @@ class OneShotTrainer(BaseOneShotTrainer):
             accumulation=gradient_accumulation_steps,
         )
         supernet = self._make_supernet(self._space)
-        optimizers = {WEIGHTS: _optimizer_of(optimizer, self._space.model), **self._make_optimizers(supernet)}
+        optimizers = {WEIGHTS: _make_optimizer(optimizer, self._space.model), **self._make_optimizers(supernet)}
         own = {"seed": seed, "run_dir": run_dir, "device": device, "metrics": judged, "train_metrics": False}
         self.core = self.core_type(supernet, loss, optimizers, self._plan, self._core_options(own | options))
         self.core.trainer_name = type(self).__name__
@@ -440,7 +440,7 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
 
 def _check_asked(name: str, options: Mapping[str, Any]) -> None:
     """Refuse what `fit` is asked for and does not hand on, and say where it belongs."""
-    known = [one for one in (*options_of("train"), *PARTS) if one not in OWN_OF_TRAINER]
+    known = [one for one in (*spec_options("train"), *PARTS) if one not in OWN_OF_TRAINER]
     for option in options:
         if option in OWN_OF_TRAINER:
             own = {**PARTS, **NAMES}[option]
@@ -461,13 +461,13 @@ def _of_evaluations(metrics: Any) -> Any:
     return None if is_bare else metrics or None
 
 
-def _optimizer_of(optimizer: Any, model: nn.Module) -> Optimizer:
+def _make_optimizer(optimizer: Any, model: nn.Module) -> Optimizer:
     if optimizer is None:
         return SGD(model.parameters(), lr=0.025, momentum=0.9, weight_decay=3e-4)
     made = optimizer if isinstance(optimizer, Optimizer) else optimizer(model.parameters())
     if not isinstance(made, Optimizer):
         raise ConfigError(f"optimizer is a {type(made).__name__}; pass an optimizer, or a function that makes one")
     own = {id(parameter) for parameter in model.parameters()}
-    if any(id(parameter) not in own for parameter in params_of(made)):
+    if any(id(parameter) not in own for parameter in optimizer_params(made)):
         raise ConfigError("the optimizer holds weights that are not the model's; build it from model.parameters()")
     return made

@@ -14,7 +14,7 @@ from treadle.nas.space.choosers import Chooser
 from treadle.nas.space.decisions import Architecture, Condition, Decision, intersect_conditions, normalize_value
 from treadle.nas.space.value_choice import FREEZE_KEY, Expression, Leaf, ValueChoice, copy_module, find_expressions
 from treadle.search.assignment import key_of
-from treadle.search.space.base import combinations_of
+from treadle.search.space.base import distinct_combinations
 from treadle.search.space.extension import Restriction
 
 # What every architecture of a space must satisfy
@@ -348,7 +348,9 @@ class Space:
 
     def enumerate(self) -> Iterator[Architecture]:
         """Yield every architecture that the constraints allow, once."""
-        return combinations_of({label: one.options for label, one in self.decisions.items()}, self.exists, self.allows)
+        return distinct_combinations(
+            {label: one.options for label, one in self.decisions.items()}, self.exists, self.allows
+        )
 
     def size(self) -> int:
         """Return how many different architectures there are.

@@ -194,7 +194,7 @@ def draw_cell(canvas: Canvas, graph: Graph, left: float, top: float) -> None:
         _draw_wires(canvas, edge, plan)
     for node in graph.ends:
         bus = plan.bus if plan.is_long(node, plan.last + 1) else None
-        canvas.wire(plan.right_of(node), plan.output, level=bus, color=PALE, kind="wire")
+        canvas.wire(plan.wire_start(node), plan.output, level=bus, color=PALE, kind="wire")
     for edge in graph.edges:
         _draw_operation(canvas, edge, plan.operations[id(edge)], plan.operation_width)
     for state, (x, y) in plan.states.items():
@@ -208,7 +208,7 @@ def _draw_wires(canvas: Canvas, edge: Edge, plan: "_Plan") -> None:
     place, faint = plan.operations[id(edge)], edge.operation in NOTHING
     color, dash = (PALE, DASH) if faint else (color_at(edge.source), "")
     lane = plan.lanes[edge.source] if plan.is_long(edge.source, plan.column[edge.target]) else None
-    canvas.wire(plan.right_of(edge.source), place, level=lane, color=color, dash=dash, kind="wire")
+    canvas.wire(plan.wire_start(edge.source), place, level=lane, color=color, dash=dash, kind="wire")
     end = (place[0] + plan.operation_width, place[1])
     canvas.wire(end, plan.states[edge.target], color=PALE if faint else INK, dash=dash, kind="wire")
 
@@ -274,7 +274,7 @@ class _Plan:
             self.operations[id(edge)] = (x - GAP - self.operation_width, start + ROW * (number + 0.5))
         return y + height
 
-    def right_of(self, state: int) -> Point:
+    def wire_start(self, state: int) -> Point:
         """Return where the wires of a state begin."""
         x, y = self.states[state]
         return x + STATE, y

@@ -18,7 +18,7 @@ def prefixed(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{PREFIX}{name}": value for name, value in batch.items()}
 
 
-def parameters_of(module: nn.Module) -> list[inspect.Parameter]:
+def forward_parameters(module: nn.Module) -> list[inspect.Parameter]:
     """Return what the `forward` of a module takes, in order."""
     # Of the class: activations that are computed again put another `forward` into the module.
     return list(inspect.signature(type(module).forward).parameters.values())[1:]
@@ -37,7 +37,7 @@ def names_taken(part: nn.Module, *, first: bool = False) -> frozenset[str] | Non
     Returns:
         Their names; None if it takes any.
     """
-    parameters = parameters_of(part)[0 if first else 1 :]
+    parameters = forward_parameters(part)[0 if first else 1 :]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return frozenset(parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL)
@@ -56,7 +56,7 @@ def named_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
     """
     if not args:
         return dict(kwargs)
-    names = [parameter.name for parameter in parameters_of(model)]
+    names = [parameter.name for parameter in forward_parameters(model)]
     if len(args) > len(names):
         raise DataError(f"a batch has {len(args)} parts, but {type(model).__name__}.forward takes {names}")
     return dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -68,8 +68,8 @@ def enters_first(model: nn.Module, first: nn.Module) -> str | None:
     Returns:
         The model's first one; None if the first module has a name of the model's for its own first argument.
     """
-    of_model = [parameter.name for parameter in parameters_of(model)]
-    own = parameters_of(first)[:1]
+    of_model = [parameter.name for parameter in forward_parameters(model)]
+    own = forward_parameters(first)[:1]
     return None if not of_model or (own and own[0].name in of_model) else of_model[0]
 
 

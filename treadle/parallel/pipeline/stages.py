@@ -11,7 +11,7 @@ from treadle.parallel.plan import Plan
 from treadle.parallel.pretrained import is_pretrained, sections_of
 
 
-def parts_of(model: nn.Module, plan: Plan) -> list[nn.Module]:
+def stage_modules(model: nn.Module, plan: Plan) -> list[nn.Module]:
     """Return the modules that data goes through one after the other.
 
     Raises:

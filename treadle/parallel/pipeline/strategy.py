@@ -17,10 +17,10 @@ from treadle.errors import ConfigError, DataError, LossError
 from treadle.ops.loss_items import Criterion
 from treadle.ops.losses import check_loss, model_inputs, read_targets
 from treadle.parallel.fsdp import WeightShards, check_places, give_up_gathered, take_weights, tensors_of
-from treadle.parallel.local_shards import local_of
+from treadle.parallel.local_shards import local_tensor
 from treadle.parallel.pipeline.loss import Entry, NamedLoss, StageLoss, as_one, in_parts
 from treadle.parallel.pipeline.split import Cut, Stage, joined, named_arguments, prefixed
-from treadle.parallel.pipeline.stages import assign_stages, following, hollow, is_named, parts_of, require_apart
+from treadle.parallel.pipeline.stages import assign_stages, following, hollow, is_named, require_apart, stage_modules
 from treadle.parallel.plan import Degrees, Plan
 from treadle.parallel.processes import Processes
 from treadle.parallel.sharded import ShardedStrategy, gather_whole, meta_copy
@@ -63,7 +63,7 @@ class PipelineStrategy(ShardedStrategy):
     # Spreading ------------------------------------------------------------------------------------------------
 
     def _apply(self, model: nn.Module) -> None:
-        parts = parts_of(model, self.plan)
+        parts = stage_modules(model, self.plan)
         self._stages = assign_stages(parts, self.plan)
         self._require_all(model, parts)
         # While it is whole: a weight that two layers share may go to two stages.
@@ -157,17 +157,17 @@ class PipelineStrategy(ShardedStrategy):
             return deepcopy(model)
         # Whole for a moment, as the stage was: torch cuts weights, and does not make pieces of none.
         copied = meta_copy(self._pattern, self.processes.device)
-        self._cut_weights(copied, self._make_cut(copied, parts_of(copied, self.plan)))
+        self._cut_weights(copied, self._make_cut(copied, stage_modules(copied, self.plan)))
         if not self.shards.by_rank:
             take_weights(copied, model)
             return copied
         for target, source in zip(tensors_of(copied), tensors_of(model), strict=True):
-            local_of(target).copy_(local_of(source))
+            local_tensor(target).copy_(local_tensor(source))
         return copied
 
     def _cut(self, model: nn.Module) -> Cut:
         """Return `model` in modules."""
-        cut = self._cuts[model] if model in self._cuts else self._make_cut(model, parts_of(model, self.plan))
+        cut = self._cuts[model] if model in self._cuts else self._make_cut(model, stage_modules(model, self.plan))
         cut.follow(model)
         return cut
 
@@ -265,7 +265,7 @@ class PipelineStrategy(ShardedStrategy):
             total = (
                 torch.zeros(shape, dtype=dtype, device=self.processes.device)
                 if weight is None
-                else local_of(weight.grad)
+                else local_tensor(weight.grad)
             )
             # Every stage takes part, if only with zeros: a collective that one of the group left out would hang.
             dist.all_reduce(total, group=self._group)
@@ -373,7 +373,7 @@ class PipelineStrategy(ShardedStrategy):
     def _passed_on(self, value: Any, stage: int) -> Any:
         """Give every stage what one of them computed: a tensor, or a dict of them and of plain values."""
         here = stage == self.stage
-        facts: list[Any] = [_facts_of(value) if here else None]
+        facts: list[Any] = [_tensor_facts(value) if here else None]
         dist.broadcast_object_list(facts, group=self._group, group_src=stage)
         if isinstance(facts[0], Missing):
             return self._shared(value if here else None, facts[0], stage)
@@ -413,7 +413,7 @@ class Missing(NamedTuple):
     dtype: torch.dtype
 
 
-def _facts_of(value: Any) -> Any:
+def _tensor_facts(value: Any) -> Any:
     """Return what other ranks must know of what a stage computed, to receive it."""
     if isinstance(value, Tensor):
         return Missing(tuple(value.shape), value.dtype)

@@ -13,7 +13,7 @@ from treadle.optim.lr_scaling import LRScaling
 from treadle.parallel import Plan
 from treadle.precision import LossScaling, SinglePrecision
 from treadle.recsys.config.optimization import check_schedule, clip_limit
-from treadle.spec import Names, Refused, RunSpec, options_of
+from treadle.spec import Names, Refused, RunSpec, spec_options
 
 NAMES: Names = {
     "seed": "seed",
@@ -182,7 +182,7 @@ def _check(option: str, value: Any) -> None:
         raise ConfigError(f"{option}={value!r} must be text")
     if option == "timeout" and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
         raise ConfigError(f"timeout={value!r} must be a number of seconds above 0")
-    if option in options_of("trainer"):
+    if option in spec_options("trainer"):
         RunSpec(**{option: value})
     else:
         RunSpec(run_dir=Path()).for_training(**{"num_epochs": 1, option: value})

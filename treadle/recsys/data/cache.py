@@ -117,7 +117,7 @@ def save_split(path: Path, key: str, rows: list[Any]) -> None:
 def load_prepared(path: Path, key: str) -> Prepared | None:
     """Return the prepared data set in a file; None if there is none, or one of other data or settings."""
     tree = _read_tree(path, key)
-    return None if tree is None else _prepared_of(tree)
+    return None if tree is None else _prepared_path(tree)
 
 
 def _read_tree(path: Path, key: str) -> dict[str, Any] | None:
@@ -153,12 +153,12 @@ def save_prepared(path: Path, key: str, prepared: Prepared) -> None:
     logger.info("the prepared data set is kept in %s", path)
 
 
-def _prepared_of(tree: Mapping[str, Any]) -> Prepared:
+def _prepared_path(tree: Mapping[str, Any]) -> Prepared:
     vocabularies = [_unpacked(*packed) for packed in tree["tokens"]]
     return Prepared(
         features={suffix: Interaction(columns) for suffix, columns in tree["features"].items()},
         types={name: FeatureType(kind) for name, kind in tree["types"].items()},
-        sources={name: _source_of(source) for name, source in tree["sources"].items()},
+        sources={name: _source_path(source) for name, source in tree["sources"].items()},
         lengths=dict(tree["lengths"]),
         buckets=dict(tree["buckets"]),
         tokens={name: vocabularies[place] for name, place in tree["token_fields"].items()},
@@ -201,6 +201,6 @@ def _source_text(source: FeatureSource | str) -> list[str]:
     return ["source", source.value] if isinstance(source, FeatureSource) else ["suffix", source]
 
 
-def _source_of(text: list[str]) -> FeatureSource | str:
+def _source_path(text: list[str]) -> FeatureSource | str:
     kind, value = text
     return FeatureSource(value) if kind == "source" else value

@@ -126,7 +126,7 @@ class DatasetSteps:
 
     def split_by_ratio(self, ratios: Sequence[float], group_by: str | None = None) -> list[Any]:
         """Return the parts of the data by shares of the rows, or of the rows of each value of a field."""
-        return self._parts_of(split_by_ratio(self._grouped(group_by), ratios))
+        return self._split_rows(split_by_ratio(self._grouped(group_by), ratios))
 
     def leave_one_out(self, group_by: str | None, leave_one_mode: str) -> list[Any]:
         """Return the parts of the data, with the last rows of each value of a field held out.
@@ -140,18 +140,18 @@ class DatasetSteps:
             raise ConfigError(
                 f"leave_one_out({group_by!r}, {leave_one_mode!r}): give a field, and one of {list(modes)}"
             )
-        return self._parts_of(leave_one_out(self._grouped(group_by), leave_one_mode))
+        return self._split_rows(leave_one_out(self._grouped(group_by), leave_one_mode))
 
     def time_based_split(self, ratios: Sequence[float], group_by: str | None) -> list[Any]:
         """Return the parts of the data, the test being what comes after one moment; rows are in the order of time."""
         times = self._times("time_based_split")
-        return self._parts_of(split_by_time(self._grouped(group_by), times, ratios))
+        return self._split_rows(split_by_time(self._grouped(group_by), times, ratios))
 
     def _grouped(self, group_by: str | None) -> Any:
         users = None if group_by is None else self.inter_feat[group_by].cpu().numpy()
         return group_rows(users, len(self.inter_feat))
 
-    def _parts_of(self, rows: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+    def _split_rows(self, rows: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
         return [self._part(own) for own in rows]
 
     def _part(self, rows: np.ndarray[Any, Any]) -> Any:

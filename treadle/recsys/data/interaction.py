@@ -33,7 +33,7 @@ class Interaction:
     """
 
     def __init__(self, interaction: Any) -> None:
-        self.interaction: dict[str, Tensor] = _columns_of(interaction)
+        self.interaction: dict[str, Tensor] = _as_columns(interaction)
         self.length = _common_length(self.interaction)
 
     @classmethod
@@ -202,17 +202,17 @@ def cat_interactions(interactions: Sequence[Interaction]) -> Interaction:
     return Interaction.of_columns(joined, sum(map(len, interactions)))
 
 
-def _columns_of(given: Any) -> dict[str, Tensor]:
+def _as_columns(given: Any) -> dict[str, Tensor]:
     if isinstance(given, Interaction):
         return dict(given.interaction)
     if isinstance(given, Mapping):
-        return {str(name): _tensor_of(str(name), values) for name, values in given.items()}
+        return {str(name): _as_tensor(str(name), values) for name, values in given.items()}
     if hasattr(given, "columns") and hasattr(given, "to_numpy"):
-        return {str(name): _tensor_of(str(name), given[name].to_numpy()) for name in given.columns}
+        return {str(name): _as_tensor(str(name), given[name].to_numpy()) for name in given.columns}
     raise DataError(f"an Interaction is made of a dict or a data frame, not of {type(given).__name__}")
 
 
-def _tensor_of(name: str, values: Any) -> Tensor:
+def _as_tensor(name: str, values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     if not isinstance(values, (list, tuple, np.ndarray)):

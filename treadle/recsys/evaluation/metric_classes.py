@@ -85,7 +85,7 @@ class AbstractMetric:
     def __init_subclass__(cls, *, register: bool = True, replace: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if register and cls.calculate_metric is not AbstractMetric.calculate_metric:
-            add_metric(_metric_of(cls), replace=replace)
+            add_metric(_registered_metric(cls), replace=replace)
 
     def __init__(self, config: Any) -> None:
         self.decimal_place = int(config["metric_decimal_place"])
@@ -139,7 +139,7 @@ class LossMetric(AbstractMetric, register=False):
         raise NotImplementedError(f"{type(self).__name__} does not define metric_info")
 
 
-def _metric_of(kind: type[AbstractMetric]) -> Metric:
+def _registered_metric(kind: type[AbstractMetric]) -> Metric:
     """Return a class as it is registered.
 
     Raises:

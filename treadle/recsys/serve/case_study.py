@@ -37,7 +37,7 @@ def full_sort_scores(
     if not isinstance(test_data, FullSortEvalDataLoader):
         kind = type(test_data).__name__
         raise DataError(f"a {kind} does not rank all items; prepare the data with eval_args.mode=full")
-    place = _device_of(model) if device is None else torch.device(device)
+    place = _model_device(model) if device is None else torch.device(device)
     test_data.to(place)
     queries = _queries(torch.as_tensor(uid_series).flatten(), test_data)
     with looking(model):
@@ -82,6 +82,6 @@ def _queries(users: Tensor, loader: FullSortEvalDataLoader) -> Tensor:
     return rows
 
 
-def _device_of(model: Any) -> torch.device:
+def _model_device(model: Any) -> torch.device:
     weights = next(model.parameters(), None)
     return torch.device("cpu") if weights is None else weights.device

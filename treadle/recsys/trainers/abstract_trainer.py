@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from treadle.errors import ConfigError
 from treadle.loop.verbs import refuse_misspelt
 from treadle.parallel import GradientAverager, Processes
-from treadle.phase import params_of
+from treadle.phase import optimizer_params
 
 # Calls of methods that users override with fewer arguments than the ones they replace
 
@@ -120,7 +120,7 @@ class AbstractTrainer:
     def _average_outside(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Average the gradients of a loop that the core does not run; of its own and of others the core takes care."""
         if not self._core_runs:
-            GradientAverager(self._processes).average(params_of(optimizer))
+            GradientAverager(self._processes).average(optimizer_params(optimizer))
 
     def fit(self, train_data: Any) -> Any:
         """Train the model."""

@@ -167,7 +167,7 @@ class Objective:
         """Return all settings, with `settings` over them."""
         return Config(self.model, self.dataset, self.files, {**self.given, **settings})
 
-    def data_of(self, config: Config) -> Dataset:
+    def reusable_data(self, config: Config) -> Dataset:
         """Return the data of an earlier trial, if this one's settings make it the same."""
         names = [*(packaged(SAMPLE) or {}), "encoding", "data_path"]
         settings = {name: config[name] for name in names}
@@ -194,7 +194,7 @@ class Objective:
     def _trained(self, params: Mapping[str, Any]) -> dict[str, float]:
         folder = trial_folder(Path(self.folder), params)
         config = self.config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
-        trainer, _, train_data, valid_data, _ = build(config, self.data_of(config))
+        trainer, _, train_data, valid_data, _ = build(config, self.reusable_data(config))
         if valid_data is None:
             raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
         self._check_rows(valid_data.dataset, config)
@@ -360,7 +360,7 @@ class Search:
             return
         try:
             config = self._judge.config({one.name: one.first for one in self.space})
-            build(config, self._judge.data_of(config))
+            build(config, self._judge.reusable_data(config))
         except TreadleError:
             # These values do not go together; others may, and each trial says what is wrong with its own.
             return

@@ -19,7 +19,7 @@ MOST_COUNTED = 10_000
 NETWORKS_ONLY = "inherit, keep_weights and proxy are for spaces of networks; this one is a config"
 
 
-def combinations_of(
+def distinct_combinations(
     options: Mapping[str, Callable[[], Iterable[Any]]],
     exists: Callable[[str, Assignment], bool],
     allows: Callable[[Assignment], bool],
@@ -110,7 +110,9 @@ class Searched(ABC):
 
     def enumerate(self) -> Iterator[Assignment]:
         """Yield every combination that a grid visits, once."""
-        return combinations_of({label: one.options for label, one in self.dimensions.items()}, self.exists, self.allows)
+        return distinct_combinations(
+            {label: one.options for label, one in self.dimensions.items()}, self.exists, self.allows
+        )
 
     def size(self) -> int | None:
         """Return how many combinations there are; None if that is many, or values lie between any two."""

@@ -18,7 +18,7 @@ from treadle.search.errors import SearchError
 from treadle.search.store.database import NOTE_BYTES, DatabaseGoneError, TurnLostError, impatient, open_database
 from treadle.search.store.heartbeat import Heartbeat, OwnerWatch
 from treadle.search.store.history import BIRTH, FINAL, OWNER
-from treadle.search.store.turns import turn_of
+from treadle.search.store.turns import take_turn
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -282,7 +282,7 @@ class Store:
         elif self._is_private:
             yield _is_held
         else:
-            with quiet_optuna(), turn_of(self.storage, f"{self.name}.next") as require:
+            with quiet_optuna(), take_turn(self.storage, f"{self.name}.next") as require:
                 yield require
 
     def sync(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 
-def turn_of(storage: "BaseStorage", name: str) -> AbstractContextManager[Callable[[], None]]:
+def take_turn(storage: "BaseStorage", name: str) -> AbstractContextManager[Callable[[], None]]:
     """Keep other searches of a database out of the block; what it gives raises where that is no longer so.
 
     Args:

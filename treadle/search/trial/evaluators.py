@@ -8,7 +8,14 @@ from typing import Any, TypeVar
 
 from treadle.errors import ConfigError
 from treadle.search.encoding import RecordedNames, decode, encode
-from treadle.search.recorded_calls import Record, find_record, is_recorded, reader, remember_calls, version_of
+from treadle.search.recorded_calls import (
+    Record,
+    find_record,
+    is_recorded,
+    reader,
+    record_version_number,
+    remember_calls,
+)
 from treadle.search.space.config_space import is_lazy_call
 
 # Classic trainers: each trains and evaluates one network, and tells the search how good it is
@@ -151,7 +158,7 @@ def make_evaluator(trainer: Any) -> Evaluator:
         first_argument(_target(trainer))
         return Lazy(trainer)
     if isinstance(trainer, type) and is_recorded(trainer):
-        return Recorded(Record(trainer, {}, version_of(trainer)))
+        return Recorded(Record(trainer, {}, record_version_number(trainer)))
     unregistered = trainer if isinstance(trainer, type) else type(trainer)
     if issubclass(unregistered, BaseTrainer):
         name = unregistered.__qualname__
@@ -165,9 +172,9 @@ def make_evaluator(trainer: Any) -> Evaluator:
 
 
 def _target(call: Any) -> Any:
-    from treadle.config.signatures import target_of
+    from treadle.config.signatures import call_target
 
-    target = target_of(call, load=True)
+    target = call_target(call, load=True)
     if target is None:
         raise ConfigError("the trainer is a lazy call of a lazy call; name the class or function itself")
     return target

@@ -46,12 +46,12 @@ class Task:
         Raises:
             ConfigError: Something in it cannot be made again in another process; the message says what.
         """
-        from treadle.config.targets import name_of
+        from treadle.config.targets import target_name
 
         return {
             "number": self.number,
             "seed": self.seed,
-            "subject": [name_of(type(self.subject)), self.subject.encoded()],
+            "subject": [target_name(type(self.subject)), self.subject.encoded()],
             "evaluator": self.evaluator.encoded(),
         }
 

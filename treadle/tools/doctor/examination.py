@@ -227,7 +227,7 @@ def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> It
 
     def run_training(trainer: Trainer) -> Any:
         with patch.object(Trainer, "carry_out", plain):
-            train(trainer, _program_of(sys._getframe()))
+            train(trainer, _program_variables(sys._getframe()))
         raise _Examined
 
     # Nothing is written, so nobody has to be kept out of the folder of the run, which may not even be there.
@@ -236,7 +236,7 @@ def _instead_of_training(train: Callable[[Trainer, dict[str, Any]], None]) -> It
         yield
 
 
-def _program_of(frame: Any) -> dict[str, Any]:
+def _program_variables(frame: Any) -> dict[str, Any]:
     """Return the variables of the program that is running: those of its outermost lines."""
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__" and "__file__" in frame.f_globals:

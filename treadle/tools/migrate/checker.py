@@ -16,11 +16,11 @@ from treadle.config import locate
 from treadle.errors import ConfigError, did_you_mean
 from treadle.tools.migrate.signatures import (
     assigned_attributes,
+    call_signature,
     class_attributes,
     is_open,
     misfit,
     own_signature,
-    signature_of,
     unlike,
 )
 from treadle.tools.migrate.source import undefined_names
@@ -157,7 +157,7 @@ class _Checker:
         base = self._meaning(node.value, scope)
         if not isinstance(base, Known) or not (inspect.ismodule(base.value) or inspect.isclass(base.value)):
             return None
-        found = _part_of(base.value, node.attr)
+        found = _member(base.value, node.attr)
         return None if found is None else Known(found)
 
     def _of_call(self, node: ast.Call, scope: _Scope) -> Meaning:
@@ -250,7 +250,7 @@ class _Checker:
             home = _module(module)
             if home is None:
                 self._tell(node, f"there is no module {module}")
-            elif isinstance(node, ast.ImportFrom) and alias.name != "*" and _part_of(home, alias.name) is None:
+            elif isinstance(node, ast.ImportFrom) and alias.name != "*" and _member(home, alias.name) is None:
                 self._tell(node, f"{module} has no {alias.name!r}{did_you_mean(alias.name, dir(home))}")
 
     def _check_attribute(self, node: ast.Attribute, scope: _Scope) -> None:
@@ -350,7 +350,7 @@ class _Checker:
             self._tell(node, f"{name}: {wrong}")
 
     def _check_fit(self, node: ast.Call, called: Any, *, bound: int = 0, partly: bool = False, name: str = "") -> None:
-        signature = signature_of(called) if _is_looked_up(called) else None
+        signature = call_signature(called) if _is_looked_up(called) else None
         wrong = "" if signature is None else misfit(signature, node, bound=bound, partly=partly)
         if wrong:
             self._tell(node, f"{name or _name(called)}: {wrong}")
@@ -380,7 +380,7 @@ class _Checker:
     def _check_override(self, method: Function, base: type) -> None:
         theirs = inspect.getattr_static(base, method.name, None)
         if inspect.isfunction(theirs) and _is_ours(theirs):
-            signature, own = signature_of(theirs), own_signature(method)
+            signature, own = call_signature(theirs), own_signature(method)
             if signature is not None and unlike(signature, own):
                 self._tell(
                     method, f"{method.name}{own} is called as {method.name}{_plain(signature)}; take these arguments"
@@ -441,7 +441,7 @@ def _imported(node: ast.Import | ast.ImportFrom, name: str) -> Meaning:
             if node.level or str(node.module).split(".")[0] not in (*LOOKED_UP, *STANDARD):
                 return None
             home = _module(str(node.module))
-            found = None if home is None else _part_of(home, alias.name)
+            found = None if home is None else _member(home, alias.name)
         else:
             looked_up = alias.name.split(".")[0] in (*LOOKED_UP, *STANDARD)
             found = _module(alias.name if alias.asname else name) if looked_up else None
@@ -458,7 +458,7 @@ def _module(name: str) -> Any:
     return sys.modules.get(name)
 
 
-def _part_of(value: Any, name: str) -> Any:
+def _member(value: Any, name: str) -> Any:
     found = getattr(value, name, None)
     if found is None and inspect.ismodule(value) and hasattr(value, "__path__"):
         found = _module(f"{value.__name__}.{name}")
@@ -466,7 +466,7 @@ def _part_of(value: Any, name: str) -> Any:
 
 
 def _has_part(value: Any, name: str) -> bool:
-    return hasattr(value, name) or _part_of(value, name) is not None
+    return hasattr(value, name) or _member(value, name) is not None
 
 
 def _is_super(node: Any) -> bool:

@@ -219,9 +219,9 @@ class Rewriter:
     def _rewrite_uses(self) -> None:
         for node in self.source.find(ast.Attribute):
             outer = self.source.parent(node)
-            if isinstance(outer, ast.Attribute) and self._use_of(outer) is not None:
+            if isinstance(outer, ast.Attribute) and self._usage(outer) is not None:
                 continue
-            home = self._use_of(node)
+            home = self._usage(node)
             if home is not None:
                 self.source.replace(node, self._want(home))
             elif not isinstance(outer, ast.Attribute):
@@ -229,7 +229,7 @@ class Rewriter:
         if self.renames:
             self._rename_names()
 
-    def _use_of(self, node: ast.Attribute) -> Home | None:
+    def _usage(self, node: ast.Attribute) -> Home | None:
         full = self.full_name(node)
         return None if full is None or full in self.dropped else self.home_of(full)
 
@@ -237,7 +237,7 @@ class Rewriter:
         """Say that something of a module has no counterpart, unless a part of the expression has one."""
         inner: Any = node
         while isinstance(inner, ast.Attribute):
-            if self._use_of(inner) is not None:
+            if self._usage(inner) is not None:
                 return
             inner = inner.value
         full = self.full_name(node)

@@ -34,7 +34,7 @@ CHECKLIST: dict[str, str] = {
 
 def is_loop(tree: ast.Module) -> bool:
     """Whether a program computes gradients and steps an optimizer by itself."""
-    called = {_name_of(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = {_called_name(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return {"backward", "step"} <= called
 
 
@@ -46,7 +46,7 @@ def migrate(source: Source) -> None:
         _tell_checklist(source, "the loop over batches was not found")
         return
     if len(inner) > 1:
-        _tell_checklist(source, f"there are {len(inner)} loops with a backward pass, in lines {_lines_of(inner)}")
+        _tell_checklist(source, f"there are {len(inner)} loops with a backward pass, in lines {_line_range(inner)}")
         return
     outer = source.parent(inner[0])
     if not isinstance(outer, ast.For) or inner[0] not in outer.body:
@@ -63,14 +63,16 @@ def migrate(source: Source) -> None:
 
 
 def _has_backward(body: list[Any]) -> bool:
-    return any(isinstance(node, ast.Call) and _name_of(node) == "backward" for one in body for node in ast.walk(one))
+    return any(
+        isinstance(node, ast.Call) and _called_name(node) == "backward" for one in body for node in ast.walk(one)
+    )
 
 
-def _lines_of(nodes: list[Any]) -> str:
+def _line_range(nodes: list[Any]) -> str:
     return ", ".join(str(node.lineno) for node in nodes)
 
 
-def _name_of(node: Any) -> str:
+def _called_name(node: Any) -> str:
     """Return the last part of what a call calls."""
     called = node.func if isinstance(node, ast.Call) else node
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
@@ -81,7 +83,7 @@ def _tell_checklist(source: Source, why: str) -> None:
     if why:
         source.note(0, f"{why}, so that nothing was changed; what becomes of its lines is listed")
     for node in source.find(ast.Call):
-        if (told := CHECKLIST.get(_name_of(node))) is not None:
+        if (told := CHECKLIST.get(_called_name(node))) is not None:
             source.note(node, told)
 
 
@@ -112,10 +114,10 @@ class _Loop:
 
     def read(self) -> None:
         """Take note of every statement."""
-        made = _made_of(self.source)
+        made = _constructors(self.source)
         self.optimizers = {name for name, call in made.items() if ".optim." in f".{call}." or _is_optimizer(call)}
         self.schedulers = {name for name, call in made.items() if "lr_scheduler" in call or call.endswith(("LR", "Lr"))}
-        if not (isinstance(self.outer.iter, ast.Call) and _name_of(self.outer.iter) == "range"):
+        if not (isinstance(self.outer.iter, ast.Call) and _called_name(self.outer.iter) == "range"):
             self._unknown(self.outer, "a loop over epochs that is not over range(...)")
         elif len(self.outer.iter.args) != 1:
             self._unknown(self.outer, "epochs that do not begin at 0: a run resumes by resume='auto'")
@@ -143,13 +145,13 @@ class _Loop:
     def _read_head(self) -> None:
         """Take note of what is iterated, with or without a count or a progress bar."""
         data, target = self.inner.iter, self.inner.target
-        if isinstance(data, ast.Call) and _name_of(data) == "enumerate":
+        if isinstance(data, ast.Call) and _called_name(data) == "enumerate":
             if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
                 self._unknown(self.inner, "an enumerate without a count and a batch")
                 return
             self.counted = self.source.segment(target.elts[0])
             data, target = data.args[0], target.elts[1]
-        if isinstance(data, ast.Call) and _name_of(data) in ("tqdm", "track"):
+        if isinstance(data, ast.Call) and _called_name(data) in ("tqdm", "track"):
             data = data.args[0]
         if not isinstance(data, (ast.Name, ast.Attribute)):
             self._unknown(
@@ -159,7 +161,7 @@ class _Loop:
         self.target = target
 
     def _read_inner(self, node: Any) -> None:
-        if isinstance(node, ast.With) and all(_name_of(item.context_expr) == "autocast" for item in node.items):
+        if isinstance(node, ast.With) and all(_called_name(item.context_expr) == "autocast" for item in node.items):
             self._read_autocast(node.items[0].context_expr)
             for statement in node.body:
                 self._read_inner(statement)
@@ -187,7 +189,7 @@ class _Loop:
             self._unknown(call, "an autocast without a dtype")
 
     def _read_call(self, node: Any, call: ast.Call) -> None:
-        name = _name_of(call)
+        name = _called_name(call)
         owner = self.source.segment(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         if name == "backward":
             self._read_backward(call)
@@ -212,7 +214,7 @@ class _Loop:
         assert isinstance(call.func, ast.Attribute)
         self.after_backward = True
         value: Any = call.func.value
-        if isinstance(value, ast.Call) and _name_of(value) == "scale" and len(value.args) == 1:
+        if isinstance(value, ast.Call) and _called_name(value) == "scale" and len(value.args) == 1:
             value = value.args[0]
             self.options["precision"] = '"fp16"'
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div):
@@ -272,8 +274,8 @@ class _Loop:
         return True
 
     def _read_if(self, node: ast.If) -> None:
-        steps = any(isinstance(one, ast.Call) and _name_of(one) == "step" for one in ast.walk(node))
-        every, last = _window_of(node.test)
+        steps = any(isinstance(one, ast.Call) and _called_name(one) == "step" for one in ast.walk(node))
+        every, last = _window_size(node.test)
         if steps and every is not None and not node.orelse:
             self.options["gradient_accumulation_steps"] = self.source.segment(every)
             self.whole_windows = not last
@@ -289,12 +291,12 @@ class _Loop:
 
     def _read_outer(self, node: Any) -> None:
         calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-        names = {_name_of(one) for one in calls}
+        names = {_called_name(one) for one in calls}
         evaluates = [one for one in ast.walk(node) if isinstance(one, ast.For)]
         if isinstance(node, (ast.With, ast.For)) and evaluates and not names & {"backward", "step"}:
             self._read_evaluation(node, evaluates[0])
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            name = _name_of(node.value)
+            name = _called_name(node.value)
             if name == "eval" and not node.value.args:
                 return
             if name == "save":
@@ -315,7 +317,7 @@ class _Loop:
 
     def _read_evaluation(self, node: Any, loop: ast.For) -> None:
         data = loop.iter
-        if isinstance(data, ast.Call) and _name_of(data) in ("enumerate", "tqdm"):
+        if isinstance(data, ast.Call) and _called_name(data) in ("enumerate", "tqdm"):
             data = data.args[0]
         if self.evaluation or not isinstance(data, (ast.Name, ast.Attribute)):
             self._unknown(node, "an evaluation whose data has no name, or one of several")
@@ -334,11 +336,11 @@ class _Loop:
     def _is_loss(self, value: Any, loop: ast.For) -> bool:
         """Whether a number that an evaluation adds up is its loss, or how many samples there were."""
         named = {ast.unparse(one.targets[0]): one.value for one in ast.walk(loop) if isinstance(one, ast.Assign)}
-        losses = {_name_of(one) for node in self.forward for one in ast.walk(node) if isinstance(one, ast.Call)}
-        called = {_name_of(one) for one in ast.walk(value) if isinstance(one, ast.Call)}
+        losses = {_called_name(one) for node in self.forward for one in ast.walk(node) if isinstance(one, ast.Call)}
+        called = {_called_name(one) for one in ast.walk(value) if isinstance(one, ast.Call)}
         for one in ast.walk(value):
             found = named.get(ast.unparse(one)) if isinstance(one, ast.Name) else None
-            called |= {_name_of(call) for call in ast.walk(found) if isinstance(call, ast.Call)} if found else set()
+            called |= {_called_name(call) for call in ast.walk(found) if isinstance(call, ast.Call)} if found else set()
         counts = called <= {"len", "size"} and not any(isinstance(one, ast.Compare) for one in ast.walk(value))
         return counts or (
             bool(called & losses - {"item", "len", "size"}) and not called & {"argmax", "max", "eq", "sum"}
@@ -357,7 +359,7 @@ class _Loop:
         trainer = "TreadleTrainer" if "Trainer" in source.names() else "Trainer"
         accumulation = self.options.get("gradient_accumulation_steps", "")
         last = self.forward[-1]
-        if not self.divisor and accumulation and _divisor_of(last, self.source) == accumulation:
+        if not self.divisor and accumulation and _find_divisor(last, self.source) == accumulation:
             self.divisor, self.divided = accumulation, last
         if self.divisor != accumulation:
             text = f"the loss is divided by {self.divisor or 'nothing'}, and {accumulation or 1} batches make an update"
@@ -393,7 +395,7 @@ class _Loop:
         source.replace_span((place, place), f"\n{imported}" if last else f"{imported}\n")
         text = "what is drawn (the order of a loader that shuffles, dropout) is drawn in another order, from seed="
         source.note(self.inner, text, left=False)
-        made_of = _made_of(source)
+        made_of = _constructors(source)
         for name in filter(None, (self.data, self.evaluation)):
             if not made_of.get(name, "").endswith("DataLoader"):
                 text = f"{name} must be a DataLoader, or data of single samples: a list of batches is taken for samples"
@@ -490,7 +492,7 @@ def _call(start: str, arguments: list[str], indent: int) -> str:
     return f"{start}(\n" + "".join(f"    {one},\n" for one in arguments) + ")"
 
 
-def _divisor_of(node: Any, source: Source) -> str:
+def _find_divisor(node: Any, source: Source) -> str:
     """Return what the value of an assignment is divided by at last; empty if by nothing."""
     value = node.value if isinstance(node, ast.Assign) else None
     return source.segment(value.right) if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div) else ""
@@ -500,7 +502,7 @@ def _keywords(values: dict[str, str]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def _made_of(source: Source) -> dict[str, str]:
+def _constructors(source: Source) -> dict[str, str]:
     """Return what the names of a program were made by, where that is one call."""
     return {
         node.targets[0].id: ast.unparse(node.value.func)
@@ -523,14 +525,14 @@ def _owner_of_parameters(node: Any) -> str:
 
 
 def _asks_for_value(node: Any) -> bool:
-    return any(isinstance(one, ast.Call) and _name_of(one) in ("item", "float", "detach") for one in ast.walk(node))
+    return any(isinstance(one, ast.Call) and _called_name(one) in ("item", "float", "detach") for one in ast.walk(node))
 
 
 def _is_text(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def _window_of(test: Any) -> tuple[Any, bool]:
+def _window_size(test: Any) -> tuple[Any, bool]:
     """Return how many batches make an update, and whether the rest of an epoch does: `(i + 1) % 4 == 0 or ...`."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
     for part in parts:

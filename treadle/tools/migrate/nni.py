@@ -42,7 +42,7 @@ def migrate_search_space(text: str, path: Path) -> tuple[str, list[Note]]:
     """Return a search space as the part `search` of a config, in YAML, and what cannot be said so."""
     notes, lines = [], []
     for name, domain in json.loads(text).items():
-        line = _line_of(text, name)
+        line = _key_line(text, name)
         try:
             written = _domain(domain)
         except (KeyError, IndexError, TypeError, ConfigError) as error:
@@ -71,7 +71,7 @@ def _shifted(domain: Any) -> list[str]:
     return [f"the values were multiples of {values[2]}; here they are {values[0]} and steps of {values[2]} from it"]
 
 
-def _line_of(text: str, name: str) -> int:
+def _key_line(text: str, name: str) -> int:
     """Return the line on which a name is a key."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip().lstrip("{").strip().startswith(json.dumps(name)):

@@ -68,10 +68,10 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
     for names, lines in _renewed(values):
         first, *others = [name for name in names if name in entries]
         comment = _comment(text, entries[first][1])
-        edits.append((*_lines_of(text, *entries[first]), "".join(f"{line}\n" for line in [*comment, *lines])))
-        edits += [(*_lines_of(text, *entries[name]), "") for name in others]
+        edits.append((*_entry_lines(text, *entries[first]), "".join(f"{line}\n" for line in [*comment, *lines])))
+        edits += [(*_entry_lines(text, *entries[name]), "") for name in others]
     for name in sorted(entries.keys() & IDLE.keys()):
-        edits.append((*_lines_of(text, *entries[name]), ""))
+        edits.append((*_entry_lines(text, *entries[name]), ""))
         notes.append(Note(entries[name][0].start_mark.line + 1, f"{name} is left out: {IDLE[name]}", left=False))
     notes += [
         Note(key.start_mark.line + 1, f"{name}: {GONE[name]}") for name, (key, _) in entries.items() if name in GONE
@@ -81,7 +81,7 @@ def migrate_settings(text: str, path: Path) -> tuple[str, list[Note]]:
     return text, notes
 
 
-def _lines_of(text: str, key: Any, value: Any) -> tuple[int, int]:
+def _entry_lines(text: str, key: Any, value: Any) -> tuple[int, int]:
     """Return where the lines of an entry begin and end; blank lines and comments behind it stay."""
     start = text.rfind("\n", 0, key.start_mark.index) + 1
     body = text[: max(value.end_mark.index, key.end_mark.index)].rstrip()

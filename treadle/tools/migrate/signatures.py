@@ -49,7 +49,7 @@ def is_open(kind: type) -> bool:
     return any("__getattr__" in vars(one) or "__getattribute__" in vars(one) for one in kind.__mro__[:-1])
 
 
-def signature_of(called: Any) -> inspect.Signature | None:
+def call_signature(called: Any) -> inspect.Signature | None:
     """Return what can be passed; None if nobody says."""
     try:
         return inspect.signature(called)

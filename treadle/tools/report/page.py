@@ -16,7 +16,7 @@ from treadle.errors import CheckpointError, ConfigError, TreadleError, require
 from treadle.files.atomic_io import replace_text
 from treadle.runs.lock import held_here
 from treadle.runs.reader import Panel, Run, read_any_run, read_panels
-from treadle.tools.report.payload import build_payload, names_of
+from treadle.tools.report.payload import build_payload, short_names
 
 if TYPE_CHECKING:
     from treadle.trainer import Trainer
@@ -47,7 +47,7 @@ def write_report(
     if target.suffix.lower() not in ("", ".html", ".htm"):
         raise ConfigError(f"{target}: a report is a page of HTML; give it a name that ends in .html")
     panels = () if together is None else tuple(read_panels(together))
-    found = [read_any_run(path, name) for path, name in zip(runs, names_of(list(runs)), strict=True)]
+    found = [read_any_run(path, name) for path, name in zip(runs, short_names(list(runs)), strict=True)]
     page = render_page(found, panels=panels, title=title)
     try:
         replace_text(target, page)

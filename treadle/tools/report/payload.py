@@ -317,10 +317,10 @@ def _differences(runs: list[Run]) -> list[dict[str, Any]]:
     return [row for row in table if len(set(row["values"])) > 1]
 
 
-def names_of(paths: list[Path]) -> list[str]:
+def short_names(paths: list[Path]) -> list[str]:
     """Return short names for the folders of runs, no two the same.
 
-    >>> names_of([Path("a/runs/x"), Path("b/runs/x"), Path("b/runs/y")])
+    >>> short_names([Path("a/runs/x"), Path("b/runs/x"), Path("b/runs/y")])
     ['a/runs/x', 'b/runs/x', 'y']
     """
     found = [path.resolve() for path in paths]

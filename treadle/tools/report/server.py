@@ -19,7 +19,7 @@ from treadle.runs.metric_rows import MetricLines
 from treadle.runs.reader import PANELS, TRIALS, Run, Start, find_runs, read_any_run
 from treadle.runs.status import STATUS
 from treadle.tools.report.page import render_page
-from treadle.tools.report.payload import Metrics, build_payload, names_of
+from treadle.tools.report.payload import Metrics, build_payload, short_names
 
 LOOPBACK = "127.0.0.1"
 WATCHED = ("metrics.jsonl", STATUS, HEARTBEAT, "manifest.json", "log.txt", TRIALS)
@@ -78,7 +78,7 @@ class ReportServer(ThreadingHTTPServer):
         paths = [(folder, path) for folder in self.folders for path in find_runs(folder)]
         names = [path.name if path == folder else str(path.relative_to(folder)) for folder, path in paths]
         # A run is known by its name: of two folders with runs of one name, the page says which is which.
-        unlike = names_of([path for _, path in paths])
+        unlike = short_names([path for _, path in paths])
         self._followed = {path: self._followed.get(path) or _FollowedRun(path) for _, path in paths}
         for (_, path), name, other in zip(paths, names, unlike, strict=True):
             try:

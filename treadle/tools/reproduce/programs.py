@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from treadle.errors import ConfigError
-from treadle.runs.place import place_of
+from treadle.runs.place import run_place
 from treadle.runs.provenance import is_library
 from treadle.runs.reader import read_config, read_json
 
@@ -44,7 +44,7 @@ def find_program(run: Path) -> Program:
     folder = Path(str(manifest.get("folder") or os.getcwd()))
     if {"model", "optim"} <= config.keys() and isinstance(config["model"], dict):
         return Program(f"{run}/config.yaml", lambda: _train_config(run), run)
-    named = _folder_of(run, manifest, config, folder)
+    named = _named_folder(run, manifest, config, folder)
     known: dict[str, str] = manifest.get("program") or {}
     arguments = [str(word) for word in manifest.get("command") or [""]]
     if "script" in known:
@@ -62,7 +62,7 @@ def find_program(run: Path) -> Program:
     )
 
 
-def _folder_of(run: Path, manifest: dict[str, Any], config: dict[str, Any], folder: Path) -> Path:
+def _named_folder(run: Path, manifest: dict[str, Any], config: dict[str, Any], folder: Path) -> Path:
     """Return the folder that the program names, which is another one than `run` if the run was moved."""
     named = config.get("run_dir")
     return folder / str(named) if named else run
@@ -122,6 +122,6 @@ def _train_config(run: Path) -> None:
 
     with fresh_modules():
         config = load_saved(run, [])
-        config.train.update(output_dir=str(place_of(run)), resume="auto")
+        config.train.update(output_dir=str(run_place(run)), resume="auto")
         prepare_environment(config)
         build_trainer(config)(config).train()

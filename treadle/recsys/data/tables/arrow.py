@@ -30,10 +30,12 @@ def to_column(
             return _sequences(given, kind, separator, missing)
         return _tokens(given, missing) if kind.is_token else _numbers(given)
     except pyarrow().ArrowInvalid as error:
-        raise DataError(f"{name} does not hold what its type '{kind.value}' says: {error}{_row_of(given)}") from error
+        raise DataError(
+            f"{name} does not hold what its type '{kind.value}' says: {error}{_first_bad_row(given)}"
+        ) from error
 
 
-def _row_of(given: Any) -> str:
+def _first_bad_row(given: Any) -> str:
     """Return, in words, which row of a column of text holds the first that is no number."""
     arrow = pyarrow()
     if arrow.types.is_string(given.type) or arrow.types.is_large_string(given.type):

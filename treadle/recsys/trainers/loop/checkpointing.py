@@ -25,8 +25,8 @@ from treadle.recsys.trainers.loop.model_file import (
     storable,
 )
 from treadle.recsys.trainers.results import decoded_metrics, encoded_metrics
-from treadle.runs.mirror import folder_of
-from treadle.runs.place import is_moved, place_of
+from treadle.runs.mirror import working_folder
+from treadle.runs.place import is_moved, run_place
 
 OWN_STATE = ("model", "other_parameter")
 """What of the state of a run stands in the file of a model under a name of its own, beside the optimizers."""
@@ -207,7 +207,7 @@ class CheckpointTrainer(EvaluationTrainer):
         self._resumed_file = None
         chosen = folder is not None
         if chosen:
-            own = folder_of(str(folder))
+            own = working_folder(str(folder))
             path: Path | None = own
             if resumed is None:
                 self.saved_model_file = str(own / f"{self.config.model}{SUFFIX}")
@@ -230,7 +230,7 @@ class CheckpointTrainer(EvaluationTrainer):
         named = Path(self.saved_model_file)
         own = self.saved_model_file == self._proposed
         if is_moved():
-            place = place_of(named.with_suffix(""), chosen=False)
+            place = run_place(named.with_suffix(""), chosen=False)
             self.saved_model_file = str(place) + SUFFIX
             return place
         path = Path(self._processes.share(str(reserve(named.parent, named.stem)) if self._processes.is_main else None))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from treadle.callbacks import PrintProgressCallback
-from treadle.callbacks.run_head import head_of
+from treadle.callbacks.run_head import describe_run
 from treadle.checkpoint.run_state import RunState
 from treadle.config.arguments import accepted
 from treadle.data import Batch, Stream
@@ -188,7 +188,7 @@ class RecsysCore(Trainer):
     def training_run_start(self) -> None:
         """Print the head of the run, unless a callback does."""
         if not self.is_told:
-            self.print("\n".join(head_of(self)))
+            self.print("\n".join(describe_run(self)))
 
     # Setting up ---------------------------------------------------------------------------------------------
 
@@ -280,12 +280,12 @@ class RecsysCore(Trainer):
             # In a run that is resumed inside this pass, or behind it, it was done before, and is in the checkpoint.
             if one.before is not None and (self.progress.visit, self.progress.visit_step) == (visit, 0):
                 one.before(epoch)
-            yield self._phase_of(one, self.streams[one.name], self._verb(one))
+            yield self._make_phase(one, self.streams[one.name], self._verb(one))
             # In a run that is resumed inside a later pass it was done before, and is in the checkpoint.
             if one.after is not None and self.progress.visit_step == 0:
                 one.after()
 
-    def _phase_of(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
+    def _make_phase(self, one: Pass, stream: Stream, verb: LossVerb) -> Phase:
         accumulation = self.settings.gradient_accumulation_steps
         return Phase(
             one.name,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from treadle.checkpoint import read_file, write_file
 from treadle.checkpoint.checkpointer import RunCheckpointer
 from treadle.checkpoint.format.file import is_pickle
-from treadle.checkpoint.format.torch_file import signature_of
+from treadle.checkpoint.format.torch_file import read_format
 from treadle.checkpoint.format.tree import split
 from treadle.checkpoint.run_state import Restored, RunState
 from treadle.errors import CheckpointError, DataError
@@ -146,7 +146,7 @@ def read_model_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: It is not there, damaged, or something else.
     """
-    if Path(path).is_file() and is_pickle(Path(path)) and signature_of(path) is None:
+    if Path(path).is_file() and is_pickle(Path(path)) and read_format(path) is None:
         raise CheckpointError(
             f"{os.fspath(path)} was written by torch.save, as RecBole's checkpoints are, and could run code when it is "
             "loaded; treadle.recsys.compat.import_checkpoint reads its weights without running anything"
@@ -188,7 +188,7 @@ def check_tokens(saved: Mapping[str, Any], dataset: Any, where: Any) -> None:
 
 def storable(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings as a file can hold them; what is no plain data, such as a function, becomes its name."""
-    return {name: value if _is_storable(value) else _name_of(value) for name, value in settings.items()}
+    return {name: value if _is_storable(value) else _class_name(value) for name, value in settings.items()}
 
 
 def _is_storable(value: Any) -> bool:
@@ -199,7 +199,7 @@ def _is_storable(value: Any) -> bool:
     return True
 
 
-def _name_of(value: Any) -> str:
+def _class_name(value: Any) -> str:
     return str(getattr(value, "__qualname__", value))
 
 

@@ -12,11 +12,11 @@ from treadle.tools.doctor.detectors.base import Detector
 from treadle.tools.doctor.detectors.samples import (
     Samples,
     fingerprint,
-    inputs_of,
-    labels_of,
     leaves,
     read,
     rows,
+    sample_inputs,
+    sample_labels,
 )
 from treadle.tools.doctor.detectors.statistics import (
     FEWEST_RELATED,
@@ -59,12 +59,12 @@ class DataContent(Detector):
 
     def after_loss(self, batch: Any, output: dict[str, Any]) -> None:
         """Note what a batch is made of."""
-        labels = labels_of(batch)
+        labels = sample_labels(batch)
         if isinstance(labels, Tensor) and labels.dim() in (1, 2) and len(labels) == size_of(batch):
             flat = labels.squeeze(1) if labels.dim() == 2 and labels.shape[1] == 1 else labels
             if flat.dim() == 1:
                 self._labels.append(flat.detach().cpu())
-        parts = [one.detach() for one in leaves(inputs_of(batch)) if isinstance(one, Tensor) and one.dim()]
+        parts = [one.detach() for one in leaves(sample_inputs(batch)) if isinstance(one, Tensor) and one.dim()]
         self._inputs.append([one for one in parts if len(one) == size_of(batch)])
         self._bad += sum(_bad_rows(one) for one in leaves(batch) if isinstance(one, Tensor) and one.dim())
         self._sizes += _size(parts)
@@ -72,13 +72,13 @@ class DataContent(Detector):
     def evaluating(self, batch: Any) -> None:
         """Note the samples of a batch."""
         self._count += size_of(batch)
-        self._eval_sizes += _size([one for one in leaves(inputs_of(batch)) if isinstance(one, Tensor)])
+        self._eval_sizes += _size([one for one in leaves(sample_inputs(batch)) if isinstance(one, Tensor)])
         if len(self._evaluated) < MOST:
             self._evaluated += rows(batch, size_of(batch))
 
     def findings(self) -> Iterable[Finding]:
         """Return what is wrong with the data."""
-        train, held = _data_of(self.trainer._train_dataloader), _data_of(self.trainer._eval_dataloader)
+        train, held = _loader_data(self.trainer._train_dataloader), _loader_data(self.trainer._eval_dataloader)
         self._train = read(train)
         yield from self._values()
         yield from self._constants()
@@ -263,7 +263,7 @@ class DataContent(Detector):
             )
 
 
-def _data_of(loader: Any) -> Any:
+def _loader_data(loader: Any) -> Any:
     return getattr(loader, "dataset", None)
 
 

@@ -133,7 +133,7 @@ class WeightUpdates(Detector):
             )
         if not self._updates:
             return
-        held = {id(one) for group in groups_of(self.trainer) for one in group["params"]}
+        held = {id(one) for group in parameter_groups(self.trainer) for one in group["params"]}
         missing = [name for name, one in self._learning() if id(one) not in held]
         optimized = [(name, one) for name, one in self._learning() if id(one) in held]
         if missing:
@@ -163,7 +163,7 @@ class WeightUpdates(Detector):
 
     def _still(self, names: list[str]) -> Iterable[Finding]:
         now = dict(self._learning())
-        rates = sorted({float(group["lr"]) for group in groups_of(self.trainer) if "lr" in group})
+        rates = sorted({float(group["lr"]) for group in parameter_groups(self.trainer) if "lr" in group})
         shown = some_of([f"{rate:g}" for rate in rates])
         if names and all(is_unchanged(self._before[name], now[name].detach()) for name in names):
             yield Finding(
@@ -185,7 +185,7 @@ class WeightUpdates(Detector):
                 )
 
 
-def groups_of(trainer: Any) -> list[dict[str, Any]]:
+def parameter_groups(trainer: Any) -> list[dict[str, Any]]:
     """Return the parameter groups of all optimizers."""
     return [group for optimizer in trainer.optimizers().values() for group in optimizer.param_groups]
 
@@ -273,7 +273,7 @@ class Divergence(Detector):
             return
         first, after, moved = self._found
         if after > first + (WORSE - 1) * abs(first) + 0.1 or (moved > 1 and after != after):
-            rates = sorted({float(group["lr"]) for group in groups_of(self.trainer) if "lr" in group})
+            rates = sorted({float(group["lr"]) for group in parameter_groups(self.trainer) if "lr" in group})
             yield Finding(
                 "diverges",
                 f"training makes it worse: the loss of the same batches was {first:.4g} with the first weights and is "
@@ -325,7 +325,7 @@ class WeightDecay(Detector):
 
     def findings(self) -> Iterable[Finding]:
         """Return whether decay is all that matters."""
-        shares = sorted({float(group.get("weight_decay", 0.0) or 0.0) for group in groups_of(self.trainer)})
+        shares = sorted({float(group.get("weight_decay", 0.0) or 0.0) for group in parameter_groups(self.trainer)})
         shown = some_of([f"{share:g}" for share in shares if share])
         remedy = "use a smaller weight_decay: 0.01 to 0.1 with AdamW, 1e-5 to 1e-3 with SGD and Adam"
         if self._lost > DECAY_PER_STEP:
@@ -391,7 +391,7 @@ class Schedule(Detector):
             )
             return
         name, peak = type(self.trainer.scheduler).__name__, max(self._rates[: self._total + 1])
-        end = end_of(self._rates)
+        end = decay_end(self._rates)
         if end is None or self._rates[end] > 0.5 * peak:
             return
         if end < EARLY * self._total:
@@ -436,14 +436,14 @@ def _followed(scheduler: object, steps: int) -> list[float]:
     return rates
 
 
-def end_of(rates: list[float]) -> int | None:
+def decay_end(rates: list[float]) -> int | None:
     """Return where rates, once they were highest, first come to their lowest: the end of a decay, or of its first turn.
 
     None if they fall for as long as they are known.
 
-    >>> end_of([0.5, 1.0, 0.5, 0.0, 0.0]), end_of([1.0, 0.5, 0.0, 0.5, 1.0]), end_of([0.0, 0.5, 1.0, 1.0])
+    >>> decay_end([0.5, 1.0, 0.5, 0.0, 0.0]), decay_end([1.0, 0.5, 0.0, 0.5, 1.0]), decay_end([0.0, 0.5, 1.0, 1.0])
     (3, 2, 2)
-    >>> end_of([1.0, 0.5, 0.25, 0.125])
+    >>> decay_end([1.0, 0.5, 0.25, 0.125])
     """
     # A schedule that goes up and down reckons each rate from the last one: its later tops may be higher by rounding.
     highest = max(rates)

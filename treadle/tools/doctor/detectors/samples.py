@@ -41,7 +41,7 @@ class Samples:
     @cached_property
     def inputs(self) -> Tensor | None:
         """A row of numbers for each sample, of many some; None if inputs are anything else than fractions."""
-        rows = [row for item in self.items if (row := _numbers(inputs_of(item))) is not None]
+        rows = [row for item in self.items if (row := _numbers(sample_inputs(item))) is not None]
         if not rows or len(rows) < len(self.items) or any(row.shape != rows[0].shape for row in rows):
             return None
         found = torch.stack(rows)
@@ -51,7 +51,7 @@ class Samples:
     @cached_property
     def labels(self) -> Tensor | None:
         """Classes, or a row of numbers for each sample; None if samples have no labels."""
-        found = [labels_of(item) for item in self.items]
+        found = [sample_labels(item) for item in self.items]
         if not found or any(one is None for one in found):
             return None
         kept = [torch.as_tensor(one) for one in found]
@@ -77,7 +77,7 @@ def read(data: Any, most: int | None = None) -> Samples | None:
         return None
 
 
-def inputs_of(item: Any) -> Any:
+def sample_inputs(item: Any) -> Any:
     """Return a sample, or a batch, without its labels."""
     if isinstance(item, Mapping):
         return [value for key, value in item.items() if key not in LABELS]
@@ -86,7 +86,7 @@ def inputs_of(item: Any) -> Any:
     return item
 
 
-def labels_of(item: Any) -> Any:
+def sample_labels(item: Any) -> Any:
     """Return the labels of a sample, or of a batch: the last part of several; None if there are none."""
     if isinstance(item, Mapping):
         found = next((item[name] for name in LABELS if name in item), None)
