@@ -33,6 +33,7 @@ class Recording(Classifier):
         return super().forward(inputs, labels)
 
 
+@pytest.mark.slow
 def test_the_engine_draws_from_a_source_and_resumes_in_its_order(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", range(80))
     config = make_config(tmp_path / "run", seed=7)

@@ -71,7 +71,7 @@ def test_a_mixture_that_is_killed_at_random_ends_in_the_same_bits(kind: str, tmp
     killed.mkdir()
     assert started(whole, kind, 0, -1) == 0, (whole / "output.txt").read_text()
     chance = random.Random(5)
-    kills = sorted(chance.sample(range(2, STEPS + 1), 20 if LONG else 3))
+    kills = sorted(chance.sample(range(2, STEPS + 1), 20 if LONG else 2))
     for number, step in enumerate(kills):
         # Two workers at first, then any number.
         assert started(killed, kind, 2 if not number else chance.choice([0, 1, 2]), step) == -signal.SIGKILL
