@@ -56,7 +56,8 @@ def test_the_reason_is_said_and_returned(
     trainer = make_trainer(EarlyStoppingCallback(watch_metric="score"), scores=[1.0, 2.0])
     reason = "score did not improve by more than 0.01 in 1 evaluation (best 1, now 2)"
     assert trainer.train(data, num_epochs=5, eval_dataset=data).stop_reason == reason
-    assert capsys.readouterr().out == reason + "\n"
+    said = "EarlyStopping takes the smallest score for the best; greater_is_better=True takes the largest"
+    assert capsys.readouterr().out == f"{said}\n{reason}\n"
 
 
 def test_the_run_still_ends_in_good_order(make_trainer: Any, data: TensorDataset) -> None:

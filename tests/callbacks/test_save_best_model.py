@@ -46,9 +46,11 @@ def test_it_is_said_that_the_best_weights_were_loaded(
 ) -> None:
     path = tmp_path / "best.pt"
     run(make_trainer, data, [3.0, 1.0, 2.0], save_path=path)
-    assert capsys.readouterr().out == f"The model has the best weights of the run again, with score 1, from {path}\n"
+    smallest = "SaveBestModel takes the smallest score for the best; greater_is_better=True takes the largest\n"
+    loaded = f"The model has the best weights of the run again, with score 1, from {path}\n"
+    assert capsys.readouterr().out == smallest + loaded
     run(make_trainer, data, [3.0, 1.0], save_path=path, load_saved_checkpoint=False)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == smallest
 
 
 def test_d32_the_best_weights_are_not_loaded_if_told_so(make_trainer: Any, data: TensorDataset, tmp_path: Path) -> None:

@@ -67,6 +67,16 @@ def test_the_best_of_an_earlier_run_stays_if_asked(make_trainer: Any, data: Tens
     assert watch.best_metric == 5.0
 
 
+@pytest.mark.parametrize(("greater", "said"), [(False, True), (True, False)])
+def test_a_metric_that_should_rise_and_is_wanted_small_is_told(
+    greater: bool, said: bool, make_trainer: Any, data: TensorDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stops = EarlyStoppingCallback(watch_metric="score", greater_is_better=greater)
+    make_trainer(stops, scores=[1.0]).train(data, num_epochs=1, eval_dataset=data)
+    line = "EarlyStopping takes the smallest score for the best; greater_is_better=True takes the largest\n"
+    assert (line in capsys.readouterr().out) is said
+
+
 def test_a_metric_that_nothing_reports_is_named_with_those_that_were(make_trainer: Any, data: TensorDataset) -> None:
     trainer = make_trainer(EarlyStoppingCallback(watch_metric="scores"), scores=[1.0])
     with pytest.raises(UnknownMetricError) as caught:

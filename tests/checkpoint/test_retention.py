@@ -11,7 +11,7 @@ from tests.interrupting import CutAt, CutError, assert_same_bits, checkpoint_ste
 from treadle import TrainerCallback
 from treadle.checkpoint import CheckpointStore, Policy
 from treadle.checkpoint.checkpointer import RunCheckpointer
-from treadle.errors import UnknownMetricError
+from treadle.errors import ConfigError, UnknownMetricError
 from treadle.trainer import Trainer
 
 
@@ -26,7 +26,9 @@ class Scripted(Trainer):
 
 
 def scripted(run_dir: Path, scores: list[float], *callbacks: Any, **policy: Any) -> Any:
-    trainer = make_trainer(run_dir, *callbacks, kind=Scripted, checkpoints=Policy(best="score", **policy))
+    trainer = make_trainer(
+        run_dir, *callbacks, kind=Scripted, checkpoints=Policy(best="score", **{"greater_is_better": False, **policy})
+    )
     trainer.scores = scores
     return trainer
 
@@ -99,7 +101,7 @@ def test_the_best_has_the_weights_that_were_evaluated(tmp_path: Path) -> None:
             super().eval_epoch_end()
             evaluated.append({name: value.clone() for name, value in self.model.state_dict().items()})
 
-    trainer = make_trainer(tmp_path, kind=Remembering, checkpoints=Policy(best="score"))
+    trainer = make_trainer(tmp_path, kind=Remembering, checkpoints=Policy(best="score", greater_is_better=False))
     trainer.scores = [3.0, 1.0, 2.0, 4.0, 5.0, 6.0]
     trainer.train(samples(), 4, samples(8), eval_every="2 steps", save_every="4 epochs")
     assert pointer(tmp_path, "best") == 4
@@ -120,6 +122,27 @@ def test_the_best_is_remembered_over_a_restart(tmp_path: Path) -> None:
     assert starts_of(tmp_path) == [0, 9]
     assert (pointer(tmp_path, "best"), pointer(tmp_path, "last")) == (6, 15)
     assert checkpoint_steps(tmp_path) == [6, 15]
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater"),
+    [("accuracy", True), ("valid_ndcg@10", True), ("eval_loss_epoch", False), ("temperature", False), (None, False)],
+)
+def test_by_default_the_name_of_a_metric_says_which_value_is_best(metric: str | None, greater: bool) -> None:
+    assert Policy(best=metric).greater_is_better is greater
+    assert Policy(best=metric, greater_is_better=not greater).greater_is_better is not greater
+
+
+def test_the_best_of_a_metric_that_should_rise_is_the_largest(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, kind=Scripted, checkpoints=Policy(best="score"))
+    trainer.scores = [1.0, 3.0, 2.0]
+    trainer.train(samples(), 3, samples(8))
+    assert pointer(tmp_path, "best") == 6
+
+
+def test_a_direction_that_is_no_truth_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Policy\(greater_is_better='max'\): give True, False or None"):
+        Policy(best="accuracy", greater_is_better="max")  # type: ignore[arg-type]
 
 
 def test_a_metric_that_is_never_reported_is_named_with_those_that_are(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from treadle.callback import TrainerCallback
 from treadle.errors import ConfigError, UnknownMetricError
+from treadle.events.names import direction_of
 from treadle.loop.interfaces import RunningTrainer
 
 EVALUATION_LOSS = "eval_loss_epoch"
@@ -75,6 +76,11 @@ class WatchesMetric(TrainerCallback):
             raise UnknownMetricError(
                 f"{self._name} watches {self.watch_metric!r}, but this run has no evaluation data; "
                 "pass eval_dataset= to train(), or set watch_metric='train_loss_epoch'"
+            )
+        if direction_of(self.watch_metric) == "max" and not self.greater_is_better:
+            trainer.print(
+                f"{self._name} takes the smallest {self.watch_metric} for the best; "
+                "greater_is_better=True takes the largest"
             )
         if self.reset_on_train:
             self.reset()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from treadle.errors import ConfigError
+from treadle.events.names import direction_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +14,8 @@ class Policy:
         keep_last: How many of the newest are kept; None keeps all.
         keep_every: Also keep those whose step is a multiple of this.
         best: Also keep the one with the best value of this metric, and save whenever it improves.
-        greater_is_better: Whether a larger value of `best` is better.
+        greater_is_better: Whether a larger value of `best` is better. By default its name says it ("accuracy",
+            "ndcg@10", "loss"); of a name that says nothing the smallest value is kept.
         asynchronous: Whether files are written by a background thread while training continues.
         on_error: "raise" stops the run when a checkpoint cannot be written, "warn" continues without it.
     """
@@ -21,7 +23,7 @@ class Policy:
     keep_last: int | None = 3
     keep_every: int | None = None
     best: str | None = None
-    greater_is_better: bool = False
+    greater_is_better: bool | None = None
     asynchronous: bool = True
     on_error: str = "raise"
 
@@ -30,6 +32,11 @@ class Policy:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"Policy({name}={value!r}): give a whole number from 1, or None")
+        if self.greater_is_better is None:
+            greater = self.best is not None and direction_of(self.best) == "max"
+            object.__setattr__(self, "greater_is_better", greater)
+        elif type(self.greater_is_better) is not bool:
+            raise ConfigError(f"Policy(greater_is_better={self.greater_is_better!r}): give True, False or None")
         if self.on_error not in ("raise", "warn"):
             raise ConfigError(f"Policy(on_error={self.on_error!r}): use 'raise' or 'warn'")
 

@@ -1,5 +1,7 @@
 """The names under which every door reports the same things, so that writers and reports find them."""
 
+import re
+
 TOTAL_LOSS = "total_loss"
 """The loss of an update, over all that the model returned."""
 
@@ -41,3 +43,29 @@ THROUGHPUT = (SAMPLES_PER_SECOND, STEPS_PER_SECOND, TOKENS_PER_SECOND, MFU, PEAK
 
 MEASURED = (TIME, DATA_TIME, ETA_SECONDS, *THROUGHPUT)
 """What tells of the process that reported it, and of no other that goes on with its run."""
+
+LOWER_WORDS = """
+    loss error err mae mse rmse mape smape nll perplexity ppl bpc bpb wer cer ter fid brier ece
+    deviation distance regret divergence kl
+"""
+HIGHER_WORDS = """
+    accuracy acc auc auroc auprc gauc f1 fbeta precision recall sensitivity specificity ndcg hit hitrate mrr map ap
+    bleu chrf meteor iou miou dice jaccard r2 psnr ssim kappa mcc reward score spearman pearson
+"""
+LOWER = frozenset(LOWER_WORDS.split())
+"""Words in the names of metrics that are better the lower they are."""
+HIGHER = frozenset(HIGHER_WORDS.split())
+"""Words in the names of metrics that are better the higher they are."""
+_WORD = re.compile(r"[a-z]+\d?")
+
+
+def direction_of(name: str) -> str | None:
+    """Return whether a metric is better low or high, by the words of its name; None if they do not say.
+
+    >>> [direction_of(name) for name in ("eval_loss_epoch", "val/top1_acc", "valid_ndcg@10", "rougeL", "temperature")]
+    ['min', 'max', 'max', 'max', None]
+    """
+    words = _WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower())
+    if not LOWER.isdisjoint(words):  # first: a Brier score is an error
+        return "min"
+    return "max" if any(word in HIGHER or word.startswith("rouge") for word in words) else None

@@ -1,7 +1,6 @@
 """The curves of a run: one for each metric, thinned to what a screen can show."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -362,33 +361,6 @@ def is_evaluation_metric(name: str) -> bool:
     other = name in POSITION or name in TITLES or name in HIDDEN or name in GRADIENTS
     training = name.startswith(("train_", "train/", STEP_PART, f"{names.LR}/")) or name in (names.LR, names.TOTAL_LOSS)
     return not other and not training
-
-
-LOWER_WORDS = """
-    loss error err mae mse rmse mape smape nll perplexity ppl bpc bpb wer cer ter fid brier ece
-    deviation distance regret divergence kl
-"""
-HIGHER_WORDS = """
-    accuracy acc auc auroc auprc gauc f1 fbeta precision recall sensitivity specificity ndcg hit hitrate mrr map ap
-    bleu chrf meteor iou miou dice jaccard r2 psnr ssim kappa mcc reward score spearman pearson
-"""
-LOWER = frozenset(LOWER_WORDS.split())
-"""Words in the names of metrics that are better the lower they are."""
-HIGHER = frozenset(HIGHER_WORDS.split())
-"""Words in the names of metrics that are better the higher they are."""
-_WORD = re.compile(r"[a-z]+\d?")
-
-
-def direction_of(name: str) -> str | None:
-    """Return whether a metric is better low or high, by the words of its name; None if they do not say.
-
-    >>> [direction_of(name) for name in ("eval_loss_epoch", "val/top1_acc", "valid_ndcg@10", "rougeL", "temperature")]
-    ['min', 'max', 'max', 'max', None]
-    """
-    words = _WORD.findall(re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name).lower())
-    if not LOWER.isdisjoint(words):  # first: a Brier score is an error
-        return "min"
-    return "max" if any(word in HIGHER or word.startswith("rouge") for word in words) else None
 
 
 def _group(name: str) -> str:

@@ -14,7 +14,6 @@ from treadle.tools.report.charts import (
     HIDDEN,
     Curves,
     Series,
-    direction_of,
     group_charts,
     is_drawn,
     is_evaluation,
@@ -105,7 +104,7 @@ def _by_kept(same: dict[str, str]) -> dict[str, list[str]]:
 
 def _directions(runs: list[Run], metrics: Iterable[str]) -> dict[str, str]:
     """Return for each metric whether the lowest or the highest value is best, where that is known."""
-    found = {name: direction for name in metrics if (direction := direction_of(name)) is not None}
+    found = {name: direction for name in metrics if (direction := names.direction_of(name)) is not None}
     for run in runs:
         watched = watched_metric(run)
         if watched is not None:
@@ -174,7 +173,7 @@ def _judged_by(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> tuple[s
         return shown(watched[0]), watched[1]
     # A score is what a door made of its metrics to judge by; where it is one of them, that is its name here.
     scores = [shown(name) for name in cells if name.endswith("score")]
-    known = [(name, direction_of(name)) for name in (FALLBACK, *scores, *cells) if name in cells]
+    known = [(name, names.direction_of(name)) for name in (FALLBACK, *scores, *cells) if name in cells]
     return next(((name, how) for name, how in known if how is not None), None)
 
 
