@@ -90,7 +90,7 @@ def watched_by(trainer: RunningTrainer) -> tuple[str, bool] | None:
         return watching.watch_metric, watching.greater_is_better
     kept = trainer.this_run.spec.checkpoints
     if kept.best is not None and trainer.run_dir is not None:
-        return kept.best, kept.greater_is_better is True
+        return kept.best, kept.keeps_greatest
     return (EVALUATION_LOSS, False) if EVALUATION_LOSS in trainer.run_history.get_metric_names() else None
 
 

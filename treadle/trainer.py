@@ -22,15 +22,7 @@ from treadle.data.loaders import DEFAULT_SIZE, needs_no_workers, refuse_idle_col
 from treadle.data.run_streams import RunData, Streams, default_workers
 from treadle.errors import ConfigError, StopTrainingError
 from treadle.events import EventStorage, InMemoryRunHistory, LossTracker, RunHistory
-from treadle.execution import (
-    Compile,
-    CudaGraphs,
-    Execution,
-    ExecutionOption,
-    Recorder,
-    check_execution,
-    choose_execution,
-)
+from treadle.execution import Compile, CudaGraphs, Execution, ExecutionOption, Recorder, check_execution, execution_of
 from treadle.loop import Due, Log, Updater
 from treadle.loop.accelerator import AcceleratorFacade
 from treadle.loop.custom_loop import CustomRun, custom_updates, guard_evaluation, guard_updates, perform_passes
@@ -674,7 +666,7 @@ class Trainer:
 
     def create_execution(self) -> Execution:
         """Return what carries out the updates of this run."""
-        return choose_execution(self)
+        return execution_of(self)
 
     def create_recorder(self) -> Recorder | None:
         """Return what records steps on this device; None if nothing can."""

@@ -129,8 +129,8 @@ def test_the_best_is_remembered_over_a_restart(tmp_path: Path) -> None:
     [("accuracy", True), ("valid_ndcg@10", True), ("eval_loss_epoch", False), ("temperature", False), (None, False)],
 )
 def test_by_default_the_name_of_a_metric_says_which_value_is_best(metric: str | None, greater: bool) -> None:
-    assert Policy(best=metric).greater_is_better is greater
-    assert Policy(best=metric, greater_is_better=not greater).greater_is_better is not greater
+    assert Policy(best=metric).keeps_greatest is greater
+    assert Policy(best=metric, greater_is_better=not greater).keeps_greatest is not greater
 
 
 def test_the_best_of_a_metric_that_should_rise_is_the_largest(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_nothing_half_written_remains_where_nothing_can_be_renamed(storage: str,
     assert len(checkpoints) == 2 + 3 * 3
     assert (kept.read("checkpoints/last"), kept.read("checkpoints/best")) == (b"step_00000021", b"step_00000007")
     assert set(kept.files()) - set(checkpoints) == {
-        *("config.yaml", "heartbeat.json", "log.txt", "manifest.json", "metrics.jsonl", "status.json")
+        *("config.yaml", "execution.json", "heartbeat.json", "log.txt", "manifest.json"),
+        *("metrics.jsonl", "status.json"),
     }
     # The room for files that are being written stays, empty.
     assert [path for path in tmp_path.rglob(".*") if path.is_file() or any(path.iterdir())] == []

@@ -1,6 +1,7 @@
 """The benchmarks of architecture search run, in tiny sizes, and write what they find."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,14 @@ from benchmarks.nas import digits as nas_digits
 from benchmarks.nas.darts_hand import HandSupernet, make_step
 from treadle import nas
 from treadle.nas.zoo import DartsSpace
+from treadle.precision.tf32 import SinglePrecision
+
+
+@pytest.fixture(autouse=True)
+def rounding() -> Iterator[None]:
+    """Leave the rounding of products, which a benchmark sets for its process, to the next test as it was."""
+    with SinglePrecision("highest", "highest"):
+        yield
 
 
 def test_the_space_of_digits_has_625_networks() -> None:

@@ -57,6 +57,7 @@ def test_the_folder_of_a_run_has_these_files_and_no_others(tmp_path: Path) -> No
         "log.txt",
         "checkpoints",
         "status.json",
+        "execution.json",
         "heartbeat.json",
         ".lock",
     }
@@ -146,7 +147,7 @@ def test_the_log_is_what_the_console_showed(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_that_goes_on_adds_to_its_log(tmp_path: Path) -> None:
     for epochs in (1, 2):
         make_trainer(tmp_path).train(samples(), epochs, resume="auto")
-    assert f"going on from step 3 of {tmp_path}" in (tmp_path / "log.txt").read_text()
+    assert f"resuming from step 3 of {tmp_path}" in (tmp_path / "log.txt").read_text()
 
 
 # Going on -------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def test_without_resume_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_
     with pytest.raises(CheckpointError) as caught:
         make_trainer(tmp_path).train(samples(), 4)
     assert str(caught.value) == (
-        f"{tmp_path} already holds a run, at step 6; pass resume='auto' to go on with it, or another run_dir"
+        f"{tmp_path} already holds a run, at step 6; pass resume='auto' to resume it, or another run_dir"
     )
     assert contents(tmp_path) == before
 
@@ -461,7 +462,7 @@ def test_what_a_schedule_moves_is_no_change_of_the_optimizer(
         make_trainer(tmp_path, CutAt(8), optimizer=momentum).train(samples(), 4, create_scheduler_fn=one_cycle)
     capsys.readouterr()
     make_trainer(tmp_path, optimizer=momentum).train(samples(), 4, create_scheduler_fn=one_cycle, resume="auto")
-    assert capsys.readouterr().out == f"going on from step 6 of {tmp_path}\n"
+    assert capsys.readouterr().out == f"resuming from step 6 of {tmp_path}\n"
 
 
 def test_how_the_optimizer_is_carried_out_may_change(cut_run: Path) -> None:

@@ -522,7 +522,7 @@ class RunCheckpointer(NoCheckpointer):
             history.get_latest_metric(name)
         # Counted and not compared: an evaluation may give the same value twice.
         judged, self._judged = self._judged, len(values)
-        best = find_best(name, values, greater_is_better=policy.greater_is_better is True)
+        best = find_best(name, values, greater_is_better=policy.keeps_greatest)
         own = len(values) > judged and best is not None and best.position == len(values) - 1
         # A metric of the user's own may differ from rank to rank, and all of them must save together or not at all.
         return bool(self.trainer.processes.share(own))

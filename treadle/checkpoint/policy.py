@@ -32,13 +32,21 @@ class Policy:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"Policy({name}={value!r}): give a whole number from 1, or None")
-        if self.greater_is_better is None:
-            greater = self.best is not None and direction_of(self.best) == "max"
-            object.__setattr__(self, "greater_is_better", greater)
-        elif type(self.greater_is_better) is not bool:
+        if self.greater_is_better not in (True, False, None):
             raise ConfigError(f"Policy(greater_is_better={self.greater_is_better!r}): give True, False or None")
         if self.on_error not in ("raise", "warn"):
             raise ConfigError(f"Policy(on_error={self.on_error!r}): use 'raise' or 'warn'")
+
+    @property
+    def keeps_greatest(self) -> bool:
+        """Whether the best checkpoint is that with the largest value.
+
+        >>> Policy(best="accuracy").keeps_greatest, Policy(best="eval_loss_epoch").keeps_greatest
+        (True, False)
+        """
+        if self.greater_is_better is None:
+            return self.best is not None and direction_of(self.best) == "max"
+        return self.greater_is_better
 
     def kept(self, steps: list[int], *, pointed_at: set[int]) -> set[int]:
         """Return which of the checkpoints at `steps` stay; those pointed at always do.

@@ -47,6 +47,12 @@ class Tracked:
                 )
             self._objects[name] = value
 
+    def copy(self) -> "Tracked":
+        """Return another that tracks the same objects: what is added to one of them is not in the other."""
+        copied = Tracked()
+        copied.add(**self._objects)
+        return copied
+
     def remove(self, name: str) -> None:
         """Stop tracking `name`."""
         self._objects.pop(name, None)
@@ -81,7 +87,8 @@ class Tracked:
         Raises:
             CheckpointError: Something tracked has no state there, or the other way round.
         """
-        missing = sorted(name for name in set(self._objects) - set(state) if name not in optional)
+        needed = {name for name, value in self._objects.items() if not getattr(value, "is_void", False)}
+        missing = sorted(name for name in needed - set(state) if name not in optional)
         surplus = sorted(name for name in set(state) - set(self._objects) if name not in optional)
         if missing or surplus:
             raise CheckpointError(

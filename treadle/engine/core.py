@@ -261,7 +261,7 @@ class EngineCore(Trainer):
 
     def log_if_due(self) -> None:
         """Tell callbacks of a log now and then, and after the last iteration; nothing is read if nobody listens."""
-        if not (self._is_due() and self.callback_handler.table["on_log"]):
+        if not (self.callback_handler.table["on_log"] and self._is_due()):
             return
         first, self._logged_to = self._logged_to, self.progress.step
         scalars = {name: value for name, (value, iteration) in self.storage.latest().items() if iteration >= first}

@@ -1,6 +1,6 @@
 """How a step is carried out: line by line, compiled, or recorded once and replayed."""
 
-from treadle.execution.auto import AutoExecution, choose_execution, close_execution
+from treadle.execution.auto import AutoExecution, close_execution, execution_of
 from treadle.execution.base import EXECUTIONS, Execution, ExecutionMode, ExecutionOption, check_execution
 from treadle.execution.choice import Choice
 from treadle.execution.compiled import Compile, CompiledVerbs
@@ -21,7 +21,7 @@ __all__ = [
     "GraphExecution",
     "Recorder",
     "check_execution",
-    "choose_execution",
     "close_execution",
+    "execution_of",
     "prefer_fused",
 ]

@@ -407,7 +407,7 @@ def close_execution(run: Any) -> None:
         save_artifacts(run.spec.run_dir)
 
 
-def choose_execution(trainer: TrainerLike) -> Execution:
+def execution_of(trainer: TrainerLike) -> Execution:
     """Return what carries out the updates of the run that a trainer begins."""
     run, how = trainer.this_run, trainer.this_run.spec
     if how.compile is None:

@@ -44,26 +44,20 @@ def direct_step(optimizer: Optimizer) -> None:
     # Most are not fused on a CPU, which is known from their first group.
     fused = type(optimizer) in FUSED and optimizer.param_groups[0]["fused"] is True
     updates = _plain_updates(optimizer) if fused else None
-    if updates is None:
-        _step_alone(optimizer)
-        return
-    with torch.no_grad():
-        for update in updates:
-            _make(*update)
-    # Schedules of torch's complain if no update came before them.
-    optimizer._opt_called = True  # type: ignore[attr-defined]
-
-
-def _step_alone(optimizer: Any) -> None:
-    """Call the code of a step without what torch puts around it, which nobody would notice."""
-    hooked = optimizer._optimizer_step_pre_hooks or base._global_optimizer_pre_hooks
-    if hooked or any(group["differentiable"] for group in optimizer.param_groups):
+    if updates is None and (optimizer._optimizer_step_pre_hooks or base._global_optimizer_pre_hooks):
+        # They let a fused update pass, and no other.
         optimizer.step()
         return
     kind: Any = type(optimizer)
     with torch.no_grad():
-        _code_of(kind)(optimizer)
-    optimizer._opt_called = True
+        if updates is None:
+            # The code of a step without what torch puts around it, which nobody would notice.
+            _code_of(kind)(optimizer)
+        else:
+            for update in updates:
+                _make(*update)
+    # Schedules of torch's complain if no update came before them.
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 @cache
@@ -106,30 +100,34 @@ def needs_closure(kind: Any) -> bool:
 
 def _is_unobserved(optimizer: Optimizer) -> bool:
     """Whether nothing but an update can come of a call of `step`."""
-    kept = vars(optimizer)
+    kept, of_class = vars(optimizer), type(optimizer).step
+    hooks, global_hooks = kept["_optimizer_step_pre_hooks"], base._global_optimizer_pre_hooks
+    for group in optimizer.param_groups:
+        if group["differentiable"]:
+            return False
     return (
-        _is_torchs(type(optimizer).step, kept.get("step"))
+        of_class.__module__.startswith("torch.optim.")
+        and ("step" not in kept or _is_noted(of_class, kept["step"]))
         and not ("grad_scale" in kept or "found_inf" in kept)
         and not (kept["_optimizer_step_post_hooks"] or base._global_optimizer_post_hooks)
-        and _pass(optimizer, kept["_optimizer_step_pre_hooks"])
-        and _pass(optimizer, base._global_optimizer_pre_hooks)
+        and (not hooks or _pass(optimizer, hooks))
+        and (not global_hooks or _pass(optimizer, global_hooks))
         and not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
     )
 
 
 def _pass(optimizer: Optimizer, hooks: dict[int, Any]) -> bool:
-    """Whether nobody would act before a step of `optimizer`: there are no hooks, or they say so."""
-    return not hooks or all(getattr(hook, "passes", _acts)(optimizer) for hook in hooks.values())
+    """Whether the hooks say that none of them would act before a step of `optimizer`."""
+    return all(getattr(hook, "passes", _acts)(optimizer) for hook in hooks.values())
 
 
 def _acts(optimizer: Optimizer) -> bool:
     return False
 
 
-def _is_torchs(of_class: Any, of_object: Any) -> bool:
-    """Whether `step` is torch's own, or that with what a schedule of torch's puts around it, to note that it came."""
-    noted = of_object is None or (hasattr(of_object, "_wrapped_by_lr_sched") and of_object.__wrapped__ is of_class)
-    return noted and of_class.__module__.startswith("torch.optim.")
+def _is_noted(of_class: Any, of_object: Any) -> bool:
+    """Whether `step` is that of the class with what a schedule of torch's puts around it, to note that it came."""
+    return hasattr(of_object, "_wrapped_by_lr_sched") and of_object.__wrapped__ is of_class
 
 
 def _plain_updates(optimizer: Optimizer) -> list[_Update] | None:

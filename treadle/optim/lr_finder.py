@@ -177,6 +177,8 @@ def _everything_put_back(trainer: "Trainer") -> Iterator[None]:
     weights = _copies(trainer)
     optimizers = [(optimizer, deepcopy(optimizer.state_dict())) for optimizer in trainer.optimizers().values()]
     precision = deepcopy(trainer.precision.state_dict())
+    # What the sweep tracks, such as how it makes its updates, is not the trainer's.
+    trainer.tracked = tracked.copy()
     try:
         with keep_modes(trainer.model), RandomState().kept():
             yield

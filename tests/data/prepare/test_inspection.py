@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.data.prepare.conftest import texts, write_lines
 from treadle.cli import app
@@ -66,17 +66,22 @@ def test_text_is_prepared_and_inspected_by_commands(tmp_path: Path, tokenizer: P
     assert "made with words" in bare.output
 
 
+def unwrapped(result: Result) -> str:
+    """Return what a command printed, in one line: where it breaks lines depends on the length of a path."""
+    return " ".join(result.output.split())
+
+
 def test_commands_say_what_is_wrong(tmp_path: Path, two: Path) -> None:
     write_lines(tmp_path / "web.jsonl", ["word1"])
     asked = CliRunner().invoke(app, ["data", "prepare", str(tmp_path / "web.jsonl"), "-o", str(tmp_path / "tokens")])
     assert asked.exit_code == 1
-    assert "treadle data prepare: text becomes tokens by a tokenizer; name one with --tokenizer" in asked.output
+    assert "treadle data prepare: text becomes tokens by a tokenizer; name one with --tokenizer" in unwrapped(asked)
     data = bytearray((two / "a.bin").read_bytes())
     data[0] ^= 1
     (two / "a.bin").write_bytes(data)
     damaged = CliRunner().invoke(app, ["data", "inspect", str(two), "--verify"])
     assert damaged.exit_code == 1
-    assert "a.bin is damaged: its checksum is" in damaged.output
+    assert "a.bin is damaged: its checksum is" in unwrapped(damaged)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="has no token bin"):
         inspect_bins(tmp_path / "empty")

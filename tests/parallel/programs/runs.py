@@ -103,7 +103,7 @@ for parts in (1, 2, 3):
 @program.scenario
 def collectives_of_an_epoch() -> Report:
     """Count the all-reduces on the host that 20 updates without a log cause."""
-    trainer = trainer_of(classifier(), callbacks=(HostCalls,))
+    trainer = trainer_of(classifier(), callbacks=(HostCalls,), execution="eager")
     trainer.train(samples(240), num_epochs=1, per_device_batch_size=per_device(trainer), log_every=1000)
     calls = next(callback for callback in trainer.callback_handler if isinstance(callback, HostCalls))
     return {"calls": calls.counts}

@@ -274,7 +274,7 @@ def test_a_program_goes_on_by_the_command_that_it_was_told_when_it_was_asked_to_
     monkeypatch.setattr(sys, "argv", ["train.py"])
     with pytest.raises(PreemptedExit, match="start the same command with --resume=") as left:
         run_recbole("BPR", "toy", config_dict=data)
-    said = str(left.value).split("same command with ")[1].split(" to go on")[0]
+    said = str(left.value).split("same command with ")[1].split(" to resume")[0]
     monkeypatch.setattr(sys, "argv", ["train.py", said])
     assert run_recbole("BPR", "toy", config_dict=data) == expected
     assert len(made) == steps, "no step is made again"

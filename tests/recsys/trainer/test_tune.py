@@ -13,7 +13,7 @@ from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import build
 from treadle.recsys.trainers import Trainer
 from treadle.recsys.tune.search import Search
-from treadle.recsys.tune.space import parse_space, read_space, space_from_settings
+from treadle.recsys.tune.space import parse_space, read_space, space_of
 from treadle.runs.reader import is_search
 from treadle.search import SearchError
 
@@ -35,7 +35,7 @@ def make(folder: Path, space: Any = None, **given: Any) -> Search:
         if key in given
     }
     return Search(
-        space_from_settings(SPACE if space is None else space),
+        space_of(SPACE if space is None else space),
         folder / "search",
         model=given.pop("model", "BPR"),
         dataset="toy",
@@ -321,7 +321,7 @@ def test_a_search_goes_on_with_its_own_settings_alone(tmp_path: Path) -> None:
 def test_a_search_judges_all_trials_on_the_same_rows(tmp_path: Path) -> None:
     def search(number: int) -> Search:
         return Search(
-            space_from_settings({"learning_rate": [1e-3, 1e-2]}),
+            space_of({"learning_rate": [1e-3, 1e-2]}),
             tmp_path / "search",
             model="BPR",
             dataset="toy",

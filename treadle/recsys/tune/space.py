@@ -137,10 +137,10 @@ def parse_space(lines: list[str], *, where: str) -> list[Dimension]:
     return list(found.values())
 
 
-def space_from_settings(given: Mapping[str, Any]) -> list[Dimension]:
+def space_of(given: Mapping[str, Any]) -> list[Dimension]:
     """Return the space that a dict describes: a list of choices for a setting, or its kind and bounds.
 
-    >>> space_from_settings({"embedding_size": [32, 64], "learning_rate": ("log", 1e-4, 1e-2)})[1].kind
+    >>> space_of({"embedding_size": [32, 64], "learning_rate": ("log", 1e-4, 1e-2)})[1].kind
     'log'
     """
     found = []
