@@ -140,9 +140,10 @@ def test_the_best_of_a_metric_that_should_rise_is_the_largest(tmp_path: Path) ->
     assert pointer(tmp_path, "best") == 6
 
 
-def test_a_direction_that_is_no_truth_value_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"Policy\(greater_is_better='max'\): give True, False or None"):
-        Policy(best="accuracy", greater_is_better="max")  # type: ignore[arg-type]
+@pytest.mark.parametrize("given", ["max", 1])
+def test_a_direction_that_is_no_truth_value_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"Policy\(greater_is_better={given!r}\): give True, False or None"):
+        Policy(best="accuracy", greater_is_better=given)
 
 
 def test_a_metric_that_is_never_reported_is_named_with_those_that_are(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Small runs that are recorded on the CPU."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn, optim
 from torch.utils.data import TensorDataset
@@ -24,6 +26,21 @@ class Recorded(Trainer):
 
     def create_recorder(self) -> Any:
         return self.recorder
+
+
+def times_in_tries(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], *, runs: int) -> dict[str, float]:
+    """Have each way take so many seconds where it is tried, after so many runs; tries and the compiler cost nothing."""
+
+    def timed(run: Callable[[], None], trainer: Any) -> float:
+        for _ in range(runs):
+            run()
+        return seconds[run.__self__.name]  # type: ignore[attr-defined]
+
+    monkeypatch.setattr("treadle.execution.candidates.timed", timed)
+    monkeypatch.setattr("treadle.execution.auto.seconds_to_compile", lambda trainer: 0.0)
+    monkeypatch.setattr("treadle.execution.auto.FIXED", 0.0)
+    monkeypatch.setattr("treadle.execution.auto.TRIES", 0)
+    return seconds
 
 
 def model(dropout: float = 0.0) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from tests.execution.quick_compiler import quick_compiler
 from tests.execution.recording import TapeRecorder
-from tests.execution.taped import data, model, same_state
+from tests.execution.taped import data, model, same_state, times_in_tries
 from tests.execution.test_fallback import Counting, OnTheDevice
 from tests.interrupting import starts_of
 from treadle import Compile, Trainer
@@ -96,18 +96,7 @@ class Events(TrainerCallback):
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What each way takes, in seconds; whether tries pay is no question."""
-    found = {"eager": 4.0, "graph": 3.0, "compile": 2.0, "graph+compile": 1.0}
-
-    def timed(run: Callable[[], None], device: torch.device) -> float:
-        for _ in range(2):
-            run()
-        return found[run.__self__.name]  # type: ignore[attr-defined]
-
-    monkeypatch.setattr("treadle.execution.candidates.timed", timed)
-    monkeypatch.setattr("treadle.execution.auto.seconds_to_compile", lambda trainer: 0.0)
-    monkeypatch.setattr("treadle.execution.auto.FIXED", 0.0)
-    monkeypatch.setattr("treadle.execution.auto.TRIES", 0)
-    return found
+    return times_in_tries(monkeypatch, {"eager": 4.0, "graph": 3.0, "compile": 2.0, "graph+compile": 1.0}, runs=2)
 
 
 @pytest.fixture(scope="module", autouse=True)

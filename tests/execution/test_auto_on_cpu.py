@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn, optim
 
 from tests.execution.quick_compiler import quick_compiler
-from tests.execution.taped import data, model, same_state
+from tests.execution.taped import data, model, same_state, times_in_tries
 from tests.interrupting import CutAt, CutError, starts_of
 from treadle import Trainer
 from treadle.execution import AutoExecution, Choice, Execution
@@ -35,18 +35,7 @@ GLOBAL = np.random.default_rng(5)
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What each way takes, in seconds; a try and the compiler cost nothing."""
-    found = {"eager": 2.0, "compile": 1.0}
-
-    def timed(run: Callable[[], None], trainer: Any) -> float:
-        for _ in range(4):
-            run()
-        return found[run.__self__.name]  # type: ignore[attr-defined]
-
-    monkeypatch.setattr("treadle.execution.candidates.timed", timed)
-    monkeypatch.setattr("treadle.execution.auto.seconds_to_compile", lambda trainer: 0.0)
-    monkeypatch.setattr("treadle.execution.auto.FIXED", 0.0)
-    monkeypatch.setattr("treadle.execution.auto.TRIES", 0)
-    return found
+    return times_in_tries(monkeypatch, {"eager": 2.0, "compile": 1.0}, runs=4)
 
 
 @pytest.fixture(scope="module", autouse=True)

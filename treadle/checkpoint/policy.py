@@ -32,7 +32,7 @@ class Policy:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"Policy({name}={value!r}): give a whole number from 1, or None")
-        if self.greater_is_better not in (True, False, None):
+        if self.greater_is_better is not None and type(self.greater_is_better) is not bool:
             raise ConfigError(f"Policy(greater_is_better={self.greater_is_better!r}): give True, False or None")
         if self.on_error not in ("raise", "warn"):
             raise ConfigError(f"Policy(on_error={self.on_error!r}): use 'raise' or 'warn'")
