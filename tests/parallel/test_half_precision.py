@@ -38,3 +38,9 @@ def test_stages_scale_by_what_the_last_one_chose_and_leave_updates_out_together(
     assert first["chosen, skipped"] == [0.0] * 4
     assert first["too large, skipped"][0] == 1.0
     assert first["too large"][0] == 2.0**21
+
+
+def test_finding_the_shapes_that_stages_send_leaves_no_trace_in_their_buffers(launched: Launch) -> None:
+    for report in launched("half_precision", processes=2)("statistics_of_stages"):
+        assert report["buffers"] == 12
+        assert report["off"] < 1e-6

@@ -1,6 +1,7 @@
 """fp16 on several processes: one scale for all of them, and updates that all of them leave out together."""
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,26 @@ def stages_of_one_mind() -> Report:
         found[name] = trainer.storage.series("loss_scale").values[:4]
         found[f"{name}, skipped"] = trainer.storage.series("skipped_steps").values[:4]
     return found
+
+
+@program.scenario
+def statistics_of_stages() -> Report:
+    """Running means of every stage, beside those of a pass over the same micro-batches by hand."""
+    torch.manual_seed(7)
+    blocks = [nn.Sequential(nn.Linear(4 if not place else 8, 8), nn.BatchNorm1d(8), nn.Tanh()) for place in range(4)]
+    model = nn.Sequential(*blocks, nn.Linear(8, 3))
+    whole = deepcopy(model)
+    inputs, labels = samples(48).tensors
+    data = torch.utils.data.TensorDataset(inputs.float(), labels)
+    trainer = Trainer(model, nn.CrossEntropyLoss(), sgd(model, 0.0), callbacks=(), parallel=Plan(pipeline=2))
+    trainer.train(data, 1, per_device_batch_size=12, train_dataloader_kwargs={"shuffle": False})
+    trainer.save_checkpoint(program.folder / "statistics.pt", save_optimizer=False)
+    saved = read_file(program.folder / "statistics.pt")["model_state_dict"]
+    trainer.processes.barrier()
+    for part in inputs.float().split(6):
+        whole(part)
+    buffers = dict(whole.named_buffers())
+    return {"buffers": len(buffers), "off": max(float((saved[name] - buffers[name]).abs().max()) for name in buffers)}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from treadle.errors import DataError
+from treadle.memory.activation_checkpointing import buffers_set_aside
 from treadle.parallel.pipeline.loss import Entry
 
 PREFIX = "batch_"
@@ -86,10 +87,38 @@ class Stage(nn.Module):
         self.parts = nn.ModuleList(parts)
         self.names = [names_taken(part) for part in parts]
         self.entry = names_taken(parts[0], first=True) if first else frozenset()
+        self._first = first
+        self._asked_for_shapes = False
+        self._of_shapes: list[Tensor] = []
+
+    def expect_shapes(self) -> None:
+        """Take the next call for the one by which torch finds out what shapes stages send each other."""
+        self._asked_for_shapes = True
+
+    def is_of_shapes(self, hidden: Tensor) -> bool:
+        """Whether `hidden` came of that call, and says nothing."""
+        return any(hidden is one for one in self._of_shapes)
+
+    def end_of_shapes(self) -> None:
+        """Let go of what came of that call."""
+        self._asked_for_shapes = False
+        self._of_shapes.clear()
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return what the last module makes of what the first one is given."""
         batch = {name.removeprefix(PREFIX): value for name, value in kwargs.items()}
+        if not self._asked_for_shapes:
+            return self._through(args, batch)
+        self._asked_for_shapes = False
+        # Torch hands on memory as it finds it, which would reach running means, and may hold numbers that raise.
+        for arg in () if self._first else args:
+            arg.detach().zero_()
+        with buffers_set_aside(self):
+            found = self._through(args, batch)
+        self._of_shapes.append(found)
+        return found
+
+    def _through(self, args: tuple[Any, ...], batch: Mapping[str, Any]) -> Tensor:
         for part, names in zip(self.parts, self.names, strict=True):
             args = (part(*args, **chosen(batch, names if args else self.entry)),)
         result: Tensor = args[0]

@@ -14,6 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, DataError, LossError
+from treadle.memory.activation_checkpointing import buffers_set_aside
 from treadle.ops.loss_items import Criterion
 from treadle.ops.losses import check_loss, model_inputs, read_targets
 from treadle.parallel.fsdp import WeightShards, check_places, give_up_gathered, take_weights, tensors_of
@@ -208,6 +209,10 @@ class PipelineStrategy(ShardedStrategy):
         own: list[dict[str, Any]] = []
 
         def weighed(hidden: Tensor, place: Tensor) -> Tensor:
+            if cut.own.is_of_shapes(hidden):
+                with buffers_set_aside(cut.last):
+                    of_shapes: Tensor = loss.finish(cut.last, hidden, endings[0])["loss"]
+                return of_shapes
             if isinstance(cut.last, FSDPModule):
                 # Torch's schedule does this for the stage, but does not know of the module that the loss calls.
                 cut.last.set_requires_gradient_sync(int(place) == count - 1)
@@ -224,8 +229,8 @@ class PipelineStrategy(ShardedStrategy):
         # On the host: which micro-batch it is may be asked without waiting for the device.
         ending: dict[str, Any] = {"target": torch.arange(count, device="cpu"), "losses": []} if self.is_last else {}
         schedule.step(*args, **prefixed(cut.own_arguments(entry.kwargs)), **ending)
-        # What torch calls the loss with to find out shapes comes before the micro-batches.
-        return [(found, each) for found in own[-count:]]
+        cut.own.end_of_shapes()
+        return [(found, each) for found in own]
 
     def _micro_batches(self, size: int, asked: int) -> int:
         """Return into how many equal parts a window is cut: at least as many as asked for, and as stages."""
@@ -244,6 +249,7 @@ class PipelineStrategy(ShardedStrategy):
         if key not in self._schedules:
             cut, stages = self._cut(model), self.degrees.pipeline
             cut.require_taken(entry)
+            cut.own.expect_shapes()
             stage = PipelineStage(cut.own, self.stage, stages, self.processes.device, group=self._group)
             # Stages without the loss get it too: by it torch knows that there is a backward pass.
             # `scale_grads` would divide by the number of micro-batches, but each loss has its share here already.
