@@ -90,7 +90,8 @@ def test_a_save_of_a_lora_holds_three_times_what_is_trained(tmp_path: Path) -> N
     trained = sum(one.nbytes for one in weights)
     frozen = sum(one.nbytes for one in model.parameters()) - trained
     alone = [path.stat().st_size for path in store.path(2).iterdir() if path.stat().st_nlink == 1]
-    # The weights and the two averages of Adam; beside them what else a run is made of, in some kilobytes.
-    assert 3 * trained < sum(alone) < 3 * trained + 100_000
+    # The weights and the two averages of Adam; beside them what else a run is made of: 13 kB are the names of the
+    # tensors, which safetensors keeps as they are, and 8 kB generators.
+    assert 3 * trained < sum(alone) < 3 * trained + 35_000
     everything = {path.stat().st_ino: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
-    assert frozen < sum(everything.values()) < frozen + 4 * (3 * trained + 150_000)
+    assert frozen < sum(everything.values()) < frozen + 4 * (3 * trained + 80_000)

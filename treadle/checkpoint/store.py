@@ -14,8 +14,16 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from treadle.checkpoint.format.deflate import LEAST_BYTES, deflated
 from treadle.checkpoint.format.layouts import PREFIX, FolderLayout, Layout, ObjectLayout
-from treadle.checkpoint.format.manifest import damage, describe_file, describe_files, file_names, read_manifest
+from treadle.checkpoint.format.manifest import (
+    damage,
+    deflated_name,
+    describe_file,
+    describe_files,
+    file_names,
+    read_manifest,
+)
 from treadle.checkpoint.format.readers import Reader
 from treadle.checkpoint.format.shards import PartFile, materialised, merged
 from treadle.checkpoint.format.tree import LazyTensors, join
@@ -145,9 +153,9 @@ class CheckpointStore:
 
     def _write_part(self, folder: Path, structure: Any, division: Division) -> list[SharedFile]:
         """Write the files of a save, and return those of them that other checkpoints may share."""
-        tensor_file, structure_file = (folder / name for name in file_names(self._rank))
+        tensor_file = folder / file_names(self._rank)[0]
         _write_tensors(tensor_file, division.main, header([file for file, _ in division.shared]))
-        structure_file.write_text(json.dumps(structure), encoding="utf-8")
+        structure_file = self._write_structure(folder, json.dumps(structure))
         sync_file(tensor_file)
         sync_file(structure_file)
         shared = []
@@ -159,6 +167,16 @@ class CheckpointStore:
                 file = replace(file, entry=describe_file(path))
             shared.append(file)
         return shared
+
+    def _write_structure(self, folder: Path, text: str) -> Path:
+        """Write what JSON holds of the state, deflated where it is long; return the file."""
+        packed = deflated(text) if len(text) >= LEAST_BYTES else None
+        path = folder / (file_names(self._rank)[1] if packed is None else deflated_name(self._rank))
+        if packed is None:
+            path.write_text(text, encoding="utf-8")
+        else:
+            path.write_bytes(packed)
+        return path
 
     def _commit(self, part: str, step: int, facts: dict[str, Any]) -> None:
         files: dict[str, Any] = {}

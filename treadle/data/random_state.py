@@ -100,7 +100,7 @@ class RandomState:
             "python": random.getstate(),
             "numpy": {
                 "kind": kind,
-                "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+                "keys": torch.from_numpy(np.array(keys, dtype=np.uint32).view(np.int32)),
                 "position": int(position),
                 "has_gauss": int(has_gauss),
                 "cached": float(cached),

@@ -2,10 +2,11 @@
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.checkpoint.format.deflate import LEAST_LISTING, deflated_text, inflated_text
 from treadle.errors import CheckpointError
 from treadle.files.atomic_io import checksum, replace_text
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 FORMAT = "treadle-checkpoint-1"
 SHARING_FORMAT = "treadle-checkpoint-2"
 """That of checkpoints with files that others share: a version that does not know these must not read one."""
+DEFLATED_FORMAT = "treadle-checkpoint-3"
+"""That of checkpoints with deflated text, in the manifest or beside it."""
+FORMATS = (FORMAT, SHARING_FORMAT, DEFLATED_FORMAT)
+LISTINGS = ("identity", "made of")
+"""What a manifest says layer by layer, which may be as long as the weights of a small adapter."""
+DEFLATED = "deflated"
 MANIFEST = "manifest.json"
 ADVICE = ": start again when it can be, or move the folder of this checkpoint away to resume from the one before"
 
@@ -24,9 +31,21 @@ def file_names(rank: int) -> tuple[str, str]:
     return f"rank_{rank}.safetensors", f"rank_{rank}.json"
 
 
+def deflated_name(rank: int) -> str:
+    """Return the name of the file with the rest of a rank's state where that is long."""
+    return f"rank_{rank}.json.gz"
+
+
+def own_names(rank: int, present: Container[str]) -> tuple[str, str]:
+    """Return the names of a rank's own files, the rest of its state by the name by which it is `present`."""
+    tensors, structure = file_names(rank)
+    return tensors, deflated_name(rank) if deflated_name(rank) in present else structure
+
+
 def describe_files(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
     """Return the sizes and checksums of a rank's own files, as a manifest lists them."""
-    return {name: describe_file(folder / name) for name in file_names(rank)}
+    present = {path.name for path in folder.iterdir()}
+    return {name: describe_file(folder / name) for name in own_names(rank, present)}
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -36,10 +55,27 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 def sealed(facts: dict[str, Any]) -> str:
     """Return the text of a manifest that says `facts`."""
-    own = {name for rank in range(facts.get("ranks", 0)) for name in file_names(rank)}
-    shares = not own.issuperset(facts.get("files", ()))
-    content = {"format": SHARING_FORMAT if shares else FORMAT, **facts}
+    files = facts.get("files", ())
+    own = {name for rank in range(facts.get("ranks", 0)) for name in own_names(rank, files)}
+    said = {name: _packed(value) if name in LISTINGS else value for name, value in facts.items()}
+    kind = FORMAT if own.issuperset(files) else SHARING_FORMAT
+    if said != facts or any(name.endswith(".gz") for name in own):
+        kind = DEFLATED_FORMAT
+    content = {"format": kind, **said}
     return json.dumps({**content, "crc32": _seal(content)}, indent=1)
+
+
+def _packed(listing: Any) -> Any:
+    """Return what stands in a manifest for a listing: itself, unless it is long."""
+    text = json.dumps(listing)
+    packed = deflated_text(text) if len(text) >= LEAST_LISTING else None
+    return listing if packed is None else {DEFLATED: packed}
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {DEFLATED}:
+        return json.loads(inflated_text(value[DEFLATED]))
+    return value
 
 
 def write_manifest(folder: Path, facts: dict[str, Any]) -> None:
@@ -59,11 +95,15 @@ def read_manifest(reader: "Reader") -> dict[str, Any]:
         kind, seal = manifest["format"], manifest.pop("crc32", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{reader} has no readable manifest: {error}") from error
-    if kind not in (FORMAT, SHARING_FORMAT):
-        raise CheckpointError(f"{reader} has the format {kind!r}; this version reads {FORMAT!r} and {SHARING_FORMAT!r}")
+    if kind not in FORMATS:
+        known = f"{FORMAT!r}, {SHARING_FORMAT!r} and {DEFLATED_FORMAT!r}"
+        raise CheckpointError(f"{reader} has the format {kind!r}; this version reads {known}")
     if seal != _seal(manifest):
         raise CheckpointError(f"{reader} has a damaged manifest: its checksum differs")
-    return manifest
+    try:
+        return manifest | {name: _unpacked(manifest[name]) for name in LISTINGS if name in manifest}
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{reader} has no readable manifest: {error}") from error
 
 
 FACTS: dict[str, tuple[type, ...]] = {
@@ -103,7 +143,7 @@ def damage(reader: "Reader", manifest: dict[str, Any]) -> Iterator[str]:
         StorageError: A file cannot be read now.
     """
     try:
-        own = (name for rank in range(manifest["ranks"]) for name in file_names(rank))
+        own = (name for rank in range(manifest["ranks"]) for name in own_names(rank, manifest["files"]))
         for name in dict.fromkeys((*own, *manifest["files"])):
             yield from _find_damage(reader, name, manifest["files"].get(name))
     except (OSError, KeyError, TypeError, AttributeError) as error:

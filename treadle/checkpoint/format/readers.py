@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Protocol
 
-from treadle.checkpoint.format.manifest import ADVICE, MANIFEST, file_names, read_manifest
+from treadle.checkpoint.format.deflate import inflated
+from treadle.checkpoint.format.manifest import ADVICE, MANIFEST, deflated_name, file_names, read_manifest
 from treadle.checkpoint.format.shards import SHARED, SHARED_NAME, PartFile
 from treadle.errors import CheckpointError
 from treadle.files.atomic_io import checksum, read_patiently, telling_absence
@@ -60,7 +61,9 @@ class FolderReader(Reader):
 
     def files(self) -> Reader:
         """Return itself, or what reads the room of a checkpoint that was copied from a bucket."""
-        is_plain = (self._folder / file_names(0)[1]).exists() or not (self._folder / MANIFEST).exists()
+        structures = (file_names(0)[1], deflated_name(0))
+        here = any((self._folder / name).exists() for name in structures)
+        is_plain = here or not (self._folder / MANIFEST).exists()
         room = None if is_plain else _shared_room(self)
         if room is None or not (self._folder / room).is_dir():
             return self
@@ -85,7 +88,9 @@ class FolderReader(Reader):
     def opened(self, rank: int) -> tuple[Any, PartFile]:
         """Return what a rank wrote."""
         tensor_file, structure_file = (self._folder / name for name in file_names(rank))
-        return json.loads(structure_file.read_text(encoding="utf-8")), PartFile(tensor_file, self._path)
+        packed = self._folder / deflated_name(rank)
+        text = inflated(packed.read_bytes()) if packed.exists() else structure_file.read_text(encoding="utf-8")
+        return json.loads(text), PartFile(tensor_file, self._path)
 
 
 class ObjectReader(Reader):
@@ -129,7 +134,11 @@ class ObjectReader(Reader):
     def opened(self, rank: int) -> tuple[Any, PartFile]:
         """Return what a rank wrote."""
         tensor_file, structure_file = file_names(rank)
-        structure = json.loads(self._storage.read(self._name(structure_file)))
+        packed = self._name(deflated_name(rank))
+        if packed in self._storage.files(self._folder):
+            structure = json.loads(inflated(self._storage.read(packed)))
+        else:
+            structure = json.loads(self._storage.read(self._name(structure_file)))
         with scratch() as room:
             self._storage.download(self._name(tensor_file), room / tensor_file)
             tensors = PartFile(room / tensor_file)
