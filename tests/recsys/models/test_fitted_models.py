@@ -71,7 +71,7 @@ def test_users_may_be_the_neighbours(k: int) -> None:
 
 def test_itemknn_looks_through_similarities_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     together = all_scores(fitted("ItemKNN"))
-    monkeypatch.setattr("treadle.recsys.models.general_recommender.itemknn.CELLS", 1)
+    monkeypatch.setattr("treadle.recsys.models.bases.neighbours.CELLS", 1)
     assert torch.equal(all_scores(fitted("ItemKNN")), together)
 
 

@@ -174,6 +174,7 @@ def test_every_packaged_setting_of_a_model_is_read(variant: str) -> None:
     settings = set(packaged(f"model/{variant}") or {})
     # Those of a trainer, and one that RecBole has and nothing needs.
     elsewhere = {"n_enc_epochs", "n_dec_epochs", "sparse_feature", "mf_pretrain_path", "mlp_pretrain_path"}
+    elsewhere |= {"learning_rate"}
     assert settings or variant == "Pop"
     config = build(variant).config
     assert settings - elsewhere <= config._read

@@ -14,6 +14,8 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
         name: (name, {})
         for name in ("BPR", "NeuMF", "DMF", "CDAE", "MultiVAE", "RecVAE", "SimpleX", "NGCF", "LightGCN", "GCMC")
     },
+    "ELSA": ("ELSA", {}),
+    "UltraGCN": ("UltraGCN", {}),
     "SpectralCF": ("SpectralCF", {}),
     "SGL": ("SGL", {}),
     "NeuMF without MLP": ("NeuMF", {"mlp_train": False}),
@@ -34,7 +36,7 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
     "SGL with random walks": ("SGL", {"type": "RW"}),
 }
 """Models that are trained, and the settings that change what they calculate."""
-FITTED = ("Pop", "ItemKNN", "EASE", "SLIM", "GFCF")
+FITTED = ("Pop", "ItemKNN", "UserKNN", "RP3beta", "EASE", "SLIM", "GFCF", "IALS")
 EVERY = (*TRAINED, *FITTED)
 PAIRWISE = [name for name, (model, _) in TRAINED.items() if model in ("BPR", "SimpleX", "NGCF", "LightGCN", "SGL")]
 SMALLER = {
@@ -50,9 +52,14 @@ SMALLER = {
     "NGCF": {"embedding_size": 8, "hidden_size_list": [8, 6]},
     "GCMC": {"embedding_size": 8, "gcn_output_dim": 16},
     "ItemKNN": {"k": 4},
+    "UserKNN": {"k": 4},
+    "RP3beta": {"k": 4},
     "EASE": {"reg_weight": 2.0},
     "SLIM": {"alpha": 0.05, "l1_ratio": 0.5},
     "GFCF": {"rank": 4},
+    "IALS": {"embedding_size": 5, "iterations": 4, "unobserved_weight": 0.3, "reg_weight": 0.05},
+    # Begun as small as the authors', embeddings would not leave zero in a few steps.
+    "UltraGCN": {"embedding_size": 8, "initial_weight": 0.1, "ii_neighbor_num": 3, "negative_weight": 10},
     "Pop": {},
 }
 

@@ -15,7 +15,7 @@ KNOWLEDGE = tuple(tiny_graph.PLAIN)
 TRAINABLE = (*GENERAL, *RANKING, "S3Rec", *INTEREST, *CONTEXT, *KNOWLEDGE)
 MODELS = (*TRAINABLE, *FITTED)
 """All of them, by their names."""
-OF_USERS = ("CDAE", "MultiVAE", "RecVAE")
+OF_USERS = ("CDAE", "MultiVAE", "RecVAE", "ELSA")
 """Those whose batches are users, of which there are few."""
 USERS, ITEMS = 12, 10
 STAGES: dict[str, dict[str, Any]] = {

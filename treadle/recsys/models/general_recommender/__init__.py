@@ -4,8 +4,10 @@ from treadle.recsys.models.general_recommender.bpr import BPR
 from treadle.recsys.models.general_recommender.cdae import CDAE
 from treadle.recsys.models.general_recommender.dmf import DMF
 from treadle.recsys.models.general_recommender.ease import EASE
+from treadle.recsys.models.general_recommender.elsa import ELSA
 from treadle.recsys.models.general_recommender.gcmc import GCMC
 from treadle.recsys.models.general_recommender.gfcf import GFCF
+from treadle.recsys.models.general_recommender.ials import IALS
 from treadle.recsys.models.general_recommender.itemknn import ItemKNN
 from treadle.recsys.models.general_recommender.lightgcn import LightGCN
 from treadle.recsys.models.general_recommender.multivae import MultiVAE
@@ -14,10 +16,13 @@ from treadle.recsys.models.general_recommender.neumf import NeuMF
 from treadle.recsys.models.general_recommender.ngcf import NGCF
 from treadle.recsys.models.general_recommender.pop import Pop
 from treadle.recsys.models.general_recommender.recvae import RecVAE
+from treadle.recsys.models.general_recommender.rp3beta import RP3beta
 from treadle.recsys.models.general_recommender.sgl import SGL
 from treadle.recsys.models.general_recommender.simplex import SimpleX
 from treadle.recsys.models.general_recommender.slim import SLIM
 from treadle.recsys.models.general_recommender.spectralcf import SpectralCF
+from treadle.recsys.models.general_recommender.ultragcn import UltraGCN
+from treadle.recsys.models.general_recommender.userknn import UserKNN
 
 SLIMElastic = SLIM
 """What RecBole calls it."""
@@ -27,8 +32,10 @@ __all__ = [
     "CDAE",
     "DMF",
     "EASE",
+    "ELSA",
     "GCMC",
     "GFCF",
+    "IALS",
     "NCL",
     "NGCF",
     "SGL",
@@ -38,8 +45,11 @@ __all__ = [
     "MultiVAE",
     "NeuMF",
     "Pop",
+    "RP3beta",
     "RecVAE",
     "SLIMElastic",
     "SimpleX",
     "SpectralCF",
+    "UltraGCN",
+    "UserKNN",
 ]
