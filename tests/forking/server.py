@@ -36,6 +36,17 @@ IMPORTED = (
     "treadle.recsys",
     "treadle.trainer",
 )
+SYSTEMS = (
+    "numpy",
+    "rich.console",
+    "torch._dynamo",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.fsdp",
+    "torch.utils.data",
+    "torchmetrics",
+    "typer",
+)
+"""What is imported where the package itself is to be imported as on another system."""
 LARGEST = 1 << 20
 """The most bytes of a request; nearly all of one is the environment."""
 STREAMS = 3
@@ -45,9 +56,12 @@ _SET_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 
 def main() -> None:
-    """Serve the socket whose number the command line gives; a forked process becomes what was asked for."""
+    """Serve the socket whose number the command line gives; a forked process becomes what was asked for.
+
+    After the number `--without-treadle` may stand.
+    """
     keep_freed_memory()
-    for name in IMPORTED:
+    for name in SYSTEMS if sys.argv[2:] == ["--without-treadle"] else IMPORTED:
         import_module(name)
     with suppress(ModuleNotFoundError):
         # What torch's compiler would else import at exit, where it makes Python forget that Ctrl-C ended the program.

@@ -24,6 +24,7 @@ def start(
     env: Mapping[str, str] | None = None,
     new_session: bool = False,
     launches: bool = False,
+    without_treadle: bool = False,
 ) -> "Process | subprocess.Popen[bytes]":
     """Start `python` with these arguments: `-m`, a module and what it is told, or a script.
 
@@ -35,6 +36,7 @@ def start(
         env: All of its environment.
         new_session: Whether it has a session of its own.
         launches: Whether it starts workers by torch's launcher.
+        without_treadle: Whether it imports the package itself, as on a system that is another one by then.
     """
     environment, folder = dict(os.environ if env is None else env), cwd or Path.cwd()
     errors = stdout if stderr is None else stderr
@@ -51,7 +53,7 @@ def start(
     status, told = os.pipe()
     with open(os.devnull, "rb") as nothing:
         pid = ask(
-            _server()[0],
+            _server(without_treadle)[0],
             arguments,
             [nothing.fileno(), stdout.fileno() if stdout else 1, errors.fileno() if errors else 2, told],
             folder=str(folder),
@@ -81,10 +83,19 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 600,
     launches: bool = False,
+    without_treadle: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
     """Run `python` with these arguments to its end, and return its status and what it printed."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = start(*arguments, stdout=output, stderr=errors, cwd=cwd, env=env, launches=launches)
+        process = start(
+            *arguments,
+            stdout=output,
+            stderr=errors,
+            cwd=cwd,
+            env=env,
+            launches=launches,
+            without_treadle=without_treadle,
+        )
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -98,11 +109,17 @@ def run(
 
 
 @cache
-def _server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
-    """Start the server of this process, and return the socket that it listens at."""
+def _server(without_treadle: bool) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+    """Start a server of this process, and return the socket that it listens at."""
     own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.forking.server", str(others.fileno())],
+        [
+            sys.executable,
+            "-m",
+            "tests.forking.server",
+            str(others.fileno()),
+            *(["--without-treadle"] * without_treadle),
+        ],
         pass_fds=[others.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -2,27 +2,37 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+
+from tests.forking.starting import run, start
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
+def start_on(system: str, *command: str, stdout: IO[Any] | None = None) -> Any:
+    """Start a program or module on a system."""
+    return start(*_pretended(system, *command), stdout=stdout, cwd=ROOT, env=_environment(), without_treadle=True)
+
+
 def run_on(system: str, *command: str, status: int = 0) -> str:
     """Return what a program or module prints on a system; on this one if the name is empty."""
-    pretended = ["-m", "tests.platforms.pretended", system] if system else []
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, *pretended, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280
-    )
+    arguments = _pretended(system, *command)
+    done = run(*arguments, cwd=ROOT, env=_environment(), timeout=280, without_treadle=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def _pretended(system: str, *command: str) -> list[str]:
+    return ["-m", "tests.platforms.pretended", system or "this", *command]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def pretend_macos() -> None:
 
 if __name__ == "__main__":
     system, program, *arguments = sys.argv[1:]
-    {"windows": pretend_windows, "macos": pretend_macos}[system]()
+    {"windows": pretend_windows, "macos": pretend_macos, "this": lambda: None}[system]()
     sys.argv = [program, *arguments]
     if program.endswith(".py"):
         sys.path.insert(0, os.path.dirname(os.path.abspath(program)))

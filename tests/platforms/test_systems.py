@@ -5,8 +5,6 @@ This is no run on those systems. `pretended.py` says what is taken away and what
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from tests.platforms.conftest import run_on
+from tests.platforms.conftest import run_on, start_on
 from treadle import Trainer
 from treadle.data import workers
 from treadle.data.random_state import RandomState
@@ -71,20 +69,20 @@ def test_a_lock_of_windows_keeps_another_process_out_and_ends_with_it(tmp_path: 
     file = tmp_path / "lock"
     program = tmp_path / "hold.py"
     program.write_text(
-        "import os, sys\nfrom treadle.files.file_lock import lock_file\n"
+        "import os, sys, time\nfrom treadle.files.file_lock import lock_file\n"
         "descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
-        "try:\n    lock_file(descriptor, shared=True)\n    print('locked', flush=True)\n    sys.stdin.read(1)\n"
-        "except BlockingIOError:\n    print('taken', flush=True)\n"
+        "try:\n    lock_file(descriptor, shared=True)\n    print('locked', flush=True)\n"
+        "    time.sleep(float(sys.argv[2]))\nexcept BlockingIOError:\n    print('taken', flush=True)\n"
     )
-    command = [sys.executable, "-m", "tests.platforms.pretended", "windows", str(program), str(file)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "locked\n"
+    reader, writer = os.pipe()
+    with open(reader) as said, open(writer, "wb") as output:
+        first = start_on("windows", str(program), str(file), "600", stdout=output)
+        assert said.readline() == "locked\n"
         # Windows has no shared locks of this kind: one that only looks is kept out, too.
-        assert run_on("windows", str(program), str(file)).strip() == "taken"
+        assert run_on("windows", str(program), str(file), "0").strip() == "taken"
         first.kill()
-    second = subprocess.run(command, input="x", capture_output=True, text=True)
-    assert second.stdout == "locked\n"
+        first.wait()
+    assert run_on("windows", str(program), str(file), "0") == "locked\n"
 
 
 def test_a_process_of_windows_is_asked_for_by_its_number_and_never_signalled(program: Program) -> None:
