@@ -28,7 +28,7 @@ quick: .venv/dev.stamp
 long: .venv/dev.stamp servers
 	$(BIN)/python -m benchmarks.mutation
 	$(BIN)/python -m benchmarks.resume.crash --no-write
-	TREADLE_LONG=1 $(BIN)/python -m pytest tests/search/test_servers.py tests/data/sources
+	TREADLE_LONG=1 $(BIN)/python -m pytest tests/search/test_servers.py tests/data/sources tests/crash/test_kill_points.py
 
 # Databases for the tests of searches, which start them on loopback, in folders of their own, and skip where they are not.
 servers: .venv/dev.stamp

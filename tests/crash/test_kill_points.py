@@ -1,5 +1,6 @@
 """A kill between any two operations on the checkpoint folder loses no checkpoint that was complete."""
 
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from treadle.checkpoint import CheckpointStore, Policy
 
 pytestmark = pytest.mark.slow
 
-OPERATIONS = {"folder": range(1, 60, 2), "file": range(1, 280, 7), "sqlite": range(1, 400, 10)}
+APART = 1 if os.environ.get("TREADLE_LONG") else 3
+"""How many of these moments apart runs are killed; `make long` kills one at each."""
+OPERATIONS = {"folder": range(1, 60, 2 * APART), "file": range(1, 280, 7 * APART), "sqlite": range(1, 400, 10 * APART)}
 """More than a start and the two saves after it make, replacing and removing older checkpoints included."""
 
 
