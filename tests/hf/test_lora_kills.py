@@ -1,6 +1,7 @@
 """A LoRA run that is killed at random moments ends like one that was left alone; its saves are small."""
 
 import multiprocessing
+import os
 import random
 import signal
 import time
@@ -16,6 +17,8 @@ from tests.interrupting import assert_same_bits
 from treadle import Trainer
 from treadle.checkpoint import CheckpointStore, Policy, read_file
 
+KILLS = 20 if os.environ.get("TREADLE_LONG") else 5
+"""How often runs are killed; 20 times by `make long`."""
 # A server imports everything once and forks a process for each start: most of a start would be that import.
 server = multiprocessing.get_context("forkserver")
 
@@ -30,7 +33,7 @@ def start(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_a_lora_run_killed_twenty_times_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_lora_run_killed_again_and_again_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     whole, chance = tmp_path / "whole", random.Random(0)
     # The first start waits for the imports of the server.
     end(start(tmp_path / "first"))
@@ -39,15 +42,20 @@ def test_a_lora_run_killed_twenty_times_ends_like_an_undisturbed_one(tmp_path: P
     longest = time.monotonic() - began
     assert (whole / UPDATES).read_text() == f"0 {STEPS} {STEPS}"
     kills = resumed = number = 0
-    while kills < 20:
+    while kills < KILLS:
         folder = tmp_path / str(number)
         process = start(folder)
         process.join(chance.uniform(0.2, 0.8) * longest)
+        if kills % 5 == 4:
+            # However slow the machine is now, this folder is resumed from a checkpoint.
+            store = CheckpointStore(folder / "checkpoints", Policy())
+            while process.is_alive() and store.newest_good() is None:
+                process.join(0.02)
         process.kill()
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
         kills += process.exitcode != 0
-        if process.exitcode == 0 or kills in (5, 10, 15, 20):
+        if process.exitcode == 0 or kills % 5 == 0:
             if process.exitcode:
                 end(start(folder))
             resumed += assert_same_end(folder, whole)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from treadle.errors import DataError
@@ -111,8 +112,7 @@ class Stage(nn.Module):
             return self._through(args, batch)
         self._asked_for_shapes = False
         # Torch hands on memory as it finds it, which would reach running means, and may hold numbers that raise.
-        for arg in () if self._first else args:
-            arg.detach().zero_()
+        args = args if self._first else tuple(map(_zeroed, args))
         with buffers_set_aside(self):
             found = self._through(args, batch)
         self._of_shapes.append(found)
@@ -123,6 +123,11 @@ class Stage(nn.Module):
             args = (part(*args, **chosen(batch, names if args else self.entry)),)
         result: Tensor = args[0]
         return result
+
+
+def _zeroed(arg: Tensor) -> Tensor:
+    """Return zeros that depend on a tensor as far as gradients are concerned, whatever its numbers are."""
+    return torch.where(torch.zeros_like(arg, dtype=torch.bool), arg, torch.zeros_like(arg))
 
 
 def joined(parts: Sequence[nn.Module]) -> list[nn.Module]:
