@@ -215,6 +215,24 @@ def _show_metrics(results: Mapping[str, Mapping[str, float] | None]) -> None:
     for metric in next(iter(there.values())):
         table.add_row(metric, *(f"{result[metric]:.4f}" for result in there.values()))
     Console().print(table)
+    if there.get("test"):
+        _show_groups(there["test"])
+
+
+def _show_groups(result: Mapping[str, float]) -> None:
+    """Print the metrics of the test by groups, a table for each division."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from treadle.recsys.trainers.results import group_tables
+
+    for heads, rows in group_tables(result).values():
+        table = Table(heads[0], box=None, pad_edge=False, header_style="bold")
+        for name in heads[1:]:
+            table.add_column(name, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        Console().print("", table)
 
 
 # Using a model ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from treadle.recsys.data.preparation import create_dataset, data_preparation
 from treadle.recsys.model_registry import get_model, registered_model
 from treadle.recsys.trainers import get_trainer
 from treadle.recsys.trainers.loop.model_file import OtherParameters, check_tokens, read_model_file
-from treadle.recsys.trainers.results import dict2str
+from treadle.recsys.trainers.results import dict2str, groups2str
 
 logger = logging.getLogger(__name__)
 IN_PACKAGE = "recbole:"
@@ -116,6 +116,8 @@ def run_recbole(
         for name in ("best_valid_result", "test_result"):
             if result[name] is not None:
                 sys.stdout.write(f"{name.replace('_', ' ')}: {dict2str(result[name])}\n")
+        for line in groups2str(result["test_result"] or {}):
+            sys.stdout.write(f"{line}\n")
     if queue is not None and config["local_rank"] == 0:
         queue.put(result)
     return result

@@ -1,5 +1,6 @@
 """Metrics, cut-offs, splits, modes and negatives: brought into one form, or refused before any work."""
 
+from datetime import date
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.recsys.data.small import Context, General, Sequential
 from treadle.errors import ConfigError, UnknownMetricError
 from treadle.recsys import Config, EvaluatorType
+from treadle.recsys.config.evaluation import time_points
 from treadle.recsys.evaluation import register_metric
 
 
@@ -99,7 +101,42 @@ def test_labels_and_ranks_can_be_asked_for_together_where_negatives_are_drawn() 
         (
             {"eval_args": {"split": {"RS": [1, 1, 1], "LS": "test_only"}}},
             "eval_args.split={'RS': [1, 1, 1], 'LS': 'test_only'} must be one of {'RS': [0.8, 0.1, 0.1]}, "
-            "{'LS': 'valid_and_test'} and {'TS': [0.8, 0.1, 0.1]}",
+            "{'LS': 'valid_and_test'}, {'TS': [0.8, 0.1, 0.1]}, {'TP': ['2001-01-01', '2001-07-01']}, "
+            "{'CU': [0.8, 0.1, 0.1]} and {'CI': [0.8, 0.1, 0.1]}",
+        ),
+        *(
+            (
+                {"eval_args": {"split": {"TP": moments}}},
+                f"eval_args.split.TP={moments!r} must be two moments in order, the first of validation and the first "
+                "of the test: numbers as in TIME_FIELD, or dates such as '2001-01-31'",
+            )
+            for moments in ([3, 2], [1], ["soon", 5], 7, [True, 2])
+        ),
+        (
+            {"eval_args": {"split": {"CU": [0.8, 0.1, 0.1]}}},
+            "eval_args.split.CU holds out whole users, who have no training row, and cold_users='error' would leave "
+            "none of them; set cold_users: keep",
+        ),
+        ({"first_stage_topk": 0}, "first_stage_topk=0: 0 is no length of a list; give whole numbers from 1 on"),
+        (
+            {"user_groups": {"age": 4}},
+            "user_groups={'age': 4} must be names of divisions or of fields, such as [activity]",
+        ),
+        ({"item_groups": [3]}, "item_groups=[3] must be names of divisions or of fields, such as [popularity]"),
+        (
+            {"metrics": ["NDCG", "UserRecallGap", "UserRecallRatio"], "valid_metric": "NDCG@10"},
+            "metrics has ['UserRecallGap', 'UserRecallRatio'], and user_groups is not set; name what divides users, "
+            "such as user_groups: [activity]",
+        ),
+        (
+            {"metrics": ["NDCG", "ItemExposureGap"], "valid_metric": "NDCG@10"},
+            "metrics has ['ItemExposureGap'], and item_groups is not set; name what divides items, such as "
+            "item_groups: [popularity]",
+        ),
+        (
+            {"metrics": ["NDCG", "Miscalibration", "IntraListDiversity"], "valid_metric": "NDCG@10"},
+            "metrics has ['Miscalibration', 'IntraListDiversity'], and item_category_field is not set; name the field "
+            "of items that has their categories, such as item_category_field: genre",
         ),
         ({"cold_users": "ignore"}, "cold_users='ignore' does not exist; there are ['error', 'drop', 'keep']"),
         (
@@ -157,3 +194,16 @@ def test_data_that_is_split_already_needs_no_split() -> None:
     assert config["eval_args"]["group_by"] == "none"
     with pytest.raises(ConfigError, match=r"eval_args\.split=None must be one of"):
         made(eval_args={"split": None})
+
+
+def test_a_metric_of_a_first_stage_may_decide_by_a_length_of_its_own() -> None:
+    found = made(metrics=["FirstStageRecall"], first_stage_topk=[5, 9], valid_metric="FirstStageRecall@9")
+    assert found["valid_metric_bigger"] is True
+    with pytest.raises(UnknownMetricError, match=r"; add 10 to first_stage_topk$"):
+        made(metrics=["FirstStageRecall"], first_stage_topk=[5, 9], valid_metric="FirstStageRecall@10")
+
+
+def test_moments_are_numbers_or_dates_in_universal_time() -> None:
+    assert time_points((1, 2.5)) == (1.0, 2.5)
+    # 978307200 is the beginning of the year 2001; YAML makes dates of what looks like one.
+    assert time_points([date(2001, 1, 1), "2001-01-01T01:00:00+00:00"]) == (978307200.0, 978310800.0)

@@ -218,3 +218,42 @@ def test_columns_that_only_the_split_needs_can_be_left_out_of_the_parts(tmp_path
         assert "timestamp" not in part.field2type
     with pytest.raises(ConfigError, match="unused_col names 'time' of 'inter', which has"):
         toy_dataset(tmp_path, ROWS, unused_col={"inter": ["time"]}).build()
+
+
+def test_moments_divide_all_users_alike(tmp_path: Path) -> None:
+    moments = {"split": {"TP": [6, 8]}}
+    train, valid, test = parts_of(toy_dataset(tmp_path, ROWS, eval_args=moments))
+    time = {item: time for _, item, _, time in ROWS}
+    assert [sorted({time[item] for _, item in part}) for part in (train, valid, test)] == [
+        [0, 1, 2, 3, 4, 5],
+        [6, 7],
+        [8, 9],
+    ]
+    assert [len(part) for part in (train, valid, test)] == [18, 6, 6]
+    train, valid, test = parts_of(toy_dataset(tmp_path, ROWS, eval_args={"split": {"TP": [8, 8]}}))
+    assert [len(part) for part in (train, valid, test)] == [24, 0, 6]
+
+
+@pytest.mark.parametrize(
+    ("scaled", "rest"),
+    [
+        (False, r"stands for \(8.0, 20.0\), and the times of 'toy' go from 0 to 9; choose moments between them$"),
+        (True, r".* go from 0 to 1 \(normalize_all and normalize_field bring times to 0..1\); choose moments between"),
+    ],
+)
+def test_moments_that_leave_a_part_empty_are_refused(tmp_path: Path, scaled: bool, rest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^eval_args.split.TP=\[8, 20\] {rest}"):
+        parts_of(toy_dataset(tmp_path, ROWS, eval_args={"split": {"TP": [8, 20]}}, normalize_all=scaled))
+
+
+@pytest.mark.parametrize(("how", "place"), [("CU", 0), ("CI", 1)])
+def test_whole_users_or_items_are_held_out(tmp_path: Path, how: str, place: int) -> None:
+    rows = [(f"u{user}", f"i{item}", 1, 0) for user in range(10) for item in range(10) if (user + item) % 3]
+    given: dict[str, Any] = {"eval_args": {"split": {how: [0.6, 0.2, 0.2]}}, "cold_users": "keep"}
+    parts = parts_of(toy_dataset(tmp_path, rows, **given))
+    held = [{pair[place] for pair in part} for part in parts]
+    assert [len(one) for one in held] == [6, 2, 2]
+    assert len(set.union(*held)) == 10
+    assert sorted(pair for part in parts for pair in part) == sorted((user, item) for user, item, _, _ in rows)
+    assert parts_of(toy_dataset(tmp_path, rows, **given)) == parts
+    assert parts_of(toy_dataset(tmp_path, rows, split_seed=3, **given)) != parts

@@ -1,7 +1,8 @@
 """What the settings of sampling and evaluation come down to, and whether they go together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Any
 
 from treadle.errors import ConfigError, UnknownMetricError, check_choice, did_you_mean
@@ -20,9 +21,25 @@ NEGATIVES = {
     "layout": "matrix",
 }
 EVAL_ARGS = {"split": {"RS": [0.8, 0.1, 0.1]}, "order": "RO", "group_by": "user", "mode": "full"}
+SPLITS = ("RS", "LS", "TS", "TP", "CU", "CI")
+"""By shares, the last ones of each user, shares of time, moments, and whole users or items held out."""
 LEAVE_ONE_OUT = ("valid_and_test", "valid_only", "test_only")
 COLD_USERS = ("error", "drop", "keep")
-MEASURED = ("eval_args", "metrics", "topk", "valid_metric", "repeatable", "cold_users", "tail_ratio", "gauc_weight")
+MEASURED = (
+    "eval_args",
+    "metrics",
+    "topk",
+    "valid_metric",
+    "repeatable",
+    "cold_users",
+    "tail_ratio",
+    "gauc_weight",
+    "relevance_field",
+    "item_category_field",
+    "first_stage_topk",
+    "user_groups",
+    "item_groups",
+)
 """Settings that decide what is measured, and how: scores compare only where these are the same."""
 JUDGED = (
     "split_seed",
@@ -36,6 +53,20 @@ JUDGED = (
     "benchmark_filename",
 )
 """Settings that decide which rows are judged, and their labels."""
+
+
+RANKS = ("ranking", "catalogue", "user_groups", "item_groups", "collected")
+"""The kinds of metrics that look at ranked lists."""
+NEEDED = (
+    (
+        "item_category_field",
+        ("item_categories", "item_vectors"),
+        "name the field of items that has their categories, such as item_category_field: genre",
+    ),
+    ("user_groups", ("user_groups",), "name what divides users, such as user_groups: [activity]"),
+    ("item_groups", ("item_groups",), "name what divides items, such as item_groups: [popularity]"),
+)
+"""Settings without which metrics with some requirements cannot be calculated, and what to do."""
 
 
 def decided_by(name: str) -> str:
@@ -132,15 +163,20 @@ def resolve_evaluation(settings: dict[str, Any]) -> None:
         ConfigError: They cannot be meant, or do not go together.
         UnknownMetricError: `valid_metric` is not among what is calculated.
     """
-    settings["topk"] = _cutoffs(settings["topk"])
+    for name in ("topk", "first_stage_topk"):
+        settings[name] = _cutoffs(name, settings[name])
+    for name in ("user_groups", "item_groups"):
+        settings[name] = _names(name, settings[name], "[activity]" if name == "user_groups" else "[popularity]")
     settings["metrics"] = _metric_names(settings["metrics"])
     measures = _measures(settings)
     settings["eval_args"] = _eval_args(settings["eval_args"], split_already=settings["benchmark_filename"] is not None)
     check_choice("cold_users", settings["cold_users"], COLD_USERS)
+    _check_cold_start(settings)
+    _check_facts(settings, measures)
     if settings["predicts_logits"] not in (None, True, False):
         raise ConfigError(f"predicts_logits={settings['predicts_logits']!r} must be True, False or None")
     values = [one.metric.name for one in measures if one.metric.kind == "labelled"]
-    ranks = [one.metric.name for one in measures if one.metric.kind in ("ranking", "catalogue", "collected")]
+    ranks = [one.metric.name for one in measures if one.metric.kind in RANKS]
     for phase, text in settings["eval_args"]["mode"].items():
         mode = EvaluationMode.parse(text)
         if mode.kind == "full" and values:
@@ -168,27 +204,57 @@ def _measures(settings: dict[str, Any]) -> list[Measure]:
     metrics = list(dict.fromkeys(find_metric(name) for name in settings["metrics"]))
     if not metrics:
         raise ConfigError("metrics is empty; name at least one, such as 'NDCG'")
-    measures = [Measure(one, k) for one in metrics for k in (settings["topk"] if one.has_cutoff else (0,))]
+    lengths = (settings["topk"], settings["first_stage_topk"])
+    measures = [Measure(one, k) for one in metrics for k in one.cutoffs(*lengths)]
     watched = str(settings["valid_metric"]).lower().replace(" ", "")
     found = [one for one in measures if one.key == watched]
     if not found:
         keys = [one.key for one in measures]
         name, _, k = watched.partition("@")
-        missing = k.isdecimal() and any(one.metric.key == name and one.k for one in measures)
-        remedy = f"; add {k} to topk" if missing else did_you_mean(watched, keys) or "; choose one of these"
+        same = [one for one in measures if one.metric.key == name and one.k]
+        missing = k.isdecimal() and bool(same)
+        where = "first_stage_topk" if same and same[0].metric.first_stage else "topk"
+        remedy = f"; add {k} to {where}" if missing else did_you_mean(watched, keys) or "; choose one of these"
         raise UnknownMetricError(f"valid_metric={settings['valid_metric']!r} is not calculated, but {keys} are{remedy}")
     settings["valid_metric_bigger"] = not found[0].metric.smaller
     return measures
 
 
-def _cutoffs(topk: Any) -> list[int]:
-    given = [topk] if isinstance(topk, int) else topk
+def _cutoffs(name: str, lengths: Any) -> list[int]:
+    given = [lengths] if isinstance(lengths, int) else lengths
     if not isinstance(given, (list, tuple)) or not given:
-        raise ConfigError(f"topk={topk!r} must be a whole number from 1, or a list of them")
+        raise ConfigError(f"{name}={lengths!r} must be a whole number from 1, or a list of them")
     for k in given:
         if type(k) is not int or k < 1:
-            raise ConfigError(f"topk={topk!r}: {k!r} is no length of a list; give whole numbers from 1 on")
+            raise ConfigError(f"{name}={lengths!r}: {k!r} is no length of a list; give whole numbers from 1 on")
     return list(given)
+
+
+def _names(name: str, given: Any, example: str) -> list[str] | None:
+    if given is None or given == []:
+        return None
+    named = [given] if isinstance(given, str) else given
+    if not isinstance(named, (list, tuple)) or not all(isinstance(one, str) for one in named):
+        raise ConfigError(f"{name}={given!r} must be names of divisions or of fields, such as {example}")
+    return list(dict.fromkeys(named))
+
+
+def _check_cold_start(settings: Mapping[str, Any]) -> None:
+    """Make sure that users whom nothing is trained on are evaluated where the split is made for that."""
+    policy = settings["cold_users"]
+    if "CU" in settings["eval_args"]["split"] and settings["benchmark_filename"] is None and policy != "keep":
+        raise ConfigError(
+            f"eval_args.split.CU holds out whole users, who have no training row, and cold_users={policy!r} would leave "
+            "none of them; set cold_users: keep"
+        )
+
+
+def _check_facts(settings: Mapping[str, Any], measures: Sequence[Measure]) -> None:
+    """Make sure that metrics which look at categories or groups are told which."""
+    for setting, requirements, remedy in NEEDED:
+        wanted = [one.metric.name for one in measures if set(requirements) & set(one.metric.requires)]
+        if wanted and not settings[setting]:
+            raise ConfigError(f"metrics has {list(dict.fromkeys(wanted))}, and {setting} is not set; {remedy}")
 
 
 def _metric_names(given: Any) -> list[str]:
@@ -231,19 +297,56 @@ def _modes(given: Any) -> dict[str, str]:
 
 
 def _check_split(split: Any) -> None:
-    if not isinstance(split, Mapping) or len(split) != 1 or next(iter(split)) not in ("RS", "LS", "TS"):
+    if not isinstance(split, Mapping) or len(split) != 1 or next(iter(split)) not in SPLITS:
         raise ConfigError(
-            f"eval_args.split={split!r} must be one of {{'RS': [0.8, 0.1, 0.1]}}, {{'LS': 'valid_and_test'}} and "
-            "{'TS': [0.8, 0.1, 0.1]}"
+            f"eval_args.split={split!r} must be one of {{'RS': [0.8, 0.1, 0.1]}}, {{'LS': 'valid_and_test'}}, "
+            "{'TS': [0.8, 0.1, 0.1]}, {'TP': ['2001-01-01', '2001-07-01']}, {'CU': [0.8, 0.1, 0.1]} and "
+            "{'CI': [0.8, 0.1, 0.1]}"
         )
     ((how, value),) = split.items()
     if how == "LS":
         check_choice("eval_args.split.LS", value, LEAVE_ONE_OUT)
         return
+    if how == "TP":
+        time_points(value)
+        return
     numbers = value if isinstance(value, (list, tuple)) else []
     good = len(numbers) == 3 and all(isinstance(one, (int, float)) and one >= 0 for one in numbers)
     if not good or numbers[0] == 0 or (how == "TS" and numbers[2] == 0):
         raise ConfigError(f"eval_args.split.{how}={value!r} must be three shares, for train, valid and test")
+
+
+def time_points(given: Any) -> tuple[float, float]:
+    """Return the two moments that a data set is divided at: numbers as in TIME_FIELD, or dates as seconds since 1970.
+
+    >>> time_points(["1970-01-02", "1970-01-03T12:00:00"])
+    (86400.0, 216000.0)
+
+    Raises:
+        ConfigError: They are no moments, or the second comes before the first.
+    """
+    moments = [_moment(one) for one in given] if isinstance(given, (list, tuple)) else []
+    if len(moments) != 2 or None in moments or moments[0] > moments[1]:  # type: ignore[operator]
+        raise ConfigError(
+            f"eval_args.split.TP={given!r} must be two moments in order, the first of validation and the first of the "
+            "test: numbers as in TIME_FIELD, or dates such as '2001-01-31'"
+        )
+    first, second = (float(one) for one in moments if one is not None)
+    return first, second
+
+
+def _moment(given: Any) -> float | None:
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, (int, float)):
+        return float(given) if math.isfinite(given) else None
+    try:
+        # YAML makes dates of what looks like one.
+        found = given if isinstance(given, date) else datetime.fromisoformat(str(given))
+    except ValueError:
+        return None
+    moment = found if isinstance(found, datetime) else datetime(found.year, found.month, found.day)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def check_model_type(settings: Mapping[str, Any]) -> None:

@@ -12,9 +12,18 @@ from torch import Tensor
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.config.configurator import Config
+from treadle.recsys.config.evaluation import time_points
 from treadle.recsys.data.dataset_steps import DatasetSteps, find_filter
 from treadle.recsys.data.interaction import Interaction
-from treadle.recsys.data.split import group_rows, leave_one_out, ordered_rows, split_by_ratio, split_by_time
+from treadle.recsys.data.split import (
+    group_rows,
+    hold_out,
+    leave_one_out,
+    ordered_rows,
+    split_at_moments,
+    split_by_ratio,
+    split_by_time,
+)
 from treadle.recsys.data.tables.id_map import PerField, Vocabulary
 from treadle.recsys.data.tables.pipeline import Prepared, prepare
 from treadle.recsys.data.tables.sources import PARTS, Sources
@@ -451,20 +460,41 @@ class Dataset(DatasetSteps):
             return _rows_of_parts(self.file_size_list)
         args = self.config["eval_args"]
         ((how, value),) = args["split"].items()
-        by_time = args["order"] == "TO" or how == "TS"
+        by_time = args["order"] == "TO" or how in ("TS", "TP")
         times = self._times(f"eval_args has order {args['order']!r} and split {how!r}") if by_time else None
         rows = ordered_rows(len(self), times=times, seed=self.config.seed_of_split)
         parts = self._split(rows, how, value, times)
-        wanted = [True, value != "test_only", value != "valid_only"] if how == "LS" else [share > 0 for share in value]
+        if how == "LS":
+            wanted = [True, value != "test_only", value != "valid_only"]
+        elif how == "TP":
+            first, second = time_points(value)
+            wanted = [True, first < second, True]
+        else:
+            wanted = [share > 0 for share in value]
         return [rows[part] if want else None for part, want in zip(parts, wanted, strict=True)]
 
     def _split(self, rows: np.ndarray[Any, Any], how: str, value: Any, times: Any) -> list[np.ndarray[Any, Any]]:
+        if how == "TP":
+            return self._split_at(times[rows], value)
+        if how in ("CU", "CI"):
+            field = self._id_field("uid_field" if how == "CU" else "iid_field")
+            return hold_out(self.inter_feat[field].cpu().numpy()[rows], value, seed=self.config.seed_of_split)
         grouped = how == "LS" or self.config["eval_args"]["group_by"] == "user"
         users = self.inter_feat[self._id_field("uid_field")].cpu().numpy()[rows] if grouped else None
         groups = group_rows(users, len(rows))
         if how == "RS":
             return split_by_ratio(groups, value)
         return leave_one_out(groups, value) if how == "LS" else split_by_time(groups, times[rows], value)
+
+    def _split_at(self, times: np.ndarray[Any, Any], value: Any) -> list[np.ndarray[Any, Any]]:
+        moments = time_points(value)
+        if not times.min() < moments[0] <= moments[1] <= times.max():
+            scaled = " (normalize_all and normalize_field bring times to 0..1)" if times.max() <= 1 else ""
+            raise ConfigError(
+                f"eval_args.split.TP={value!r} stands for {moments}, and the times of {self.dataset_name!r} go from "
+                f"{times.min():.10g} to {times.max():.10g}{scaled}; choose moments between them"
+            )
+        return split_at_moments(times, moments)
 
     def _times(self, why: str) -> np.ndarray[Any, Any]:
         """Return the time of each interaction.

@@ -112,3 +112,30 @@ def split_by_time(groups: RowGroups, times: Array, ratios: Sequence[float]) -> l
     # Within a user the early rows come first, so that the place among all rows is the place among the early ones.
     train = early & (groups.position < trained[groups.place])
     return [groups.order[train], groups.order[early & ~train], groups.order[~early]]
+
+
+def split_at_moments(times: Array, moments: tuple[float, float]) -> list[Array]:
+    """Return the rows of each part: before the first moment, from there to the second, and from there on.
+
+    >>> [part.tolist() for part in split_at_moments(np.array([5, 1, 3, 4]), (3, 5))]
+    [[1], [2, 3], [0]]
+    """
+    part_of_row = np.searchsorted(np.array(moments), times, side="right")
+    return [np.flatnonzero(part_of_row == part) for part in range(3)]
+
+
+def hold_out(ids: Array, ratios: Sequence[float], *, seed: int) -> list[Array]:
+    """Return the rows of each part, where all rows of a user, or of an item, are in the same one.
+
+    Args:
+        ids: The user, or the item, of each row.
+        ratios: The shares that the parts have of all users, or items.
+        seed: Which of them are held out.
+    """
+    known, place = np.unique(ids, return_inverse=True)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(known), generator=generator).numpy()
+    part_of_id = np.zeros(len(known), np.int64)
+    for part, own in enumerate(split_by_ratio(group_rows(None, len(known)), ratios)):
+        part_of_id[order[own]] = part
+    return [np.flatnonzero(part_of_id[place] == part) for part in range(len(ratios))]

@@ -5,9 +5,10 @@
 a metric of your own.
 """
 
+from treadle.recsys.evaluation import beyond_accuracy as beyond_accuracy
 from treadle.recsys.evaluation.breakdown import Groups, groups_by_count, groups_by_quantile
-from treadle.recsys.evaluation.full_ranking import FullRanking, recommend_items
-from treadle.recsys.evaluation.inputs import NO_ITEM, Catalogue, LabelledRows, OrderedPairs, Ranking
+from treadle.recsys.evaluation.full_ranking import FullRanking, recommend_items, relevance_by_key
+from treadle.recsys.evaluation.inputs import NO_ITEM, Catalogue, GroupRates, LabelledRows, OrderedPairs, Ranking
 from treadle.recsys.evaluation.labelled import LabelledEvaluation
 from treadle.recsys.evaluation.metrics import Metric, find_metric, metric_names, register_metric
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
@@ -23,6 +24,7 @@ __all__ = [
     "Comparison",
     "EvaluationResult",
     "FullRanking",
+    "GroupRates",
     "Groups",
     "LabelledEvaluation",
     "LabelledRows",
@@ -42,6 +44,7 @@ __all__ = [
     "metric_names",
     "recommend_items",
     "register_metric",
+    "relevance_by_key",
     "scores_from_pairs",
     "top_items",
 ]

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from treadle.errors import ConfigError
-from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
-from treadle.recsys.evaluation.plan import Measure
+from treadle.recsys.evaluation.inputs import NO_ITEM, GroupRates, OrderedPairs, Ranking
+from treadle.recsys.evaluation.metrics import find_metric
+from treadle.recsys.evaluation.plan import Measure, MetricPlan
 
 # Groups of users, or of items, to break a result down by
 
 
+RECALL = find_metric("Recall")
 NO_GROUP = -1
 """The group of an id that belongs to none, such as padding."""
 
@@ -81,6 +83,35 @@ def groups_by_quantile(name: str, counts: Tensor, parts: int, *, first_id: int =
     if not edges:
         raise ConfigError(f"{name!r} cannot be divided: all ids have {ordered[:1] or 'no'} interactions")
     return groups_by_count(name, counts, edges, first_id=first_id)
+
+
+def groups_by_value(name: str, values: Tensor, parts: int, *, first_id: int = 0) -> Groups:
+    """Return groups of about equally many ids by any numbers, from the lowest to the highest; nan is in none.
+
+    Args:
+        name: What to call the division.
+        values: The number of each id.
+        parts: How many groups to make; equal numbers are in the same one, so that there can be fewer.
+        first_id: The lowest id that belongs to a group.
+
+    Raises:
+        ConfigError: All numbers are the same.
+
+    >>> groups = groups_by_value("price", torch.tensor([0.0, 0.5, 2.0, 8.0]), 2, first_id=1)
+    >>> groups.labels, groups.of.tolist()
+    (('below 2', 'from 2'), [-1, 0, 1, 1])
+    """
+    numbers = values.double().cpu()
+    ordered = numbers[first_id:][~numbers[first_id:].isnan()].sort().values.tolist()
+    cuts = {ordered[len(ordered) * part // parts] for part in range(1, parts)} if ordered else set()
+    edges = sorted(cut for cut in cuts if cut > ordered[0])
+    if not edges:
+        raise ConfigError(f"{name!r} cannot be divided: all ids have the same number")
+    labels = [f"below {edges[0]:g}", *(f"{low:g} to {high:g}" for low, high in pairwise(edges)), f"from {edges[-1]:g}"]
+    of = torch.searchsorted(torch.tensor(edges, dtype=torch.float64), numbers, right=True)
+    of[numbers.isnan()] = NO_GROUP
+    of[:first_id] = NO_GROUP
+    return Groups(name, tuple(labels), of)
 
 
 def _span(low: int, high: int) -> str:
@@ -183,6 +214,67 @@ class ItemBreakdown(Breakdown):
             self.means.add(values, weights, (own > 0).double().unsqueeze(1) * column)
 
 
+class GroupTotals:
+    """What metrics of fairness are made of: for the first division of users, and for that of items.
+
+    What is counted of items are whole numbers, at each rank: they add up alike in any order.
+
+    Args:
+        plan: The metrics.
+        users, items: The divisions; None where no metric asks for one.
+        device: Where the sums are.
+    """
+
+    def __init__(self, plan: MetricPlan, users: Groups | None, items: Groups | None, device: torch.device) -> None:
+        self._plan = plan
+        wanted = {measure.k for measure in plan.of_kind("user_groups")}
+        self._recall = [Measure(RECALL, k) for k in sorted(wanted)]
+        self._users = UserBreakdown(users, self._recall, device) if users is not None and wanted else None
+        self._items = items.to(device) if items is not None and plan.of_kind("item_groups") else None
+        number = 0 if self._items is None else len(self._items.labels)
+        # How often an item of the group is shown at each rank, and how often it is a positive; and its positives.
+        self._ranks = torch.zeros(2, number, plan.longest, dtype=torch.float64, device=device)
+        self._positives = torch.zeros(number, dtype=torch.float64, device=device)
+
+    def add(self, block: RankedBlock) -> None:
+        """Take in the users of one block."""
+        ranking = block.ranking
+        if self._users is not None:
+            self._users.add(block.users, *measure_values(self._recall, ranking, None))
+        if self._items is None:
+            return
+        of_items = self._items.of[ranking.items.clamp(min=0)].masked_fill(ranking.items == NO_ITEM, NO_GROUP)
+        for place in range(len(self._items.labels)):
+            inside = of_items == place
+            self._ranks[:, place] += torch.stack([inside, inside & ranking.hits]).sum(dim=1)
+        self._positives += block.positives_by_group[0].sum(dim=0)
+
+    def tensors(self) -> list[Tensor]:
+        """Return what adds up over parts of the users."""
+        return [*([] if self._users is None else self._users.tensors()), self._ranks, self._positives]
+
+    def value(self, one: Measure) -> Tensor:
+        """Return the value of a metric of groups."""
+        rates = self._of_users(one.k) if one.metric.kind == "user_groups" else self._of_items(one.k)
+        found: Tensor = one.metric.function(rates, one.k)
+        return found
+
+    def _of_users(self, k: int) -> GroupRates:
+        assert self._users is not None
+        sums, weights = self._users.means.totals[:, [one.k for one in self._recall].index(k)]
+        return GroupRates(sums / weights, torch.full_like(sums, torch.nan))
+
+    def _of_items(self, k: int) -> GroupRates:
+        assert self._items is not None
+        shown, hits = self._ranks[:, :, :k]
+        discounts = 1 / torch.arange(2, k + 2, dtype=torch.float64, device=shown.device).log2()
+        exposure = shown @ discounts
+        of = self._items.of[self._plan.catalogue.first_item :]
+        sizes = torch.stack([(of == place).sum() for place in range(len(self._items.labels))]).double()
+        fair = sizes / sizes.sum()
+        return GroupRates(hits.sum(dim=1) / self._positives, exposure / exposure.sum() / fair)
+
+
 def measure_values(measures: Sequence[Measure], ranking: Ranking, pairs: OrderedPairs | None) -> tuple[Tensor, Tensor]:
     """Return value and weight of each measure for each user, `[measures, users]`; nan is no value."""
     values, weights = [], []
@@ -191,7 +283,8 @@ def measure_values(measures: Sequence[Measure], ranking: Ranking, pairs: Ordered
         if one.metric.kind == "pairs":
             value, weight = one.metric.function(pairs)
         else:
-            value, weight = one.metric.function(ranking, one.k), ones
+            found = one.metric.function(ranking, one.k)
+            value, weight = found if isinstance(found, tuple) else (found, ones)
         values.append(_checked(one, value, len(ones)))
         weights.append(weight.double())
     if not values:

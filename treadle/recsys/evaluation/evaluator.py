@@ -12,6 +12,7 @@ from torch import Tensor
 
 from treadle.errors import ConfigError
 from treadle.recsys.enums import EvaluatorType
+from treadle.recsys.evaluation import beyond_accuracy
 from treadle.recsys.evaluation.inputs import NO_ITEM, Catalogue, LabelledRows, OrderedPairs, Ranking
 from treadle.recsys.evaluation.metric_classes import AbstractMetric, ClassMetric, DataStruct, LossMetric, TopkMetric
 from treadle.recsys.evaluation.metrics import Metric, find_metric, metric_names
@@ -96,6 +97,21 @@ class OfRanks(AbstractMetric, register=False):
         return {self.metric.key: round(float(mean), self.decimal_place)}
 
 
+class OfMoreThanLists(AbstractMetric, register=False):
+    """A metric that needs to know more of users and items than what RecBole's evaluation collects."""
+
+    metric: ClassVar[Metric]
+    metric_type = EvaluatorType.RANKING
+    metric_need: ClassVar[list[str]] = []
+
+    def calculate_metric(self, dataobject: DataStruct) -> dict[str, float]:
+        """Refuse: an evaluation of one's own has not collected what it takes."""
+        raise ConfigError(
+            f"metric {self.metric.name!r} needs to know more than an Evaluator is told; leave it out of metrics, or do "
+            "not override evaluate"
+        )
+
+
 class OfLabels(LossMetric, register=False):
     """A metric of scores whose labels are known."""
 
@@ -130,10 +146,13 @@ _classes: dict[str, Any] = {}
 
 
 def _made(metric: Metric) -> Any:
-    base: Any = {"pairs": OfRanks, "catalogue": OfItems, "labelled": OfLabels, "ranking": OfLists}[metric.kind]
+    kinds: dict[str, Any] = {"pairs": OfRanks, "catalogue": OfItems, "labelled": OfLabels, "ranking": OfLists}
+    base: Any = kinds.get(metric.kind, OfMoreThanLists)
+    if metric.function.__module__ == beyond_accuracy.__name__ or set(metric.requires) - {"item_counts"}:
+        base = OfMoreThanLists
     own: dict[str, Any] = {"metric": metric, "smaller": metric.smaller, "__module__": __name__}
     own["__doc__"] = metric.function.__doc__
-    if metric.needs_item_counts:
+    if metric.needs_item_counts and base is not OfMoreThanLists:
         base, own["metric_need"] = OfItems, ["rec.items", "data.count_items", "data.num_items"]
 
     def fill(space: dict[str, Any]) -> None:

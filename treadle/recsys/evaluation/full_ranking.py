@@ -9,7 +9,7 @@ from treadle.errors import ConfigError, DataError
 from treadle.parallel import Processes
 from treadle.recsys.data.sampling.user_items import UserItems, is_member
 from treadle.recsys.evaluation.breakdown import Groups, RankedBlock
-from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
+from treadle.recsys.evaluation.inputs import NO_ITEM, Histories, OrderedPairs, Ranking
 from treadle.recsys.evaluation.plan import MetricPlan
 from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult
@@ -22,6 +22,9 @@ from treadle.recsys.evaluation.scoring import (
     writable_scores,
 )
 from treadle.runs.preemption import after_evaluated_batch
+
+MOST_RELEVANT = 50
+"""The highest grade of a positive: its gain is still exact in float64."""
 
 # The items of a list of users, laid out so that any stretch of the list is a slice
 
@@ -57,6 +60,101 @@ class RowItems:
         counts = torch.zeros(len(self.counts) * number, dtype=torch.int64, device=self.items.device)
         counts.index_add_(0, self.rows * number + of.clamp(min=0), (of >= 0).long())
         return counts.view(-1, number)
+
+
+class PositiveGains:
+    """What the positives of some users are worth: 2 ** relevance - 1.
+
+    Args:
+        positives: What is to be found.
+        own: The positives of `users`.
+        users: Who they are.
+        relevance: How relevant each positive is, in the order of `positives.keys`.
+
+    Raises:
+        DataError: There is not one number for each positive, or one is negative, or too large.
+    """
+
+    def __init__(self, positives: UserItems, own: RowItems, users: Tensor, relevance: Tensor) -> None:
+        if relevance.shape != positives.keys.shape:
+            raise DataError(
+                f"relevance has the shape {tuple(relevance.shape)}; give one for each of {len(positives)} positives"
+            )
+        least, most = (float(one) for one in relevance.aminmax())
+        if not (least >= 0 and most <= MOST_RELEVANT):
+            raise DataError(
+                f"relevance goes from {least:g} to {most:g}: the gain is 2 ** relevance - 1, so give grades from 0 to "
+                f"{MOST_RELEVANT}, such as ratings"
+            )
+        keys = users[own.rows] * positives.num_items + own.items
+        grades = relevance.to(positives.device).double()[torch.searchsorted(positives.keys, keys)]
+        self.values = grades.exp2() - 1
+        by_value = self.values.argsort(descending=True, stable=True)
+        order = by_value[own.rows[by_value].argsort(stable=True)]
+        self._best, self._own = self.values[order], own
+        ends = own.counts.cumsum(0)
+        self._ranks = torch.arange(len(order), device=order.device) - (ends - own.counts)[own.rows]
+
+    def best(self, start: int, stop: int, ranks: int) -> Tensor:
+        """Return the highest gains of the users from `start` to `stop`, `[stop - start, ranks]`."""
+        own = self._own.stretch(start, stop)
+        # What does not fit goes to one more column, which is left out.
+        table = self._best.new_zeros(stop - start, ranks + 1)
+        table[self._own.rows[own] - start, self._ranks[own].clamp(max=ranks)] = self._best[own]
+        return table[:, :ranks]
+
+
+def relevance_by_key(positives: UserItems, users: Tensor, items: Tensor, values: Tensor) -> Tensor:
+    """Return how relevant each positive is, in the order of `positives.keys`: the highest value of its pairs.
+
+    Args:
+        positives: What is to be found.
+        users, items: The pairs, all of them positives.
+        values: How relevant each pair is.
+    """
+    places = torch.searchsorted(positives.keys, users.long() * positives.num_items + items.long())
+    nothing = torch.full(positives.keys.shape, -torch.inf, dtype=torch.float64, device=positives.device)
+    return nothing.scatter_reduce(0, places, values.double(), "amax")
+
+
+class RankingFacts:
+    """What metrics need to know of the users of a ranking, beside where their positives stand.
+
+    Args:
+        plan: The metrics.
+        positives: What is to be found.
+        own: The positives of `users`.
+        users: Who is ranked for.
+        history: What each has in training; needed by some metrics, as `relevance` is.
+        relevance: How relevant each positive is, in the order of `positives.keys`.
+    """
+
+    def __init__(
+        self,
+        plan: MetricPlan,
+        positives: UserItems,
+        own: RowItems,
+        users: Tensor,
+        history: UserItems | None,
+        relevance: Tensor | None,
+    ) -> None:
+        plan.check_given(history=history, relevance=relevance)
+        self._longest = plan.longest
+        self._histories: RowItems | None = None
+        self.gains: PositiveGains | None = None
+        if history is not None and plan.requiring("history"):
+            self._histories = RowItems(history.to(positives.device), users)
+        if relevance is not None and plan.requiring("relevance"):
+            self.gains = PositiveGains(positives, own, users, relevance)
+
+    def histories(self, start: int, stop: int) -> Histories | None:
+        """Return what the users from `start` to `stop` have in training, where a metric needs it."""
+        known = self._histories
+        return known and Histories(known.items[known.stretch(start, stop)], known.counts[start:stop])
+
+    def best_gains(self, start: int, stop: int) -> Tensor | None:
+        """Return the highest gains of these users, where a metric needs them."""
+        return None if self.gains is None else self.gains.best(start, stop, self._longest)
 
 
 def users_to_rank(positives: UserItems, users: Tensor | None, processes: Processes | None) -> Tensor:
@@ -109,9 +207,12 @@ class FullRanking:
         memory: How many bytes scores may take; see `users_at_once`.
         chunk: How many users to score at a time, whatever the memory.
         processes: The processes of the run; each takes its share of the users.
+        history: What each user has in training; metrics such as `Miscalibration` need it.
+        relevance: How relevant each positive is, in the order of `positives.keys`, for `GradedNDCG`; see
+            `relevance_by_key`.
 
     Raises:
-        ConfigError: A metric needs labels, which a full ranking does not have.
+        ConfigError: A metric needs labels, which a full ranking does not have, or something that is not given.
         DataError: No user has a positive.
     """
 
@@ -128,8 +229,11 @@ class FullRanking:
         memory: int | None = None,
         chunk: int | None = None,
         processes: Processes | None = None,
+        history: UserItems | None = None,
+        relevance: Tensor | None = None,
     ) -> None:
         plan.refuse(("labelled",), "full ranking", "rank among sampled negatives (uniN, popN), or use GAUC")
+        plan.check_given(user_groups=user_groups, item_groups=item_groups)
         check_plan(plan, positives)
         check_groups(user_groups, item_groups, positives)
         if chunk is not None and chunk < 1:
@@ -146,6 +250,7 @@ class FullRanking:
         nothing = positives - positives
         self._hidden = RowItems(nothing if seen is None else seen.to(self.device) - positives, self.users)
         self._by_group = [self._positives.by_group(groups) for groups in item_groups]
+        self._facts = RankingFacts(plan, positives, self._positives, self.users, history, relevance)
 
     def evaluate(self, scorer: Scorer) -> EvaluationResult:
         """Return the metrics of `scorer` over the users of all processes.
@@ -178,14 +283,20 @@ class FullRanking:
         scores = writable_scores(scorer(users), users, catalogue.num_items)
         hide(scores, self._hidden.places(start, stop), catalogue.first_item)
         items, nan_users = first_items(scores, self.plan.longest)
-        ranking = Ranking(self._hits(items, start, stop), self._positives.counts[start:stop], items, catalogue)
+        ranking = self._ranking(items, start, stop)
         by_group = [counts[start:stop] for counts in self._by_group]
         return RankedBlock(users, ranking, self._pairs(scores, start, stop), by_group, nan_users)
 
-    def _hits(self, items: Tensor, start: int, stop: int) -> Tensor:
+    def _ranking(self, items: Tensor, start: int, stop: int) -> Ranking:
         rows = torch.arange(stop - start, device=self.device).unsqueeze(1)
-        found = is_member(self._positives.places(start, stop), rows * self._catalogue.num_items + items)
-        return found & (items != NO_ITEM)
+        own, shown = self._positives.places(start, stop), rows * self._catalogue.num_items + items
+        hits = is_member(own, shown) & (items != NO_ITEM)
+        gains = None
+        if self._facts.gains is not None:
+            values = self._facts.gains.values[self._positives.stretch(start, stop)]
+            gains = values[torch.searchsorted(own, shown).clamp_(max=len(own) - 1)] * hits
+        counts, best = self._positives.counts[start:stop], self._facts.best_gains(start, stop)
+        return Ranking(hits, counts, items, self._catalogue, gains, best, self._facts.histories(start, stop))
 
     def _pairs(self, scores: Tensor, start: int, stop: int) -> OrderedPairs | None:
         if not self.plan.needs_pairs:

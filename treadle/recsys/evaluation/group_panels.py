@@ -11,11 +11,9 @@ from treadle.errors import ConfigError
 from treadle.recsys.data.dataloader import NegSampleEvalDataLoader
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.evaluation import EvaluationResult, Groups, groups_by_quantile
+from treadle.recsys.evaluation.divisions import ACTIVITY, PARTS, POPULARITY
 from treadle.runs.panels import write_table
 
-PARTS = 4
-"""Into how many groups users and items are divided, each of about as many of them."""
-ACTIVITY, POPULARITY = "activity", "popularity"
 TITLES = {ACTIVITY: "Test metrics by activity of users", POPULARITY: "Test metrics by popularity of items"}
 
 
@@ -40,16 +38,17 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
     if isinstance(test_data, NegSampleEvalDataLoader) and test_data.negatives is None:
         return []
     users, items = dataset.user_item_pairs()
-    by_user = _divided(ACTIVITY, users, dataset.user_num)
+    asked = trainer.config
+    by_user = [] if ACTIVITY in (asked["user_groups"] or ()) else _divided(ACTIVITY, users, dataset.user_num)
     if test_data.by_row:
         # What is ranked for is a row, which belongs to a user.
         owners = test_data.dataset.inter_feat[dataset.uid_field].cpu()
         by_user = [Groups(one.name, one.labels, one.of[owners]) for one in by_user]
-    by_item = _divided(POPULARITY, items, dataset.item_num)
+    by_item = [] if POPULARITY in (asked["item_groups"] or ()) else _divided(POPULARITY, items, dataset.item_num)
     found = trainer.evaluate_in_detail(test_data, user_groups=by_user, item_groups=by_item)
     if not trainer._processes.is_main:
         return []
-    return [_write(found, one, folder) for one in (*by_user, *by_item) if found.groups.get(one.name)]
+    return [_write(found, name, folder) for name, groups in found.groups.items() if groups]
 
 
 def _divided(name: str, ids: Tensor, number: int) -> Sequence[Groups]:
@@ -61,14 +60,14 @@ def _divided(name: str, ids: Tensor, number: int) -> Sequence[Groups]:
         return []
 
 
-def _write(found: EvaluationResult, division: Groups, folder: Path) -> Path:
-    values, sizes = found.groups[division.name], found.group_users[division.name]
+def _write(found: EvaluationResult, division: str, folder: Path) -> Path:
+    values, sizes = found.groups[division], found.group_users[division]
     names = list(next(iter(values.values())))
     rows: list[list[Any]] = [
-        [label, f"{sizes[label]:,}", *(f"{values[label][name]:.4f}" for name in names)]
-        for label in division.labels
-        if label in values
+        [label, f"{sizes[label]:,}", *(f"{values[label][name]:.4f}" for name in names)] for label in values
     ]
     all_users = [f"{found.metrics[name]:.4f}" if name in found.metrics else "" for name in names]
     rows.append(["all", f"{found.users:,}", *all_users])
-    return write_table(folder, TITLES[division.name], ["interactions in training", "users", *names], rows)
+    title = TITLES.get(division, f"Test metrics by {division}")
+    head = "interactions in training" if division in TITLES else division
+    return write_table(folder, title, [head, "users", *names], rows)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 NO_ITEM = -1
 """Stands in a list of recommendations where nothing is left to recommend."""
@@ -18,12 +19,20 @@ class Catalogue:
         first_item: The lowest id that is an item.
         item_counts: How often each was used in training, if known.
         tail: Whether each is in the long tail, if its counts are known.
+        popularity_rank: The place of each by its counts, 0 for the most used one; of equal counts the lower id is first.
+        categories: The share that each category has of each item, `[num_items + 1, categories]`; a row of zeros for an
+            item without any, and in the last row, which stands for no item.
+        vectors: What tells items apart, `[num_items + 1, size]`, of length 1, or 0 for an item of which nothing is
+            known; the last row stands for no item.
     """
 
     num_items: int
     first_item: int = 1
     item_counts: Tensor | None = None
     tail: Tensor | None = None
+    popularity_rank: Tensor | None = None
+    categories: Tensor | None = None
+    vectors: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -32,8 +41,26 @@ class Catalogue:
 
     def to(self, device: torch.device) -> "Catalogue":
         """Return the catalogue with its tensors on `device`."""
-        counts, tail = (None if one is None else one.to(device) for one in (self.item_counts, self.tail))
-        return Catalogue(self.num_items, self.first_item, counts, tail)
+        known = (self.item_counts, self.tail, self.popularity_rank, self.categories, self.vectors)
+        return Catalogue(self.num_items, self.first_item, *(None if one is None else one.to(device) for one in known))
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What some users have in training, one user after the other.
+
+    Attributes:
+        items: The items.
+        counts: How many each user has.
+    """
+
+    items: Tensor
+    counts: Tensor
+
+    def sums(self, table: Tensor) -> Tensor:
+        """Return, for each user, the sum of the rows of `table` that stand for the user's items."""
+        begins = self.counts.cumsum(0) - self.counts
+        return embedding_bag(self.items, table, begins, mode="sum")
 
 
 @dataclass(frozen=True)
@@ -45,16 +72,30 @@ class Ranking:
         positives: How many positives each user has, in the list or not.
         items: The items, as `[users, ranks]`; -1 where a user has fewer candidates than ranks.
         catalogue: What they were taken from.
+        gains: 2 ** relevance - 1 of the item at each rank, 0 where it is no positive; None where no metric needs it.
+        best_gains: The gains of each user's positives, the highest first, as `[users, ranks]`; 0 where there are no more.
+        histories: What the users have in training; None where no metric needs it.
     """
 
     hits: Tensor
     positives: Tensor
     items: Tensor
     catalogue: Catalogue
+    gains: Tensor | None = None
+    best_gains: Tensor | None = None
+    histories: Histories | None = None
 
     def at(self, k: int) -> Tensor:
         """Return the hits of the first `k` ranks, in float64."""
         return self.hits[:, :k].double()
+
+    def sums(self, table: Tensor, k: int) -> Tensor:
+        """Return, for each user, the sum of the rows of `table` that stand for the first `k` items.
+
+        The last row of the table stands for no item.
+        """
+        items = self.items[:, :k]
+        return embedding_bag(items.where(items != NO_ITEM, len(table) - 1), table, mode="sum")
 
 
 @dataclass(frozen=True)
@@ -89,3 +130,18 @@ class LabelledRows:
     labels: Tensor
     users: Tensor | None = None
     logits: bool = False
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """How the groups of a division fare, one number for each group.
+
+    Attributes:
+        recall: Of users, the mean recall of a group; of items, the share of all positives of a group that is found. nan
+            for a group without any.
+        exposure: Of items, what a group gets of the attention, as a share, by what it is of all items: 1 if it gets as
+            much as it is. An item at rank j gets 1 / log2(j + 1). nan for an empty group.
+    """
+
+    recall: Tensor
+    exposure: Tensor

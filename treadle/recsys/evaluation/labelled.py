@@ -75,7 +75,9 @@ class LabelledEvaluation:
             NonFiniteError: A score is nan.
         """
         self.plan.refuse(
-            ("ranking", "catalogue", "collected"), "evaluation by labels", "use full ranking or sampled negatives"
+            ("ranking", "catalogue", "user_groups", "item_groups", "collected"),
+            "evaluation by labels",
+            "use full ranking or sampled negatives",
         )
         return EvaluationResult(self.values("labelled", "pairs"), decimals=self.plan.decimals)
 

@@ -1,6 +1,7 @@
 """The metrics by name, and the decorator that adds one."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -10,10 +11,13 @@ from torch import Tensor
 from treadle.errors import ConfigError, DataError, did_you_mean
 from treadle.recsys.evaluation.inputs import NO_ITEM, LabelledRows, OrderedPairs, Ranking
 
-Kind = Literal["ranking", "pairs", "catalogue", "labelled", "collected"]
+Kind = Literal["ranking", "pairs", "catalogue", "labelled", "user_groups", "item_groups", "collected"]
 """What a metric is calculated from: see `register_metric`; `collected` ones are classes, see `AbstractMetric`."""
-FUNCTIONS = ("ranking", "pairs", "catalogue", "labelled")
+FUNCTIONS = ("ranking", "pairs", "catalogue", "labelled", "user_groups", "item_groups")
 """The kinds of metrics that are functions."""
+WITH_CUTOFF = ("ranking", "catalogue", "user_groups", "item_groups")
+REQUIREMENTS = ("item_counts", "item_categories", "item_vectors", "history", "relevance", "user_groups", "item_groups")
+"""What a metric may need to know beside the ranking."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -30,6 +34,8 @@ class Metric:
         rates_positives: Whether it says something about positives, so that it can be told for some of them only.
         needs: Of a class, what it is calculated from.
         cutoff: Of a class of rankings, whether there is a value for each k.
+        requires: What it needs to know beside the ranking, of `REQUIREMENTS`.
+        first_stage: Whether its lists are those of a first stage, with lengths of their own.
     """
 
     name: str
@@ -40,6 +46,8 @@ class Metric:
     rates_positives: bool = True
     needs: tuple[str, ...] = ()
     cutoff: bool = False
+    requires: tuple[str, ...] = ()
+    first_stage: bool = False
 
     @property
     def key(self) -> str:
@@ -49,12 +57,18 @@ class Metric:
     @property
     def has_cutoff(self) -> bool:
         """Whether there is a value for each k of `topk`."""
-        return self.kind in ("ranking", "catalogue") or (self.kind == "collected" and self.cutoff)
+        return self.kind in WITH_CUTOFF or (self.kind == "collected" and self.cutoff)
 
     @property
     def uses_lists(self) -> bool:
         """Whether it looks at ranked lists."""
         return self.has_cutoff or bool({"rec.topk", "rec.items"} & set(self.needs))
+
+    def cutoffs(self, topk: Sequence[int], first_stage: Sequence[int]) -> Sequence[int]:
+        """Return the k that it has a value for, of those of ranked lists and those of a first stage."""
+        if not self.has_cutoff:
+            return (0,)
+        return first_stage if self.first_stage else topk
 
 
 _metrics: dict[str, Metric] = {}
@@ -67,6 +81,8 @@ def register_metric(
     smaller: bool = False,
     needs_item_counts: bool = False,
     rates_positives: bool = True,
+    requires: Sequence[str] = (),
+    first_stage: bool = False,
     replace: bool = False,
 ) -> Callable[[Function], Function]:
     """Register the decorated function as the metric `name`, usable by that name wherever metrics are named.
@@ -77,8 +93,11 @@ def register_metric(
     | `pairs` | `OrderedPairs` (pairs in order, positives, negatives) | values and weights, one for each user |
     | `catalogue` | how often each item is recommended, and k | one value |
     | `labelled` | `LabelledRows` (scores, labels, users) | one value |
+    | `user_groups` | `GroupRates` of the first division of users, and k | one value |
+    | `item_groups` | `GroupRates` of the first division of items, and k | one value |
 
-    A user for whom the value is nan is left out of the mean. Functions work on tensors of any device and read nothing
+    A function of rankings may return values and weights, as one of pairs does; the mean is then a weighted one. A user
+    for whom the value is nan is left out of the mean. Functions work on tensors of any device and read nothing
     from it.
 
     Args:
@@ -87,19 +106,29 @@ def register_metric(
         smaller: Whether a smaller value is a better one.
         needs_item_counts: Whether `ranking.catalogue.item_counts` has to be there.
         rates_positives: Whether it can be told for some positives only, as a breakdown by items does.
+        requires: What else it needs to know: `item_counts`, `item_categories`, `item_vectors`, `history` or `relevance`;
+            without it an evaluation does not begin.
+        first_stage: Whether its lists have the lengths of `first_stage`, and not of `topk`.
         replace: Whether a metric of the same name makes way; without it that is an error, unless the same function is
             defined again, as in a notebook.
 
     Raises:
-        ConfigError: The name is taken, or the kind is none.
+        ConfigError: The name is taken, or the kind is none, or nobody can give what it requires.
     """
     if kind not in FUNCTIONS:
         raise ConfigError(f"metric {name!r}: kind={kind!r} is none of {list(FUNCTIONS)}")
+    unknown = [one for one in requires if one not in REQUIREMENTS]
+    if unknown:
+        raise ConfigError(f"metric {name!r}: requires={unknown[0]!r} is none of {list(REQUIREMENTS)}")
     if not name or "@" in name:
         raise ConfigError(f"a metric cannot be called {name!r}: a name has letters, and no '@', which stands before k")
 
+    groups = [kind] if kind in ("user_groups", "item_groups") else []
+    wanted = tuple(dict.fromkeys([*(["item_counts"] if needs_item_counts else []), *groups, *requires]))
+
     def add(function: Function) -> Function:
-        add_metric(Metric(name, kind, function, smaller, needs_item_counts, rates_positives), replace=replace)
+        made = Metric(name, kind, function, smaller, "item_counts" in wanted, rates_positives)
+        add_metric(dataclasses.replace(made, requires=wanted, first_stage=first_stage), replace=replace)
         return function
 
     return add
@@ -154,7 +183,7 @@ def hit(ranking: Ranking, k: int) -> Tensor:
 @register_metric("MRR")
 def mrr(ranking: Ranking, k: int) -> Tensor:
     """1 / j for the first hit at rank j <= k, 0 without one."""
-    return (ranking.at(k) / _ranks(ranking, k)).amax(dim=1)
+    return (ranking.at(k) / ranks(ranking, k)).amax(dim=1)
 
 
 @register_metric("Recall")
@@ -173,7 +202,7 @@ def precision(ranking: Ranking, k: int) -> Tensor:
 def average_precision(ranking: Ranking, k: int) -> Tensor:
     """Sum over j <= k of h_j times the precision at j, divided by min(k, R)."""
     hits = ranking.at(k)
-    precisions = hits.cumsum(dim=1) / _ranks(ranking, k)
+    precisions = hits.cumsum(dim=1) / ranks(ranking, k)
     return (hits * precisions).sum(dim=1) / ranking.positives.clamp(max=k)
 
 
@@ -183,7 +212,7 @@ def ndcg(ranking: Ranking, k: int) -> Tensor:
 
     With binary gains (Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", 2002).
     """
-    discounts = 1 / (_ranks(ranking, k) + 1).log2()
+    discounts = 1 / (ranks(ranking, k) + 1).log2()
     ideal = torch.cat([discounts.new_zeros(1), discounts.cumsum(0)])
     return (ranking.at(k) * discounts).sum(dim=1) / ideal[ranking.positives.clamp(max=k)]
 
@@ -204,21 +233,22 @@ def gauc(pairs: OrderedPairs) -> tuple[Tensor, Tensor]:
 def average_popularity(ranking: Ranking, k: int) -> Tensor:
     """The mean number of training rows of the first k items."""
     assert ranking.catalogue.item_counts is not None
-    return _mean_over_items(ranking, k, ranking.catalogue.item_counts)
+    return mean_over_items(ranking, k, ranking.catalogue.item_counts)
 
 
 @register_metric("TailPercentage", needs_item_counts=True, rates_positives=False)
 def tail_percentage(ranking: Ranking, k: int) -> Tensor:
     """The share of the first k items that are in the long tail."""
     assert ranking.catalogue.tail is not None
-    return _mean_over_items(ranking, k, ranking.catalogue.tail)
+    return mean_over_items(ranking, k, ranking.catalogue.tail)
 
 
-def _ranks(ranking: Ranking, k: int) -> Tensor:
+def ranks(ranking: Ranking, k: int) -> Tensor:
+    """Return the ranks from 1 to k, in float64."""
     return torch.arange(1, k + 1, dtype=torch.float64, device=ranking.hits.device)
 
 
-def _mean_over_items(ranking: Ranking, k: int, values: Tensor) -> Tensor:
+def mean_over_items(ranking: Ranking, k: int, values: Tensor) -> Tensor:
     """Return the mean of `values` over the recommended items; nan for a user who gets none."""
     items = ranking.items[:, :k]
     there = items != NO_ITEM

@@ -35,6 +35,9 @@ class MetricPlan:
         tail_ratio: What `TailPercentage` calls the long tail: up to 1, this share of all items, those used least in
             training; above 1, the items used at most so often.
         gauc_weight: What users weigh by in `GAUC`.
+        item_categories: Which categories each item has, `[num_items, categories]`, 0 or 1.
+        item_vectors: What tells items apart, a vector for each id; by default their categories do.
+        first_stage: The lengths of the lists of `FirstStageRecall`.
         decimals: To how many decimals `EvaluationResult.rounded` rounds.
         config: The settings, which metrics that are classes are made of.
         facts: What is known of the data by RecBole's names, such as `data.num_items`, for such metrics.
@@ -53,6 +56,9 @@ class MetricPlan:
         item_counts: Tensor | None = None,
         tail_ratio: float = 0.1,
         gauc_weight: Literal["impressions", "positives"] = "impressions",
+        item_categories: Tensor | None = None,
+        item_vectors: Tensor | None = None,
+        first_stage: int | Sequence[int] = 100,
         decimals: int = 4,
         config: Any = None,
         facts: Mapping[str, Any] | None = None,
@@ -64,11 +70,19 @@ class MetricPlan:
             raise ConfigError("metrics is empty; name at least one, such as 'NDCG'")
         if gauc_weight not in ("impressions", "positives"):
             raise ConfigError(f"gauc_weight={gauc_weight!r}: users weigh by 'impressions' or by 'positives'")
-        self.topk = _cutoffs(topk, num_items - first_item, self.metrics)
-        self.catalogue = _catalogue(self.metrics, num_items, first_item, item_counts, tail_ratio)
+        ranking = [metric for metric in self.metrics if metric.uses_lists]
+        size, staged = num_items - first_item, [metric for metric in ranking if metric.first_stage]
+        self.topk = _cutoffs("topk", topk, size, [metric for metric in ranking if not metric.first_stage])
+        self.first_stage = _cutoffs("first_stage", first_stage, size, staged)
+        known = {"item_counts": item_counts, "item_categories": item_categories}
+        known["item_vectors"] = item_categories if item_vectors is None else item_vectors
+        for name, tensor in known.items():
+            self._check_known(name, tensor, num_items)
+        unused = [name for name in ("item_categories", "item_vectors") if not self.requiring(name)]
+        self.catalogue = _catalogue(num_items, first_item, known | dict.fromkeys(unused), tail_ratio)
         self.gauc_weight, self.decimals = gauc_weight, decimals
         self.measures = [
-            Measure(metric, k) for metric in self.metrics for k in (self.topk if metric.has_cutoff else (0,))
+            Measure(metric, k) for metric in self.metrics for k in metric.cutoffs(self.topk, self.first_stage)
         ]
 
     @property
@@ -84,7 +98,26 @@ class MetricPlan:
     @property
     def longest(self) -> int:
         """How long the ranked lists have to be; 0 if no metric looks at them."""
-        return max(self.topk, default=0)
+        return max((*self.topk, *self.first_stage), default=0)
+
+    def requiring(self, name: str) -> list[str]:
+        """Return the metrics that need to know something beside the ranking, such as `history`."""
+        return [metric.name for metric in self.metrics if name in metric.requires]
+
+    def check_given(self, **given: Any) -> None:
+        """Make sure that an evaluation is given what the metrics need to know of users and positives."""
+        for name, value in given.items():
+            if self.requiring(name) and (value is None or (isinstance(value, Sequence) and not value)):
+                raise ConfigError(f"{self.requiring(name)} {WHY[name]}")
+
+    def _check_known(self, name: str, tensor: Tensor | None, num_items: int) -> None:
+        """Make sure that what metrics need to know of items is there, for each of them."""
+        needing = self.requiring(name)
+        if tensor is None and needing:
+            raise ConfigError(f"{needing} {WHY[name]}")
+        if tensor is not None and len(tensor) != num_items:
+            shape = tuple(tensor.shape)
+            raise ConfigError(f"{name} has the shape {shape}; give one for each of {num_items} item ids")
 
     def of_kind(self, *kinds: Kind) -> list[Measure]:
         """Return the measures of some kinds, in order."""
@@ -116,35 +149,62 @@ class MetricPlan:
             raise ConfigError(f"{place} cannot calculate {list(dict.fromkeys(wrong))}; {instead}")
 
 
-def _cutoffs(topk: int | Sequence[int], size: int, metrics: list[Metric]) -> tuple[int, ...]:
-    if not any(metric.uses_lists for metric in metrics):
+WHY = {
+    "item_counts": "look at how often items were used in training; pass item_counts",
+    "item_categories": "look at the categories of items; pass item_categories",
+    "item_vectors": "look at what tells items apart; pass item_categories or item_vectors",
+    "history": "look at what users have in training; pass history",
+    "relevance": "look at how much each positive is worth; pass relevance",
+    "user_groups": "compare groups of users; pass user_groups",
+    "item_groups": "compare groups of items; pass item_groups",
+}
+"""What is said of metrics that miss what they require."""
+
+
+def _cutoffs(name: str, lengths: int | Sequence[int], size: int, ranking: list[Metric]) -> tuple[int, ...]:
+    if not ranking:
         return ()
     if size < 1:
-        named = [metric.name for metric in metrics if metric.uses_lists]
-        raise ConfigError(f"{named} rank items; pass num_items, the number of item ids")
-    given = [topk] if isinstance(topk, int) else list(topk)
+        raise ConfigError(f"{[metric.name for metric in ranking]} rank items; pass num_items, the number of item ids")
+    given = [lengths] if isinstance(lengths, int) else list(lengths)
     for k in given:
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"topk={topk}: {k!r} is no length of a list; give whole numbers from 1 on")
+            raise ConfigError(f"{name}={lengths}: {k!r} is no length of a list; give whole numbers from 1 on")
         if k > size:
-            raise ConfigError(f"topk={topk}: {k} is more than the {size} items there are; choose a smaller k")
+            raise ConfigError(f"{name}={lengths}: {k} is more than the {size} items there are; choose a smaller k")
     if not given:
-        raise ConfigError("topk is empty; give the k of the metrics, such as 10")
+        raise ConfigError(f"{name} is empty; give the k of the metrics, such as 10")
     return tuple(dict.fromkeys(given))
 
 
-def _catalogue(
-    metrics: list[Metric], num_items: int, first_item: int, item_counts: Tensor | None, tail_ratio: float
-) -> Catalogue:
-    needing = [metric.name for metric in metrics if metric.needs_item_counts]
-    if item_counts is None:
-        if needing:
-            raise ConfigError(f"{needing} look at how often items were used in training; pass item_counts")
-        return Catalogue(num_items, first_item)
-    if item_counts.shape != (num_items,):
-        shape = tuple(item_counts.shape)
-        raise ConfigError(f"item_counts has the shape {shape}; give one for each of {num_items} item ids")
-    return Catalogue(num_items, first_item, item_counts, _tail(item_counts, first_item, tail_ratio))
+def _catalogue(num_items: int, first_item: int, known: Mapping[str, Tensor | None], tail_ratio: float) -> Catalogue:
+    counts, categories, vectors = (known[name] for name in ("item_counts", "item_categories", "item_vectors"))
+    tail = place = None
+    if counts is not None:
+        if counts.dim() != 1:
+            raise ConfigError(f"item_counts has the shape {tuple(counts.shape)}; give one number for each item id")
+        tail = _tail(counts, first_item, tail_ratio)
+        place = torch.full_like(counts, num_items, dtype=torch.int64)
+        order = counts[first_item:].argsort(stable=True, descending=True)
+        place[first_item + order] = torch.arange(len(order), device=counts.device)
+    if categories is not None:
+        categories = _rows(categories, first_item, ord=1)
+    return Catalogue(
+        num_items,
+        first_item,
+        counts,
+        tail,
+        place,
+        categories,
+        None if vectors is None else _rows(vectors, first_item, ord=2),
+    )
+
+
+def _rows(table: Tensor, first_item: int, *, ord: int) -> Tensor:
+    """Return the rows of items, each of length 1, and of zeros for padding and, in one more row, for no item."""
+    rows = torch.cat([table.double(), table.new_zeros(1, table.shape[1]).double()])
+    rows[:first_item] = 0
+    return torch.nn.functional.normalize(rows, p=float(ord), dim=1)
 
 
 def _tail(item_counts: Tensor, first_item: int, ratio: float) -> Tensor:

@@ -8,7 +8,15 @@ from torch import Tensor
 
 from treadle.errors import DataError, NonFiniteError
 from treadle.parallel import Processes
-from treadle.recsys.evaluation.breakdown import Groups, ItemBreakdown, Means, RankedBlock, UserBreakdown, measure_values
+from treadle.recsys.evaluation.breakdown import (
+    Groups,
+    GroupTotals,
+    ItemBreakdown,
+    Means,
+    RankedBlock,
+    UserBreakdown,
+    measure_values,
+)
 from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs
 from treadle.recsys.evaluation.metric_classes import ClassMetric, make_struct
 from treadle.recsys.evaluation.plan import Measure, MetricPlan
@@ -25,7 +33,7 @@ class CollectedRankings:
     """
 
     def __init__(self, plan: MetricPlan) -> None:
-        self._plan = plan
+        self._plan, self._length = plan, max(plan.topk, default=0)
         measures = plan.of_kind("collected")
         self._metrics = list(dict.fromkeys(one.metric for one in measures))
         wanted = {need for one in self._metrics for need in one.needs}
@@ -36,9 +44,10 @@ class CollectedRankings:
         ranking = block.ranking
         for need, parts in self._parts.items():
             if need == "rec.topk":
-                parts.append(torch.cat([ranking.hits.int(), ranking.positives.unsqueeze(1).int()], dim=1))
+                hits = ranking.hits[:, : self._length].int()
+                parts.append(torch.cat([hits, ranking.positives.unsqueeze(1).int()], dim=1))
             elif need == "rec.items":
-                parts.append(ranking.items)
+                parts.append(ranking.items[:, : self._length])
             elif block.pairs is not None:
                 parts.append(mean_ranks(block.pairs))
 
@@ -50,7 +59,7 @@ class CollectedRankings:
     def reduce(self, processes: Processes) -> None:
         """Take in the rankings of all other processes; every process has to come here."""
         for need, parts in self._parts.items():
-            width = 3 if need == "rec.meanrank" else self._plan.longest + (need == "rec.topk")
+            width = 3 if need == "rec.meanrank" else self._length + (need == "rec.topk")
             kind = torch.float64 if need == "rec.meanrank" else torch.int64
             nobody = torch.zeros(0, width, dtype=kind, device=processes.device)
             own = torch.cat([nobody, *(part.to(kind) for part in parts)])
@@ -105,6 +114,8 @@ class RankingState:
         self.plan, self.device = plan, torch.device(device)
         self.measures = plan.of_kind("ranking", "pairs")
         self._of_catalogue = plan.of_kind("catalogue")
+        self._of_groups = plan.of_kind("user_groups", "item_groups")
+        self._totals = GroupTotals(plan, next(iter(user_groups), None), next(iter(item_groups), None), self.device)
         rating = [one for one in plan.of_kind("ranking") if one.metric.rates_positives]
         self._by_user = [UserBreakdown(groups, self.measures, self.device) for groups in user_groups]
         self._by_item = [ItemBreakdown(groups, rating, self.device) for groups in item_groups]
@@ -125,6 +136,7 @@ class RankingState:
             by_user.add(block.users, values, weights)
         for by_item, positives in zip(self._by_item, block.positives_by_group, strict=True):
             by_item.add(block.ranking, positives)
+        self._totals.add(block)
         self._count_recommended(block.ranking.items)
         self._collected.add(block)
         if self._parts is not None:
@@ -162,12 +174,13 @@ class RankingState:
         breakdowns = [*self._by_user, *self._by_item]
         numbers = [self._counters, self._means.totals, *(one for each in breakdowns for one in each.tensors())]
         numbers += [self._of_whole(one) for one in self._of_catalogue]
+        numbers += [self._totals.value(one) for one in self._of_groups]
         host = iter(torch.cat([one.reshape(-1).double() for one in numbers]).tolist())  # the one look at the device
         users, nan_users = int(next(host)), int(next(host))
         _check(users, nan_users)
         found = {one.key: row[0] for one, row in zip(self.measures, self._means.read(host), strict=True)}
         groups = {each.groups.name: each.read(host) for each in breakdowns}
-        found |= {one.key: next(host) for one in self._of_catalogue}
+        found |= {one.key: next(host) for one in (*self._of_catalogue, *self._of_groups)}
         found |= self._collected.values()
         return EvaluationResult(
             metrics={key: found[key] for key in self.plan.keys if key in found},
@@ -191,7 +204,7 @@ class RankingState:
     def _tensors(self) -> list[Tensor]:
         """Return everything that adds up over parts of the users."""
         by_group = [tensor for each in (*self._by_user, *self._by_item) for tensor in each.tensors()]
-        return [self._counters, self._means.totals, *by_group, self._recommended]
+        return [self._counters, self._means.totals, *by_group, *self._totals.tensors(), self._recommended]
 
 
 def _check(users: int, nan_users: int) -> None:

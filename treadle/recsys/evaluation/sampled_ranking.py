@@ -11,7 +11,14 @@ from treadle.parallel import Processes
 from treadle.recsys.data.sampling.negative_samplers import PairScorer
 from treadle.recsys.data.sampling.user_items import UserItems
 from treadle.recsys.evaluation.breakdown import Groups, RankedBlock
-from treadle.recsys.evaluation.full_ranking import RowItems, check_groups, check_plan, first_items, users_to_rank
+from treadle.recsys.evaluation.full_ranking import (
+    RankingFacts,
+    RowItems,
+    check_groups,
+    check_plan,
+    first_items,
+    users_to_rank,
+)
 from treadle.recsys.evaluation.inputs import NO_ITEM, OrderedPairs, Ranking
 from treadle.recsys.evaluation.labelled import LabelledEvaluation
 from treadle.recsys.evaluation.plan import MetricPlan
@@ -41,9 +48,11 @@ class SampledRanking:
         logits: Whether a sigmoid makes the scores probabilities; `LogLoss` needs to know.
         pairs_at_once: How many pairs are scored at a time.
         processes: The processes of the run; each takes its share of the users.
+        history: What each user has in training; metrics such as `Miscalibration` need it.
+        relevance: How relevant each positive is, in the order of `positives.keys`, for `GradedNDCG`.
 
     Raises:
-        ConfigError: A k is above the number of candidates.
+        ConfigError: A metric needs something that is not given, or a k is above the number of candidates.
         DataError: No user has a positive.
     """
 
@@ -60,7 +69,10 @@ class SampledRanking:
         logits: bool = False,
         pairs_at_once: int = PAIRS_AT_ONCE,
         processes: Processes | None = None,
+        history: UserItems | None = None,
+        relevance: Tensor | None = None,
     ) -> None:
+        plan.check_given(user_groups=user_groups, item_groups=item_groups)
         check_plan(plan, positives)
         check_groups(user_groups, item_groups, positives)
         self.plan, self.device = plan, positives.device
@@ -80,6 +92,7 @@ class SampledRanking:
         self._labels = positives.contains(self.users[self._candidates.rows], self._candidates.items)
         self._positive_at = self._labels.nonzero().flatten()
         self._by_group = [self._positives.by_group(groups) for groups in item_groups]
+        self._facts = RankingFacts(plan, positives, self._positives, self.users, history, relevance)
         # Of all users and not of this process's share: every process must come to the same answer.
         _check_cutoffs(plan, int(candidates.counts[positives.counts > 0].max()))
 
@@ -175,7 +188,16 @@ class SampledRanking:
         labels.view(-1)[places] = self._labels[stretch]
         shown = items.gather(1, columns).masked_fill(~there, NO_ITEM)
         hits = labels.gather(1, columns) & there
-        return Ranking(hits, self._positives.counts[start:stop], shown, self._catalogue), nan_users
+        gains = None
+        if self._facts.gains is not None:
+            own = self._positives.stretch(start, stop)
+            worth = torch.zeros_like(table, dtype=torch.float64)
+            at = self._positive_at[own] - self._candidates.bounds[start]
+            worth.view(-1)[places[at]] = self._facts.gains.values[own]
+            gains = worth.gather(1, columns) * hits
+        counts, best = self._positives.counts[start:stop], self._facts.best_gains(start, stop)
+        histories = self._facts.histories(start, stop)
+        return Ranking(hits, counts, shown, self._catalogue, gains, best, histories), nan_users
 
     def _pairs(self, table: Tensor, places: Tensor, start: int, stop: int) -> OrderedPairs:
         own = self._positive_at[self._positives.stretch(start, stop)] - self._candidates.bounds[start]
@@ -186,7 +208,8 @@ class SampledRanking:
 
 def _check_cutoffs(plan: MetricPlan, longest: int) -> None:
     if plan.longest > longest:
+        name, lengths = ("topk", plan.topk) if plan.longest in plan.topk else ("first_stage", plan.first_stage)
         raise ConfigError(
-            f"topk={list(plan.topk)}: {plan.longest} is more than the {longest} candidates that any user has; choose a "
+            f"{name}={list(lengths)}: {plan.longest} is more than the {longest} candidates that any user has; choose a "
             "smaller k, or more negatives"
         )

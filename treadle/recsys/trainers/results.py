@@ -3,6 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
@@ -14,9 +15,14 @@ class Metrics(OrderedDict[str, float]):
 
     Attributes:
         exact: The same, not rounded.
+        groups: The metrics by division and group, such as `groups["activity"]["0-4"]["recall@10"]`, not rounded, where
+            the settings name `user_groups` or `item_groups`.
+        group_users: How many users each group has.
     """
 
     exact: dict[str, float]
+    groups: Mapping[str, Mapping[str, Mapping[str, float]]] = MappingProxyType({})
+    group_users: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @classmethod
     def of(cls, exact: Mapping[str, float], decimals: int) -> "Metrics":
@@ -115,17 +121,42 @@ def dict2str(result_dict: Mapping[str, Any]) -> str:
     return "    ".join(f"{metric} : {value}" for metric, value in result_dict.items())
 
 
+def group_tables(metrics: Mapping[str, float]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return, for each division that metrics were broken down by, the heads and the rows of a table of its groups."""
+    found = {}
+    sizes = getattr(metrics, "group_users", {})
+    for division, groups in getattr(metrics, "groups", {}).items():
+        names = list(next(iter(groups.values()), {}))
+        rows = [
+            [label, f"{sizes[division][label]:,}", *(f"{values[name]:.4f}" for name in names)]
+            for label, values in groups.items()
+        ]
+        found[division] = ([division, "users", *names], rows)
+    return found
+
+
+def groups2str(metrics: Mapping[str, float]) -> list[str]:
+    """Return the metrics of each group in one line."""
+    return [
+        f"{heads[0]} {label} ({users} users): {dict2str(dict(zip(heads[2:], values, strict=True)))}"
+        for heads, rows in group_tables(metrics).values()
+        for label, users, *values in rows
+    ]
+
+
 def encoded_metrics(metrics: Any) -> Any:
     """Return metrics as plain data."""
     if not isinstance(metrics, Metrics):
         return None if metrics is None else dict(metrics)
-    return {"rounded": dict(metrics), "exact": metrics.exact}
+    groups = {"groups": metrics.groups, "group_users": metrics.group_users} if metrics.groups else {}
+    return {"rounded": dict(metrics), "exact": metrics.exact, **groups}
 
 
 def decoded_metrics(state: Any) -> Any:
     """Return what `encoded_metrics` was given."""
-    if not isinstance(state, dict) or set(state) != {"rounded", "exact"}:
+    if not isinstance(state, dict) or set(state) - {"groups", "group_users"} != {"rounded", "exact"}:
         return state
     made = Metrics(state["rounded"])
     made.exact = dict(state["exact"])
+    made.groups, made.group_users = state.get("groups", {}), state.get("group_users", {})
     return made

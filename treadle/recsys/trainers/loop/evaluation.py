@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from treadle.recsys.config.configurator import Config
 from treadle.recsys.data.dataloader import FullSortEvalDataLoader, NegSampleEvalDataLoader
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
+from treadle.recsys.data.sampling.user_items import UserItems
 from treadle.recsys.enums import EvaluatorType, ModelType
 from treadle.recsys.evaluation import (
     EvaluationResult,
@@ -26,6 +28,13 @@ from treadle.recsys.evaluation import (
     LabelledEvaluation,
     MetricPlan,
     SampledRanking,
+)
+from treadle.recsys.evaluation.divisions import (
+    by_query,
+    item_categories,
+    item_divisions,
+    positive_relevance,
+    user_divisions,
 )
 from treadle.recsys.evaluation.evaluator import Collector, Evaluator
 from treadle.recsys.evaluation.scoring import writable_scores
@@ -56,11 +65,19 @@ class TrainingCounts(Collector):
 
     Attributes:
         counts: How often, by item id; None until it is known.
+        user_counts: How many interactions each user has; None until it is known.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.counts: Tensor | None = None
+        self.user_counts: Tensor | None = None
+        self._history: Callable[[], UserItems] | None = None
+
+    @property
+    def history(self) -> UserItems | None:
+        """What each user has in training; None until it is known."""
+        return None if self._history is None else self._history()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -74,10 +91,13 @@ class TrainingCounts(Collector):
         if not isinstance(dataset, Dataset) or dataset.uid_field is None or dataset.iid_field is None:
             return
         super().data_collect(train_data)
-        _, items = dataset.user_item_pairs()
-        counts = torch.bincount(items.cpu(), minlength=dataset.item_num)
-        counts[0] = 0
-        self.counts = counts
+        users, items = (ids.cpu() for ids in dataset.user_item_pairs())
+        real = items > 0
+        users, items = users[real], items[real]
+        self.counts = torch.bincount(items, minlength=dataset.item_num)
+        self.user_counts = torch.bincount(users, minlength=dataset.user_num)
+        numbers = {"num_users": dataset.user_num, "num_items": dataset.item_num}
+        self._history = cache(lambda: UserItems(users, items, **numbers))
 
 
 def metric_plan(config: Config, dataset: Dataset, known: TrainingCounts) -> MetricPlan:
@@ -99,6 +119,8 @@ def metric_plan(config: Config, dataset: Dataset, known: TrainingCounts) -> Metr
         item_counts=known.counts,
         tail_ratio=config["tail_ratio"],
         gauc_weight=config["gauc_weight"],
+        item_categories=item_categories(config["item_category_field"], dataset),
+        first_stage=config["first_stage_topk"],
         decimals=int(config["metric_decimal_place"]),
         config=config,
         facts=known.facts,
@@ -119,6 +141,7 @@ class LoaderEvaluation:
             returns; None for the model's own.
         user_groups, item_groups: Divisions to break the result down by.
         keep_per_user: Whether the values of single users are kept.
+        history: What each query has in training, for metrics that need it.
     """
 
     def __init__(
@@ -132,6 +155,7 @@ class LoaderEvaluation:
         user_groups: Sequence[Groups] = (),
         item_groups: Sequence[Groups] = (),
         keep_per_user: bool = False,
+        history: UserItems | None = None,
     ) -> None:
         if not isinstance(loader, (FullSortEvalDataLoader, NegSampleEvalDataLoader)):
             raise DataError(
@@ -142,7 +166,9 @@ class LoaderEvaluation:
         self._plan, self._scores, self._processes = plan, scores, processes
         self._batch_scores = batch_scores
         options: dict[str, Any] = {"user_groups": user_groups, "item_groups": item_groups}
-        options |= {"keep_per_user": keep_per_user, "processes": processes}
+        options |= {"keep_per_user": keep_per_user, "processes": processes, "history": history}
+        if plan.requiring("relevance"):
+            options["relevance"] = positive_relevance(loader)
         self._full: FullRanking | None = None
         self._sampled: SampledRanking | None = None
         if isinstance(loader, FullSortEvalDataLoader):
@@ -319,7 +345,9 @@ class EvaluationTrainer(AbstractTrainer):
         if load_best_model:
             self._load_best(model_file, getattr(eval_data, "dataset", None))
         self.eval_result = self._evaluate_loader(eval_data)
-        return Metrics.of(self.eval_result.metrics, int(self.config["metric_decimal_place"]))
+        found = Metrics.of(self.eval_result.metrics, int(self.config["metric_decimal_place"]))
+        found.groups, found.group_users = self.eval_result.groups, self.eval_result.group_users
+        return found
 
     def evaluate_in_detail(
         self,
@@ -333,10 +361,11 @@ class EvaluationTrainer(AbstractTrainer):
 
         Args:
             eval_data: A loader for validation or test.
-            user_groups, item_groups: The groups; see `treadle.recsys.evaluation`.
+            user_groups, item_groups: The groups, beside those of the settings; see `treadle.recsys.evaluation`.
             keep_per_user: Whether the values of single users are kept, for `compare_runs`.
         """
-        options = {"user_groups": user_groups, "item_groups": item_groups, "keep_per_user": keep_per_user}
+        options: dict[str, Any] = {"user_groups": user_groups, "item_groups": item_groups}
+        options["keep_per_user"] = keep_per_user
         self._processes.share_buffers(self.model)
         with looking(self.model):
             return self._prepare_evaluation(eval_data, **options).run()
@@ -370,7 +399,39 @@ class EvaluationTrainer(AbstractTrainer):
         overridden = any(is_overridden(self, name, EvaluationTrainer) for name in (verb, "_spilt_predict"))
         own = getattr(self, verb) if overridden else None
         scores = ModelScores(self.model, loader.dataset, self.device)
+        options |= self._by_settings(loader, plan, **options)
         return LoaderEvaluation(loader, plan, scores, self._processes, batch_scores=own, **options)
+
+    def _by_settings(
+        self,
+        loader: Any,
+        plan: MetricPlan,
+        *,
+        user_groups: Sequence[Groups] = (),
+        item_groups: Sequence[Groups] = (),
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Return the divisions that the settings name, and then those that are given; and histories, if needed.
+
+        Raises:
+            ConfigError: They need what is known of the training, and that is not known yet.
+        """
+        config, known = self.config, self.eval_collector
+        asked = [name for name in ("user_groups", "item_groups") if config[name]]
+        if (asked or plan.requiring("history")) and known.counts is None:
+            raise ConfigError(
+                f"{asked or plan.requiring('history')} go by the data for training, which this trainer has not seen: call "
+                "fit first, or trainer.eval_collector.data_collect(train_data)"
+            )
+        made: dict[str, Any] = {"user_groups": user_groups, "item_groups": item_groups}
+        if known.counts is None or known.user_counts is None or not hasattr(loader, "by_row"):
+            return made
+        history = known.history if plan.requiring("history") else None
+        by_user = user_divisions(config["user_groups"], loader.dataset, known.user_counts)
+        queries, made["history"] = by_query(loader, by_user, history)
+        made["user_groups"] = [*queries, *user_groups]
+        made["item_groups"] = [*item_divisions(config["item_groups"], loader.dataset, known.counts), *item_groups]
+        return made
 
     def check_scores(self, loader: Any) -> None:
         """Make sure, before anything is trained, that the metrics can be calculated of the model's scores.
