@@ -18,6 +18,10 @@ USERS, ITEMS = 37, 60
 RANKING = ["Recall", "NDCG", "MAP", "GAUC", "AveragePopularity", "TailPercentage"]
 CLASSES = ["SeveralHits", "SeveralRanks"]
 SPREAD = ["ItemCoverage", "GiniIndex", "ShannonEntropy"]
+BEYOND = [
+    *("GradedNDCG", "IntraListDiversity", "PopularityLift", "Miscalibration", "FirstStageRecall"),
+    *("UserRecallGap", "UserRecallRatio", "ItemRecallGap", "ItemExposureRatio"),
+]
 
 
 class SeveralHits(TopkMetric):
@@ -63,8 +67,18 @@ def evaluate(processes: Processes | None) -> dict[str, Any]:
         return scores[users]
 
     full = FullRanking(
-        MetricPlan([*RANKING, *SPREAD, *CLASSES], [3, 10], num_items=ITEMS, item_counts=counts, config=settings(3, 10)),
+        MetricPlan(
+            [*RANKING, *SPREAD, *CLASSES, *BEYOND],
+            [3, 10],
+            num_items=ITEMS,
+            item_counts=counts,
+            item_categories=torch.arange(ITEMS).unsqueeze(1) % torch.tensor([2, 3, 5]) == 0,
+            first_stage=20,
+            config=settings(3, 10),
+        ),
         positives,
+        history=seen,
+        relevance=positives.items % 5,
         seen=seen,
         user_groups=[groups_by_count("activity", seen.counts, [8])],
         item_groups=[groups_by_count("popularity", counts, [5], first_id=1)],

@@ -118,8 +118,8 @@ def test_cold_users_and_items_are_evaluated_apart(tmp_path: Path) -> None:
         ),
         (
             {"user_groups": ["gender"]},
-            "user_groups names 'gender', which is no field of users that is loaded (load_col: {user: [user_id, gender]} "
-            "would load it); there are ['activity', 'cold', 'side', 'age']",
+            "user_groups names 'gender', which is no field of users that is loaded (load_col: {user: [user_id, "
+            "gender]} would load it); there are ['activity', 'cold', 'side', 'age']",
         ),
         (
             {"item_groups": ["genre"]},

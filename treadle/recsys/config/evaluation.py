@@ -244,8 +244,8 @@ def _check_cold_start(settings: Mapping[str, Any]) -> None:
     policy = settings["cold_users"]
     if "CU" in settings["eval_args"]["split"] and settings["benchmark_filename"] is None and policy != "keep":
         raise ConfigError(
-            f"eval_args.split.CU holds out whole users, who have no training row, and cold_users={policy!r} would leave "
-            "none of them; set cold_users: keep"
+            f"eval_args.split.CU holds out whole users, who have no training row, and cold_users={policy!r} would "
+            "leave none of them; set cold_users: keep"
         )
 
 

@@ -123,7 +123,8 @@ def _shares(sums: Tensor) -> Tensor:
 
 def _divergence(shares: Tensor, middle: Tensor) -> Tensor:
     """Return the Kullback-Leibler divergence of rows, in bits; a share of 0 adds nothing."""
-    return (torch.special.xlogy(shares, shares) - torch.special.xlogy(shares, middle)).sum(dim=1) / math.log(2)
+    nats: Tensor = torch.special.xlogy(shares, shares) - torch.special.xlogy(shares, middle)
+    return nats.sum(dim=1) / math.log(2)
 
 
 # Of groups of users, or of items: how far apart they are

@@ -59,8 +59,8 @@ def _division(name: str, holder: str, dataset: Dataset, counts: Tensor, by_count
     tokens = [str(token) for token in dataset.vocabulary(name).tokens[1:].tolist()]
     if len(tokens) > MOST_GROUPS:
         raise ConfigError(
-            f"{holder}_groups names {name!r}, which has {len(tokens)} values; divide by a field of at most {MOST_GROUPS}, "
-            "or by one of numbers, which is cut into quantiles"
+            f"{holder}_groups names {name!r}, which has {len(tokens)} values; divide by a field of at most "
+            f"{MOST_GROUPS}, or by one of numbers, which is cut into quantiles"
         )
     of = column.long() - 1  # 0 stands for an unknown value, and becomes no group
     of[0] = NO_GROUP
@@ -93,8 +93,8 @@ def positive_relevance(loader: Any) -> Tensor:
     field = config["relevance_field"] or config["RATING_FIELD"]
     if field not in data.inter_feat:
         raise ConfigError(
-            f"GradedNDCG needs to know what each positive is worth, and relevance_field={field!r} is none of the loaded "
-            f"fields of interactions, {data.inter_feat.columns}; name one, or add it to load_col"
+            f"GradedNDCG needs to know what each positive is worth, and relevance_field={field!r} is none of the "
+            f"loaded fields of interactions, {data.inter_feat.columns}; name one, or add it to load_col"
         )
     if data.field2type[field] is not FeatureType.FLOAT:
         raise ConfigError(f"relevance_field={field!r} holds {data.field2type[field].value}, not numbers")

@@ -150,7 +150,9 @@ class RankingFacts:
     def histories(self, start: int, stop: int) -> Histories | None:
         """Return what the users from `start` to `stop` have in training, where a metric needs it."""
         known = self._histories
-        return known and Histories(known.items[known.stretch(start, stop)], known.counts[start:stop])
+        if known is None:
+            return None
+        return Histories(known.items[known.stretch(start, stop)], known.counts[start:stop])
 
     def best_gains(self, start: int, stop: int) -> Tensor | None:
         """Return the highest gains of these users, where a metric needs them."""

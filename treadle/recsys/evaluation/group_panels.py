@@ -21,8 +21,8 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
     """Evaluate a model by groups, and write a table for each division into the folder of a run.
 
     Users are divided by how many interactions they have in training; items by how often they are in training, where
-    only what is to be found of a group counts. The model is taken as it is. On several processes each of them calls
-    this, and the first one writes.
+    only what is to be found of a group counts; and both as the settings say. The model is taken as it is. On
+    several processes each of them calls this, and the first one writes.
 
     Args:
         trainer: The trainer, with the model.

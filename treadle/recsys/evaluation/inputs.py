@@ -19,7 +19,7 @@ class Catalogue:
         first_item: The lowest id that is an item.
         item_counts: How often each was used in training, if known.
         tail: Whether each is in the long tail, if its counts are known.
-        popularity_rank: The place of each by its counts, 0 for the most used one; of equal counts the lower id is first.
+        popularity_rank: The place of each by its counts, 0 for the most used one; of equal counts the lower id first.
         categories: The share that each category has of each item, `[num_items + 1, categories]`; a row of zeros for an
             item without any, and in the last row, which stands for no item.
         vectors: What tells items apart, `[num_items + 1, size]`, of length 1, or 0 for an item of which nothing is
@@ -73,7 +73,7 @@ class Ranking:
         items: The items, as `[users, ranks]`; -1 where a user has fewer candidates than ranks.
         catalogue: What they were taken from.
         gains: 2 ** relevance - 1 of the item at each rank, 0 where it is no positive; None where no metric needs it.
-        best_gains: The gains of each user's positives, the highest first, as `[users, ranks]`; 0 where there are no more.
+        best_gains: The gains of each user's positives, the highest first, `[users, ranks]`; 0 where there are no more.
         histories: What the users have in training; None where no metric needs it.
     """
 

@@ -106,8 +106,8 @@ def register_metric(
         smaller: Whether a smaller value is a better one.
         needs_item_counts: Whether `ranking.catalogue.item_counts` has to be there.
         rates_positives: Whether it can be told for some positives only, as a breakdown by items does.
-        requires: What else it needs to know: `item_counts`, `item_categories`, `item_vectors`, `history` or `relevance`;
-            without it an evaluation does not begin.
+        requires: What else it needs to know: `item_counts`, `item_categories`, `item_vectors`, `history` or
+            `relevance`; without it an evaluation does not begin.
         first_stage: Whether its lists have the lengths of `first_stage`, and not of `topk`.
         replace: Whether a metric of the same name makes way; without it that is an error, unless the same function is
             defined again, as in a notebook.

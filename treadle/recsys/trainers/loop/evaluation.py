@@ -420,8 +420,8 @@ class EvaluationTrainer(AbstractTrainer):
         asked = [name for name in ("user_groups", "item_groups") if config[name]]
         if (asked or plan.requiring("history")) and known.counts is None:
             raise ConfigError(
-                f"{asked or plan.requiring('history')} go by the data for training, which this trainer has not seen: call "
-                "fit first, or trainer.eval_collector.data_collect(train_data)"
+                f"{asked or plan.requiring('history')} go by the data for training, which this trainer has not seen: "
+                "call fit first, or trainer.eval_collector.data_collect(train_data)"
             )
         made: dict[str, Any] = {"user_groups": user_groups, "item_groups": item_groups}
         if known.counts is None or known.user_counts is None or not hasattr(loader, "by_row"):
