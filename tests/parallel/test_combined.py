@@ -50,3 +50,11 @@ def test_a_model_of_transformers_says_itself_how_it_is_divided(launched: Launch,
     for report in launched("combined", processes=4)(f"{kind}, {plan}"):
         assert largest(report) < (EXACT if kind in DOUBLE else SINGLE)
         assert report["steps"] == STEPS
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="the extra hf is not installed")
+def test_a_fused_head_of_sharded_weights_trains_as_the_head_does(launched: Launch) -> None:
+    for report in launched("combined", processes=4)("fused head, hybrid"):
+        assert largest(report) < EXACT
+        assert report["steps"] == STEPS
+        assert "FusedHead: under parallel=Plan(shard=2, tensor=2) no process computes all scores" in report["refused"]

@@ -6,7 +6,8 @@ is built again.
 """
 
 from treadle.hf.export import export_pretrained, load_pretrained
+from treadle.hf.fused_head import FusedHead
 from treadle.hf.samples import GenerateSamples
 from treadle.hf.tokenizer_files import TokenizerFiles
 
-__all__ = ["GenerateSamples", "TokenizerFiles", "export_pretrained", "load_pretrained"]
+__all__ = ["FusedHead", "GenerateSamples", "TokenizerFiles", "export_pretrained", "load_pretrained"]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from treadle.errors import ConfigError
 from treadle.ops.linear_cross_entropy import linear_cross_entropy
 from treadle.ops.model_loss import label_rule
+from treadle.runs.pretrained import base_model
 
 IGNORED = -100
 CLOSE = 0.02
@@ -26,16 +27,18 @@ def fuse_head(model: Any) -> Any:
     Whether the loss is that of the model is looked at once, with a few tokens.
 
     Args:
-        model: The model; it is changed in place. A model that was changed already is left as it is.
+        model: The model, or one of PEFT around it; it is changed in place. A model that was changed already is left as
+            it is.
 
     Raises:
         ConfigError: The head cannot be found, or the loss would be another one.
     """
-    if isinstance(vars(model).get("forward"), _FusedForward):
+    base = base_model(model)
+    if isinstance(vars(base).get("forward"), _FusedForward):
         return model
-    kind, head = type(model).__name__, _head_of(model)
-    forward = _FusedForward(model, head)
-    model.forward = forward
+    kind, head = type(base).__name__, _head_of(base)
+    forward = _FusedForward(base, head)
+    base.forward = forward
     try:
         forward.check()
     except ConfigError:

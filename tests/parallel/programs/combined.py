@@ -20,6 +20,7 @@ from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer, TrainerCallback
 from treadle.callbacks import ModelEmaCallback
 from treadle.checkpoint import read_file
+from treadle.errors import ConfigError
 from treadle.optim import muon_groups
 from treadle.parallel import Plan
 from treadle.parallel.state_dict import gather_state
@@ -210,6 +211,17 @@ def pretrained_under(kind: str, name: str, **settings: Any) -> Report:
     return found
 
 
+def fused_under() -> Report:
+    from treadle.hf import FusedHead
+
+    refused = ""
+    try:
+        trained(nn.Linear(2, 1), Rows(pair), None, PLANS["FSDP2 + tensor"], sgd, also=(FusedHead(),))
+    except ConfigError as error:
+        refused = str(error)
+    return pretrained_under("gpt2", "hybrid", also=(FusedHead(),)) | {"refused": refused}
+
+
 PRETRAINED = {
     "llama with two key heads": ("FSDP2 + tensor",),
     "llama with a tied head": ("tensor + pipeline",),
@@ -224,6 +236,7 @@ if importlib.util.find_spec("transformers"):
     for kind, plans in PRETRAINED.items():
         for plan in plans:
             program.add(f"{kind}, {plan}", partial(pretrained_under, kind, plan))
+    program.add("fused head, hybrid", fused_under)
 
 
 if __name__ == "__main__":
