@@ -130,7 +130,7 @@ def test_a_config_turns_it_on_and_a_seeded_run_is_the_same(tmp_path: Path) -> No
 
 
 def test_it_is_refused_where_it_could_do_nothing() -> None:
-    with pytest.raises(ConfigError, match="FusedHead: the loss is loss_func=CrossEntropyLoss.*; pass None"):
+    with pytest.raises(ConfigError, match=r"FusedHead: the loss is loss_func=CrossEntropyLoss.*; pass None"):
         trained(build("llama"), FusedHead(), loss=nn.CrossEntropyLoss())
     with pytest.raises(ConfigError, match="fuse_head: Linear is no causal language model of transformers"):
         trained(nn.Linear(2, 1), FusedHead())
