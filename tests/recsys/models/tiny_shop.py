@@ -11,10 +11,13 @@ from tests.recsys.models import building
 from tests.recsys.models.building import BuiltModel
 from treadle.recsys import Config, Interaction, ModelType, create_dataset, data_preparation, get_model
 from treadle.recsys.models.bases.sequential import NextItemRecommender
+from treadle.recsys.models.bases.whole_sequences import WholeSequenceRecommender
 
 USERS, ITEMS, LENGTH = 24, 20, 8
 """How many users and items there are, and how long a history is at most."""
 RANKING = ("GRU4Rec", "NARM", "SASRec", "BERT4Rec", "Caser")
+WHOLE = ("gSASRec", "eSASRec", "HSTU")
+"""Models that are trained on whole sequences."""
 INTEREST = ("DIN", "DIEN")
 CONTEXT = ("LR", "FM", "WideDeep", "DeepFM", "DCN", "DCNv2")
 EVERY = (*RANKING, *INTEREST, *CONTEXT)
@@ -87,13 +90,16 @@ def build(folder: Path, model: Any, **settings: Any) -> Built:
 
 
 def _ranks(kind: type) -> bool:
-    return issubclass(kind, NextItemRecommender)
+    return issubclass(kind, (NextItemRecommender, WholeSequenceRecommender))
 
 
 def smaller(name: str) -> dict[str, Any]:
     """Return settings that make a model small."""
     if name in ("SASRec", "BERT4Rec"):
         return {"hidden_size": 12, "inner_size": 20}
+    if name in WHOLE:
+        own = {"attention_size": 4, "value_size": 6, "n_heads": 2} if name == "HSTU" else {"inner_size": 20}
+        return {"hidden_size": 12, "n_negatives": 4, **own}
     if name in ("GRU4Rec", "NARM"):
         return {"embedding_size": 8, "hidden_size": 12}
     if name in ("Caser", "LR", "FM"):

@@ -12,6 +12,7 @@ from treadle.recsys.data.dataloader import (
     FullSortEvalDataLoader,
     KnowledgeBasedDataLoader,
     NegSampleEvalDataLoader,
+    PackedSequenceDataLoader,
     SequenceTrainDataLoader,
     TrainDataLoader,
     UserDataLoader,
@@ -141,6 +142,8 @@ def get_dataloader(config: Config, phase: str) -> Any:
     if phase == "train":
         if config["MODEL_INPUT_TYPE"] is InputType.USERWISE:
             return UserDataLoader
+        if config["sequence_layout"] is not None:
+            return PackedSequenceDataLoader
         if config["train_all_positions"]:
             return SequenceTrainDataLoader
         return KnowledgeBasedDataLoader if config["MODEL_TYPE"] is ModelType.KNOWLEDGE else TrainDataLoader

@@ -87,6 +87,14 @@ def resolve_training(settings: dict[str, Any], model: Any, given: Mapping[str, A
     """
     settings["MODEL_INPUT_TYPE"] = _input_type(settings, model)
     sampled = settings.get("train_neg_sample_args")
+    if _takes_whole_sequences(settings, model):
+        if given.get("train_neg_sample_args") is not None:
+            raise ConfigError(
+                f"train_neg_sample_args={given['train_neg_sample_args']!r} has no use: {model.__name__} samples items by "
+                "itself; set n_negatives and negative_distribution"
+            )
+        settings["train_neg_sample_args"] = dict(NO_NEGATIVES)
+        return
     softmax = getattr(model, "input_type", None) is None and settings.get("loss_type") == "CE"
     if softmax and given.get("train_neg_sample_args") is not None:
         raise ConfigError(
@@ -97,6 +105,22 @@ def resolve_training(settings: dict[str, Any], model: Any, given: Mapping[str, A
     _check_pairs(settings, model, given)
     if "train_all_positions" not in given and _has_custom_training(model):
         settings["train_all_positions"] = False
+
+
+def _takes_whole_sequences(settings: Mapping[str, Any], model: Any) -> bool:
+    """Return whether a model is trained on whole sequences, and make sure that `sequence_layout` goes with that."""
+    layout, takes = settings.get("sequence_layout"), bool(getattr(model, "takes_whole_sequences", False))
+    if takes and layout is None:
+        raise ConfigError(f"sequence_layout=None: {model.__name__} is trained on whole sequences; set packed or padded")
+    if layout is not None and not takes and model is not None:
+        raise ConfigError(
+            f"sequence_layout={layout!r}: {model.__name__} is not trained on whole sequences as gSASRec, eSASRec and "
+            "HSTU are; leave it out"
+        )
+    for name in ("train_all_positions", "transform"):
+        if takes and settings.get(name):
+            raise ConfigError(f"{name}={settings[name]!r} has no use: {model.__name__} goes by sequence_layout; leave it out")
+    return takes
 
 
 def _check_pairs(settings: Mapping[str, Any], model: Any, given: Mapping[str, Any]) -> None:

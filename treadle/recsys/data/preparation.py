@@ -27,6 +27,7 @@ from treadle.recsys.data.dataloader import (
     KnowledgeBasedDataLoader,
     Negatives,
     NegSampleEvalDataLoader,
+    PackedSequenceDataLoader,
     SequenceTrainDataLoader,
     TrainDataLoader,
     UserDataLoader,
@@ -208,6 +209,10 @@ class _Loaders:
         config, shuffle = self._config, bool(self._config["shuffle"])
         if config["MODEL_INPUT_TYPE"] is InputType.USERWISE:
             return UserDataLoader(config, self._train, None, shuffle)
+        if config["sequence_layout"] is not None:
+            if not isinstance(self._train, SequentialDataset):
+                raise ConfigError(f"sequence_layout is for sequential models, and {config.model} is none")
+            return PackedSequenceDataLoader(config, self._train, shuffle)
         if config["train_all_positions"]:
             if not isinstance(self._train, SequentialDataset):
                 raise ConfigError(f"train_all_positions is for sequential models, and {config.model} is none")

@@ -4,6 +4,7 @@ from treadle.recsys.data.dataloader.abstract_dataloader import AbstractDataLoade
 from treadle.recsys.data.dataloader.custom_sampling import Negatives
 from treadle.recsys.data.dataloader.eval_dataloader import FullSortEvalDataLoader, NegSampleEvalDataLoader
 from treadle.recsys.data.dataloader.knowledge_dataloader import KGDataLoader, KnowledgeBasedDataLoader
+from treadle.recsys.data.dataloader.packed_dataloader import PackedSequenceDataLoader
 from treadle.recsys.data.dataloader.sequence_dataloader import PrefixDataLoader, SequenceTrainDataLoader
 from treadle.recsys.data.dataloader.train_dataloader import EpochBatches, TrainDataLoader, UserDataLoader
 
@@ -16,6 +17,7 @@ __all__ = [
     "NegSampleDataLoader",
     "NegSampleEvalDataLoader",
     "Negatives",
+    "PackedSequenceDataLoader",
     "PrefixDataLoader",
     "SequenceTrainDataLoader",
     "TrainDataLoader",
