@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.recsys.models import tiny_graph, tiny_ratings, tiny_shop
 from tests.recsys.models.tiny_ratings import FITTED, TRAINED
-from tests.recsys.models.tiny_shop import CONTEXT, INTEREST, RANKING
+from tests.recsys.models.tiny_shop import CONTEXT, INTEREST, RANKING, WHOLE
 from tests.recsys.trainer.runs import Run
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
 
 GENERAL = (*(name for name in TRAINED if TRAINED[name] == (name, {})), "NCL")
 KNOWLEDGE = tuple(tiny_graph.PLAIN)
-TRAINABLE = (*GENERAL, *RANKING, "S3Rec", *INTEREST, *CONTEXT, *KNOWLEDGE)
+TRAINABLE = (*GENERAL, *RANKING, *WHOLE, "S3Rec", *INTEREST, *CONTEXT, *KNOWLEDGE)
 MODELS = (*TRAINABLE, *FITTED)
 """All of them, by their names."""
 OF_USERS = ("CDAE", "MultiVAE", "RecVAE", "ELSA")
@@ -79,7 +79,7 @@ def tables(name: str) -> dict[str, Any]:
     if name == "S3Rec":
         kinds = [["abc"[item % 3], "xy"[item % 2]][: 1 + item % 2] for item in range(ITEMS)]
         return {"inter": shop()["inter"], "item": {"item_id": shop()["item"]["item_id"], "kinds": kinds}}
-    return {"inter": shop()["inter"]} if name in RANKING else shop()
+    return {"inter": shop()["inter"]} if name in (*RANKING, *WHOLE) else shop()
 
 
 def make(folder: Path, name: str, *callbacks: Any, double: bool = False, **given: Any) -> Run:

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from tests.recsys.models.tiny_shop import WHOLE
 from tests.recsys.suites.every_model import make
 
 WITHOUT_NOISE: dict[str, dict[str, Any]] = {
     **{name: {"dropout_prob": 0.0} for name in ("NeuMF", "GCMC", "GRU4Rec", "Caser", "WideDeep", "DeepFM")},
     **{name: {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0} for name in ("SASRec", "S3Rec", "BERT4Rec")},
+    **{name: {"hidden_dropout_prob": 0.0, "attn_dropout_prob": 0.0} for name in WHOLE},
     "SimpleX": {"dropout_prob": 0.0, "reg_weight": 0.0},
     "CDAE": {"corruption_ratio": 0.0},
     "NGCF": {"message_dropout": 0.0, "require_pow": True},

@@ -21,6 +21,7 @@ KILLS = {
     "RecVAE": [5, 16],
     "SGL": [3, 4],
     "SASRec": [2, 3],
+    "gSASRec": [2, 4],
     "DIEN": [4, 5],
     "DeepFM": [1, 4],
     "NCL": [2, 5],
@@ -28,8 +29,8 @@ KILLS = {
     "KGAT": [4, 9],
 }
 """A model for each way of training, and the updates after which it is killed: pairs, users with noise, two optimizers,
-graphs drawn each epoch, sequences at all positions, sequences beside items nobody chose, rows with labels, clusters,
-two stages, triples and an attention that is renewed."""
+graphs drawn each epoch, sequences at all positions, sequences that share rows, sequences beside items nobody chose,
+rows with labels, clusters, two stages, triples and an attention that is renewed."""
 
 
 class Kill(TrainerCallback):

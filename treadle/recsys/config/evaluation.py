@@ -90,8 +90,8 @@ def resolve_training(settings: dict[str, Any], model: Any, given: Mapping[str, A
     if _takes_whole_sequences(settings, model):
         if given.get("train_neg_sample_args") is not None:
             raise ConfigError(
-                f"train_neg_sample_args={given['train_neg_sample_args']!r} has no use: {model.__name__} samples items by "
-                "itself; set n_negatives and negative_distribution"
+                f"train_neg_sample_args={given['train_neg_sample_args']!r} has no use: {model.__name__} samples items "
+                "by itself; set n_negatives and negative_distribution"
             )
         settings["train_neg_sample_args"] = dict(NO_NEGATIVES)
         return
@@ -119,7 +119,9 @@ def _takes_whole_sequences(settings: Mapping[str, Any], model: Any) -> bool:
         )
     for name in ("train_all_positions", "transform"):
         if takes and settings.get(name):
-            raise ConfigError(f"{name}={settings[name]!r} has no use: {model.__name__} goes by sequence_layout; leave it out")
+            raise ConfigError(
+                f"{name}={settings[name]!r} has no use: {model.__name__} goes by sequence_layout; leave it out"
+            )
     return takes
 
 

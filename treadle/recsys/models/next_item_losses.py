@@ -176,7 +176,7 @@ class SampledItems(nn.Module):
         steps = (shares * POPULARITY_STEPS).round().long()
         steps = torch.where(counts > 0, steps.clamp(min=1), 0)
         self.held = Constants(
-            line=steps.cumsum(0), log_shares=(steps / steps.sum().clamp(min=1)).clamp(min=1e-12).log().float()
+            line=steps.cumsum(0), log_shares=(steps.double() / steps.sum().clamp(min=1)).clamp(min=1e-12).log()
         )
 
     def draw(self, targets: Tensor, seed: Tensor, places: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class SampledItems(nn.Module):
         shares: Tensor = self.held.log_shares[items]
         if self.distribution == "popularity":
             return shares + math.log(self.number)
-        return shares + (targets != 0).sum().clamp(min=1).float().log()
+        return shares + (targets != 0).sum().clamp(min=1).double().log()
 
 
 # What a model is trained with
@@ -320,6 +320,8 @@ class NextItemLoss(nn.Module):
     def _softmax(self, positive: Tensor, negatives: Tensor, items: Tensor, targets: Tensor) -> Tensor:
         if self.correction == "none":
             return sampled_softmax_loss(positive, negatives)
-        expected = self.samples.log_counts(items, targets)
-        own: Tensor | float = self.samples.log_counts(targets, targets) if self.correction == "all" else 0.0
+        expected = self.samples.log_counts(items, targets).to(negatives.dtype)
+        own: Tensor | float = 0.0
+        if self.correction == "all":
+            own = self.samples.log_counts(targets, targets).to(positive.dtype)
         return sampled_softmax_loss(positive, negatives, log_counts=expected, positive_log_counts=own)

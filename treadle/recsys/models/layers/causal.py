@@ -201,7 +201,7 @@ class RelativeBias(nn.Module):
 
 
 class PointwiseBlock(nn.Module):
-    """A block of HSTU: an attention whose weights are no shares, and whose output a gate of its input is multiplied with.
+    """A block of HSTU: an attention whose weights are no shares, and whose output is multiplied with a gate.
 
     The weight of an item is the SiLU of its score, divided by the most items there may be: unlike shares, weights tell
     how often something happened. There is no network behind the attention.
