@@ -60,7 +60,18 @@ RECBOLE_NAMES = {
     ".utils.case_study": "full_sort_scores full_sort_topk",
 }
 """What RecBole 1.2.1 defines, module by module, models and metrics left out."""
-OWN_MODELS = {"GFCF", "ELSA", "IALS", "RP3beta", "UltraGCN", "UserKNN"}
+OWN_MODELS = {
+    "ELSA",
+    "GFCF",
+    "HSTU",
+    "IALS",
+    "RP3beta",
+    "UltraGCN",
+    "UserKNN",
+    "WholeSequenceRecommender",
+    "eSASRec",
+    "gSASRec",
+}
 """Models of Treadle that RecBole does not have."""
 RENAMED = {"SLIM": "SLIMElastic", "DCNv2": "DCNV2"}
 """What RecBole calls models that have another name here."""

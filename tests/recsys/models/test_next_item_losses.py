@@ -102,7 +102,7 @@ def test_a_loss_and_its_gradients_are_those_of_its_formula(tmp_path: Path, case:
     leaves = [one.clone().requires_grad_() for one in (output, table)]
     found = loss(*leaves, targets, SEED, PLACES)
     own = [one.clone().requires_grad_() for one in (output, table)]
-    expected = written_out(loss, counts, CASES[case].get("gbce_t", 0.75), *own, targets)
+    expected = written_out(loss, counts, CASES[case].get("gbce_t", 0.75), own[0], own[1], targets)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     for one, other in zip(
         torch.autograd.grad(found, leaves), torch.autograd.grad(expected, own, allow_unused=True), strict=True
@@ -124,7 +124,7 @@ def test_gathered_scores_are_inner_products_however_few_rows_fit(monkeypatch: py
     vectors, table = torch.randn(5, 4, generator=generator).double(), torch.randn(7, 4, generator=generator).double()
     items = torch.randint(0, 7, (5, 3), generator=generator)
     leaves = [one.clone().requires_grad_() for one in (vectors, table)]
-    assert torch.autograd.gradcheck(lambda *both: gathered_scores(*both, items), leaves)
+    assert torch.autograd.gradcheck(lambda one, other: gathered_scores(one, other, items), leaves)
     torch.testing.assert_close(gathered_scores(vectors, table, items), (table[items] * vectors.unsqueeze(1)).sum(-1))
 
 

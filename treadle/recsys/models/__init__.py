@@ -8,6 +8,7 @@ from treadle.recsys.models.abstract_recommender import (
     KnowledgeRecommender,
     SequentialRecommender,
 )
+from treadle.recsys.models.bases.whole_sequences import WholeSequenceRecommender
 from treadle.recsys.models.init import xavier_normal_initialization, xavier_uniform_initialization
 from treadle.recsys.models.loss import BPRLoss, EmbLoss, EmbMarginLoss, RegLoss
 
@@ -22,6 +23,7 @@ __all__ = [
     "KnowledgeRecommender",
     "RegLoss",
     "SequentialRecommender",
+    "WholeSequenceRecommender",
     "xavier_normal_initialization",
     "xavier_uniform_initialization",
 ]

@@ -164,7 +164,8 @@ class GatedBlock(nn.Module):
         hidden = hidden + torch.sigmoid(self.attention_gate(hidden)) * seen
         gate, value = self.network_in(self.network_norm(hidden)).chunk(2, dim=-1)
         inner = self.dropout(self.network_out(self.dropout(functional.silu(gate) * value)))
-        return hidden + torch.sigmoid(self.network_gate(hidden)) * inner
+        output: Tensor = hidden + torch.sigmoid(self.network_gate(hidden)) * inner
+        return output
 
 
 class RelativeBias(nn.Module):
@@ -249,7 +250,8 @@ class PointwiseBlock(nn.Module):
             mask: Which place sees which, `[..., length, length]`.
             times: When each item was used, `[rows, length]`; None leaves time out.
         """
-        gate, *parts = functional.silu(self.projection(self.input_norm(hidden))).split(self.sizes, dim=-1)
+        projected = functional.silu(self.projection(self.input_norm(hidden)))
+        gate, *parts = torch.split(projected, self.sizes, dim=-1)
         value, query, key = (one.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for one in parts)
         scores = torch.matmul(query, key.transpose(2, 3)) + self.bias(hidden.shape[1], times)
         weights = (functional.silu(scores) / self.length).masked_fill(~mask, 0.0).to(value.dtype)
