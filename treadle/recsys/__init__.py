@@ -17,7 +17,9 @@ from treadle.recsys.model_registry import (
     register_source,
 )
 from treadle.recsys.quick_start import init_seed, load_data_and_model, objective_function, run_recbole
-from treadle.recsys.serve.recommender import Recommendations, Recommender
+from treadle.recsys.serve.recommender import Recommender
+from treadle.recsys.serve.saved import load_recommender
+from treadle.recsys.serve.tables import Recommendations
 from treadle.recsys.trainers import (
     AbstractTrainer,
     DecisionTreeTrainer,
@@ -73,6 +75,7 @@ __all__ = [
     "get_trainer",
     "init_seed",
     "load_data_and_model",
+    "load_recommender",
     "model_names",
     "objective_function",
     "register_model",

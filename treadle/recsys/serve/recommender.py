@@ -1,149 +1,32 @@
-"""What a trained model is for: items for users, items like others, vectors for other programs."""
+"""A trained model and its data: items for users, items like others, vectors for other programs."""
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from treadle.errors import ConfigError, DataError, did_you_mean
-from treadle.files.atomic_io import replace_file
+from treadle.errors import ConfigError, DataError
 from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.data.sampling.user_items import UserItems
 from treadle.recsys.data.sequential_dataset import SequentialDataset
-from treadle.recsys.evaluation import NO_ITEM, recommend_items
-from treadle.recsys.evaluation.scoring import top_items, users_at_once
 from treadle.recsys.models.item_scores import ModelScores, looking
 from treadle.recsys.optional import pyarrow
-from treadle.runs.html_table import html_table
-
-# Tables of recommendations: what was found, for readers and for files
-
-
-FORMATS = (".csv", ".tsv", ".parquet")
-SHOWN = 20
-"""How many rows are printed."""
+from treadle.recsys.serve.answers import Answers, Similarities
+from treadle.recsys.serve.fold_in import FoldIn, HistoryScorer
+from treadle.recsys.serve.new_items import new_item_rows, score_new_items
+from treadle.recsys.serve.queries import Catalogue
+from treadle.recsys.serve.tables import Recommendations, check_format, write_table
 
 
-class Recommended(NamedTuple):
-    """An item in a list: for whom, at which place from 1, which item, and its score."""
-
-    query: str
-    rank: int
-    item: str
-    score: float
-
-
-@dataclass(frozen=True)
-class Recommendations:
-    """The best items for each of some users, or those most like each of some items.
-
-    Attributes:
-        of: What the lists are for: the name of the field with users, or with items.
-        queries: For whom, or for which item, each list is.
-        items: The items, best first, `[queries, k]`; empty text where there are no more.
-        scores: Their scores; -inf where there are no more.
-        cold: Whether the model knows nothing of a user, so that the list is what is popular.
-    """
-
-    of: str
-    queries: list[str]
-    items: np.ndarray[Any, Any]
-    scores: np.ndarray[Any, Any]
-    cold: np.ndarray[Any, Any]
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-    def __getitem__(self, query: Any) -> list[str]:
-        """Return the items for a user, best first, by the user's token."""
-        name = str(query)
-        if name not in self.queries:
-            raise DataError(f"there is no list for {name!r}{did_you_mean(name, self.queries)}")
-        return [item for item in self.items[self.queries.index(name)].tolist() if item]
-
-    def __iter__(self) -> Iterator[Recommended]:
-        for query, items, scores in zip(self.queries, self.items.tolist(), self.scores.tolist(), strict=True):
-            for rank, (item, score) in enumerate(zip(items, scores, strict=True), start=1):
-                if item:
-                    yield Recommended(query, rank, item, score)
-
-    def to_arrow(self) -> Any:
-        """Return a row for each item of each list, as an Arrow table."""
-        rows = list(self)
-        columns = {
-            self.of: [row.query for row in rows],
-            "rank": [row.rank for row in rows],
-            "item": [row.item for row in rows],
-            "score": np.array([row.score for row in rows], np.float32),
-        }
-        return pyarrow().table(columns)
-
-    def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a row for each item of each list to a `.csv`, `.tsv` or `.parquet` file; return the file."""
-        return write_table(path, self.to_arrow())
-
-    def _repr_html_(self) -> str:
-        """Show the lists as a table in a notebook."""
-        lists = list(zip(self.queries, self.items.tolist(), self.cold.tolist(), strict=True))[:SHOWN]
-        rows = [[f"{query}{' (popular)' if cold else ''}", *items] for query, items, cold in lists]
-        places = range(1, self.items.shape[1] + 1)
-        more = len(self) - SHOWN
-        return html_table([self.of, *places], rows, f"the first {SHOWN}; there are {more} more" if more > 0 else "")
-
-    def __str__(self) -> str:
-        lines = []
-        for query, cold in list(zip(self.queries, self.cold.tolist(), strict=True))[:SHOWN]:
-            lines.append(f"{query}{' (popular)' if cold else ''}: {', '.join(self[query]) or 'nothing is left'}")
-        more = len(self) - SHOWN
-        return "\n".join([*lines, *([f"and {more} more"] if more > 0 else [])])
-
-
-def write_table(path: str | os.PathLike[str], table: Any) -> Path:
-    """Write an Arrow table in the format that the suffix of the file says; the file is complete or not there.
-
-    Raises:
-        ConfigError: The suffix is none that can be written.
-        DataError: The file cannot be written.
-    """
-    target = Path(path)
-    check_format(target)
-    arrow = pyarrow()
-
-    def write(temporary: Path) -> None:
-        if target.suffix == ".parquet":
-            arrow.parquet.write_table(table, temporary)
-            return
-        options = arrow.csv.WriteOptions(delimiter="\t" if target.suffix == ".tsv" else ",")
-        arrow.csv.write_csv(table, temporary, options)
-
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(target, write)
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error}") from error
-    return target
-
-
-def check_format(path: str | os.PathLike[str]) -> None:
-    """Refuse a file whose suffix is none that can be written.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    suffix = Path(path).suffix
-    if suffix not in FORMATS:
-        raise ConfigError(f"{os.fspath(path)}: {suffix or 'no suffix'} is no format of a table; use one of {FORMATS}")
-
-
-class Recommender:
+class Recommender(Answers):
     """Recommends with a model that was trained on the data for training.
 
     Args:
@@ -158,8 +41,12 @@ class Recommender:
     def __init__(self, model: Any, dataset: Dataset, device: torch.device) -> None:
         if dataset.uid_field is None or dataset.iid_field is None:
             raise ConfigError("recommending needs USER_ID_FIELD and ITEM_ID_FIELD, and the data has them not both")
-        self.model, self.dataset, self.device = model, dataset.to(device), device
+        self.model, self.dataset = model, dataset.to(device)
         self._users, self._items = dataset.uid_field, dataset.iid_field
+        names, tokens = dataset.vocabulary(self._users), dataset.vocabulary(self._items)
+        super().__init__(
+            names, tokens, catalogue_of(self.dataset, device), repeatable=dataset.config["repeatable"], device=device
+        )
         self._scores = ModelScores(model, self.dataset, device)
         users, items = (ids.to(device) for ids in dataset.user_item_pairs())
         self._counts = torch.bincount(items, minlength=dataset.item_num)
@@ -168,41 +55,33 @@ class Recommender:
         self._trained[users] = True
         self._known: UserItems | None = None
         self._ends: Tensor | None = None
+        self._by_history: tuple[Any, HistoryScorer] | None = None
+        self._compared: tuple[Any, Tensor] | None = None
 
-    # Items for users ----------------------------------------------------------------------------------------
-
-    def recommend(self, user_tokens: Any, k: int = 10, *, exclude_seen: bool | None = None) -> Recommendations:
-        """Return the best items for some users.
-
-        A user that the model was not trained on gets what is most popular in training, without what is known of the
-        user. Of equal scores the item that came first in the data comes first.
+    def recommend(self, users: Any = None, k: int = 10, *, new_items: Any = None, **given: Any) -> Recommendations:
+        """Return the best items for some users, or for histories; see `Answers.recommend`.
 
         Args:
-            user_tokens: The user, or several, by the tokens that the data has; unknown ones may be among them.
-            k: How many items each gets.
-            exclude_seen: Whether items that a user has in any part of the data are left out; by default unless the
-                settings say `repeatable`.
-
-        Raises:
-            ConfigError: There are not so many items.
+            users, k: As there.
+            new_items: The features of items that the data does not have, by their tokens: a dict of dicts. Models of
+                fields, and trees, rank them among the others.
+            **given: The other arguments.
         """
-        tokens = _tokens(user_tokens)
-        hides = not self.dataset.config["repeatable"] if exclude_seen is None else exclude_seen
-        ids = self._ids_or_zero(tokens)
-        warm = self._can_score(ids)
-        seen = self.known if hides else self._nothing()
-        items = torch.full((len(ids), k), NO_ITEM, device=self.device)
-        scores = torch.full((len(ids), k), -torch.inf, device=self.device)
-        with looking(self.model):
-            for chosen, scorer in ((warm, self._score), (~warm, self._popularity)):
-                if bool(chosen.any()):
-                    items[chosen], scores[chosen] = recommend_items(scorer, ids[chosen], k, seen=seen)
-        return self._table(self._users, tokens, items, scores, ~warm)
+        found = super().recommend(users, k, **given)
+        if new_items is None:
+            return found
+        if given.get("history") is not None or given.get("filter") is not None:
+            raise ConfigError("new_items are ranked for users by their features; leave history and filter out")
+        if not isinstance(new_items, Mapping) or not new_items:
+            raise ConfigError(f"new_items={new_items!r} is a dict by the tokens of new items, each with its features")
+        rows = new_item_rows(self.model, self.dataset, new_items, self.catalogue.changed)
+        ids = torch.tensor([self.users.ids.get(one, 0) for one in found.queries], device=self.device)
+        with self.looking():
+            scores = score_new_items(self.model, self._rows(ids), rows, self._items)
+        scores[~self.can_score(ids)] = -torch.inf
+        return found.with_others(list(map(str, new_items)), scores.cpu().numpy())
 
-    def recommend_all(self, k: int = 10, *, exclude_seen: bool | None = None) -> Recommendations:
-        """Return the best items for every user of the data."""
-        tokens = self.dataset.vocabulary(self._users).tokens[1:]
-        return self.recommend(tokens.tolist(), k, exclude_seen=exclude_seen)
+    # What gives the scores ----------------------------------------------------------------------------------
 
     @property
     def known(self) -> UserItems:
@@ -216,29 +95,53 @@ class Recommender:
             self._known = UserItems(users[real], items[real], num_users=data.user_num, num_items=data.item_num)
         return self._known
 
-    def _nothing(self) -> UserItems:
-        none = torch.empty(0, dtype=torch.int64, device=self.device)
-        return UserItems(none, none, num_users=self.dataset.user_num, num_items=self.dataset.item_num)
+    @property
+    def popularity(self) -> Tensor:
+        """How often each item was used in training."""
+        return self._counts
 
-    def _ids_or_zero(self, tokens: Sequence[str]) -> Tensor:
-        """Return the id of each user, 0 for those that the data does not have."""
-        known = self.dataset.vocabulary(self._users).ids
-        return torch.tensor([known.get(token, 0) for token in tokens], dtype=torch.int64, device=self.device)
+    def looking(self) -> AbstractContextManager[None]:
+        """Return a block in which the model is in evaluation mode."""
+        return looking(self.model)
 
-    def _can_score(self, ids: Tensor) -> Tensor:
+    def can_score(self, users: Tensor) -> Tensor:
         """Return of which users the model knows something: their rows in training, or, of a sequence, a history."""
         if not isinstance(self.dataset, SequentialDataset):
-            return self._trained[ids]
-        return self.known.counts[ids] > 0
+            return self._trained[users]
+        return (users > 0) & (self.known.counts[users] > 0)
 
-    def _score(self, users: Tensor) -> Tensor:
+    def score_users(self, users: Tensor) -> Tensor:
+        """Return the scores of all items for users, by their ids or by what they did."""
         interaction = self._histories(users) if isinstance(self.dataset, SequentialDataset) else self._rows(users)
         try:
             return self._scores.all_items(interaction)
         except KeyError as error:
-            raise ConfigError(
-                f"{type(self.model).__name__} scores rows by a column that a recommendation has not: {error.args[0]}"
-            ) from error
+            raise self._lacks(error) from error
+
+    def score_histories(self, histories: Sequence[Tensor], users: Tensor) -> Tensor:
+        """Return the scores of all items for histories."""
+        try:
+            return self.history_scorer().scores(histories, users)
+        except KeyError as error:
+            raise self._lacks(error) from error
+
+    def history_scorer(self) -> HistoryScorer:
+        """Return what scores by histories with the weights as they are.
+
+        Raises:
+            ConfigError: The model does not go by them.
+        """
+        weights = weights_now(self.model)
+        if self._by_history is None or self._by_history[0] != weights:
+            known = self._trained.nonzero().flatten()
+            with self.looking():
+                found = FoldIn(self.model, self.dataset, self.device, self._rows, known).scorer(self.vectors)
+            self._by_history = (weights, found)
+        return self._by_history[1]
+
+    def _lacks(self, error: KeyError) -> ConfigError:
+        name = type(self.model).__name__
+        return ConfigError(f"{name} scores rows by a column that a recommendation has not: {error.args[0]}")
 
     def _rows(self, users: Tensor) -> Interaction:
         return self.dataset.join(Interaction.of_columns({self._users: users}, len(users)))
@@ -258,45 +161,15 @@ class Recommender:
         columns |= {self._users: users, data.item_list_length_field: lengths}
         return data.join(Interaction.of_columns(columns, len(users)))
 
-    def _popularity(self, users: Tensor) -> Tensor:
-        return self._counts.float().expand(len(users), -1).clone()
-
-    def _table(self, of: str, queries: list[str], items: Tensor, scores: Tensor, cold: Tensor) -> Recommendations:
-        tokens = self.dataset.vocabulary(self._items).tokens
-        there = items != NO_ITEM
-        names = np.where(there.cpu().numpy(), tokens[items.clamp(min=0).cpu().numpy()], "")
-        return Recommendations(of, list(queries), names, scores.float().cpu().numpy(), cold.cpu().numpy())
-
-    # Items like others --------------------------------------------------------------------------------------
-
-    def similar_items(self, item_tokens: Any, k: int = 10) -> Recommendations:
-        """Return the items most like some items: by the cosine of their vectors, or by the model's own similarity.
-
-        Args:
-            item_tokens: The item, or several, by the tokens that the data has.
-            k: How many items each gets.
-
-        Raises:
-            ConfigError: There are not so many items, or the model has no vectors of items.
-            DataError: The data does not have an item.
-        """
-        tokens = _tokens(item_tokens)
-        ids = torch.from_numpy(self.dataset.token2id(self._items, tokens)).to(self.device)
-        if not 0 < k < self.dataset.item_num - 1:
-            raise ConfigError(f"k={k}: an item has {self.dataset.item_num - 2} others; ask for at least one of them")
-        pieces = torch.split(ids, users_at_once(self.dataset.item_num, self.device))
-        with looking(self.model):
-            similarities = self._similarities()
-            found = [_nearest(similarities(some), some, k) for some in pieces]
-        items, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return self._table(self._items, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
-
-    def _similarities(self) -> Callable[[Tensor], Tensor]:
+    def similarities(self) -> Similarities:
         """Return what gives the similarity of some items to all, `[items, all items]`."""
-        own: Callable[[Tensor], Tensor] | None = getattr(self.model, "item_similarities", None)
+        own: Similarities | None = getattr(self.model, "item_similarities", None)
         if own is not None:
             return own
-        vectors = functional.normalize(self.item_vectors().float(), dim=1)
+        weights = weights_now(self.model)
+        if self._compared is None or self._compared[0] != weights:
+            self._compared = (weights, functional.normalize(self.item_vectors().float(), dim=1))
+        vectors = self._compared[1]
         return lambda ids: vectors[ids] @ vectors.T
 
     # Vectors ------------------------------------------------------------------------------------------------
@@ -316,6 +189,10 @@ class Recommender:
             ConfigError: The model has none.
         """
         return self._vectors("user", 0, self.dataset.user_num)
+
+    def vectors(self, of: str) -> Tensor:
+        """Return the vector of each "item" id, or of each "user" id."""
+        return self.item_vectors() if of == "item" else self.user_vectors()
 
     def _vectors(self, of: str, place: int, number: int) -> Tensor:
         """Return vectors: by a method of the model, by what its graph makes of them, or as it has them."""
@@ -354,7 +231,7 @@ class Recommender:
         if of not in ("item", "user"):
             raise ConfigError(f"of={of!r}: there are vectors of 'item' and of 'user'")
         check_format(path)
-        vectors = (self.item_vectors() if of == "item" else self.user_vectors())[1:].float().cpu().numpy()
+        vectors = self.vectors(of)[1:].float().cpu().numpy()
         field = self._items if of == "item" else self._users
         columns: dict[str, Any] = {field: self.dataset.vocabulary(field).tokens[1:].astype(str)}
         arrow = pyarrow()
@@ -373,25 +250,28 @@ class Recommender:
         return self.recommend_all(k, exclude_seen=exclude_seen).write(path)
 
 
-def _nearest(similarities: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the items most similar to each of some, itself and padding left out, and how similar they are."""
-    scores = similarities.float()
-    scores[:, 0] = -torch.inf
-    scores.scatter_(1, ids.unsqueeze(1), -torch.inf)
-    items, values, _ = top_items(scores, k)
-    return items, values
-
-
-def _tokens(given: Any) -> list[str]:
-    if isinstance(given, (str, int, np.integer)):
-        return [str(given)]
-    if not isinstance(given, Iterable):
-        raise ConfigError(f"{given!r} is no token, and no list of tokens")
-    return [str(token) for token in given]
-
-
 def _takes_no_arguments(method: Any) -> bool:
     """Whether a method can be called without arguments, as that of a graph which has everything it needs."""
     parameters = inspect.signature(method).parameters.values()
     # A module that does not define its `forward` has one that takes anything, only to refuse it.
     return all(one.default is not one.empty or one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def weights_now(model: Any) -> Any:
+    """Return what tells the weights of a model, as they are, from those that it had before."""
+    tensors = (*model.parameters(), *model.buffers())
+    return tuple((one.data_ptr(), one._version) for one in tensors)
+
+
+def catalogue_of(dataset: Dataset, device: torch.device) -> Catalogue:
+    """Return the items of a data set, and what is known of them."""
+    config, field = dataset.config, str(dataset.iid_field)
+    changed: dict[str, str] = dict.fromkeys(config["normalize_field"] or (), "scaled to 0..1 by normalize_field")
+    if config["normalize_all"]:
+        changed = {
+            name: "scaled to 0..1 by normalize_all" for name, kind in dataset.field2type.items() if not kind.is_token
+        }
+    changed |= dict.fromkeys(config["discretization"] or (), "in buckets, by discretization")
+    names = [name for name, kind in dataset.field2type.items() if kind.is_token]
+    tokens = {name: dataset.vocabulary(name) for name in names if name in dataset.field2id_token}
+    return Catalogue(dataset.vocabulary(field), dataset.item_feat, dataset.field2type, tokens, changed, device)

@@ -18,7 +18,8 @@ from treadle.ops.eval_mode import keep_modes
 from treadle.recsys.config.core_options import refused_in_custom_loop
 from treadle.recsys.data.dataloader import AbstractDataLoader
 from treadle.recsys.data.dataset import Dataset
-from treadle.recsys.serve.recommender import Recommendations, Recommender
+from treadle.recsys.serve.recommender import Recommender
+from treadle.recsys.serve.tables import Recommendations
 from treadle.recsys.trainers.abstract_trainer import Pass, is_overridden, required
 from treadle.recsys.trainers.loggers import WandbLogger, make_tensorboard
 from treadle.recsys.trainers.loop.callbacks import callbacks_named, refuse_idle
@@ -322,11 +323,9 @@ class Trainer(CheckpointTrainer):
             self._recommender = (dataset, Recommender(self.model, dataset, self.device))
         return self._recommender[1]
 
-    def recommend(
-        self, user_tokens: Any, k: int = 10, *, exclude_seen: bool | None = None, data: Any = None
-    ) -> Recommendations:
-        """Return the `k` best items for some users, by their tokens; see `Recommender.recommend`."""
-        return self.recommender(data).recommend(user_tokens, k, exclude_seen=exclude_seen)
+    def recommend(self, users: Any = None, k: int = 10, *, data: Any = None, **given: Any) -> Recommendations:
+        """Return the `k` best items for some users, or for histories; see `Recommender.recommend`."""
+        return self.recommender(data).recommend(users, k, **given)
 
     def similar_items(self, item_tokens: Any, k: int = 10, *, data: Any = None) -> Recommendations:
         """Return the `k` items most like some items, by their tokens; see `Recommender.similar_items`."""

@@ -9,6 +9,7 @@ from treadle.recsys.data.dataset import Dataset
 from treadle.recsys.data.interaction import Interaction
 from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import AutoEncoderMixin, GeneralRecommender
+from treadle.recsys.models.histories import Histories
 from treadle.recsys.models.init import xavier_normal_initialization
 from treadle.recsys.models.layers.mlp import activation_layer
 from treadle.recsys.models.loss import at_least_float32
@@ -59,6 +60,14 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
     def item_vectors(self) -> Tensor:
         """Return what the hidden layer is multiplied with for each item id."""
         return self.out_layer.weight
+
+    @torch.no_grad()
+    def score_histories(self, histories: Histories) -> Tensor:
+        """Return the scores of all items for people who have a history, and for a vector of their own the mean one."""
+        assert self.hid_activation is not None
+        mean = self.h_user.weight[self.histories.counts > 0].mean(dim=0)
+        rows = histories.rows(torch.arange(histories.n_users, device=mean.device))
+        return self._finished(self.out_layer(self.hid_activation(self.h_item(rows) + mean)))
 
     def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the error of the restored histories, and the penalty on the weights."""

@@ -12,7 +12,7 @@ from treadle.recsys.enums import InputType
 from treadle.recsys.models.abstract_recommender import GeneralRecommender
 from treadle.recsys.models.constants import Constants
 from treadle.recsys.models.graph import Graph
-from treadle.recsys.models.histories import unique_pairs
+from treadle.recsys.models.histories import Histories, unique_pairs
 from treadle.recsys.models.init import small_normal_initialization
 from treadle.recsys.models.layers.functional import all_dots, dot
 from treadle.recsys.models.layers.mlp import MLPLayers
@@ -90,6 +90,21 @@ class DMF(GeneralRecommender):
     def item_vectors(self) -> Tensor:
         """Return the last layer of each item id."""
         return self.embeddings()[1]
+
+    @torch.no_grad()
+    def score_histories(self, histories: Histories) -> Tensor:
+        """Return the scores of all items for people who have a history: a row of the matrix like any other.
+
+        Raises:
+            ConfigError: The matrix is one of ratings.
+        """
+        if self.inter_matrix_type == "rating":
+            raise ConfigError(
+                "DMF cannot recommend by a history: inter_matrix_type='rating' goes by ratings, which a history has not"
+            )
+        rows = histories.rows(torch.arange(histories.n_users, device=self.user_linear.weight.device))
+        users = self._finished(rows @ self.user_linear.weight, self.user_fc_layers)
+        return self._bounded(all_dots(users, self.remembered(self.embeddings)[1]))
 
     def calculate_loss(self, interaction: Interaction) -> Tensor:
         """Return the cross-entropy of scores and ratings, these divided by the highest."""
