@@ -24,7 +24,7 @@ LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 NOT_RUN = "no-run"
 """Stands behind the language of a block that is only a signature or a fragment."""
 TITLED = re.compile(r'python title="[\w.]+"')
-"""A block that is a file: `tests/docs/test_tutorial.py` writes and runs it."""
+"""A block that is a file: the test of its page, `test_tutorial.py` or `test_recsys_serving.py`, writes and runs it."""
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ def export(
     """
     with report_errors("recsys export"):
         from treadle.errors import ConfigError
-        from treadle.recsys.serve.recommender import check_format
+        from treadle.recsys.serve.tables import check_format
 
         if what not in ("top-k", "items", "users"):
             raise ConfigError(f"--what {what!r} does not exist; there are top-k, items and users")
@@ -322,6 +322,63 @@ def _show_or_write(found: Any, output: Path | None) -> None:
         typer.echo(str(found))
     else:
         typer.echo(f"written to {found.write(output)}")
+
+
+@recsys.command()
+def serve(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A .pth file, the folder of a run, or a folder whose newest model is served."
+        ),
+    ],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 takes a free port.")] = 8124,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Where to listen; by default for this machine alone.")
+    ] = "127.0.0.1",
+    model: Written = None,
+    most_items: Annotated[int, typer.Option("--max-k", metavar="N", min=1, help="The longest list.")] = 1000,
+    most_history: Annotated[
+        int, typer.Option("--max-history", metavar="N", min=1, help="The longest history.")
+    ] = 10_000,
+    most_bytes: Annotated[int, typer.Option("--max-body", metavar="BYTES", min=1, help="The largest body.")] = 1 << 20,
+    patience: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For a request to come, and for its answer.")
+    ] = 10.0,
+    refresh: Annotated[
+        float, typer.Option("--refresh", metavar="SECONDS", help="Between two looks for a newer model.")
+    ] = 2.0,
+) -> None:
+    """Answer requests for recommendations over HTTP.
+
+    POST /recommend and /similar, GET /health and /metrics; the page at / tries
+    them, and /docs says what can be asked. A newer model is taken up without a
+    pause. SIGTERM and Ctrl-C let requests that are under way be answered.
+
+    \b
+    Example:
+      treadle recsys serve saved
+      curl -d '{"history": ["242", "302"], "k": 5}' \\
+        -H 'Content-Type: application/json' http://127.0.0.1:8124/recommend
+    """
+    with report_errors("recsys serve"):
+        from functools import partial
+
+        from treadle.recsys.serve.saved import load_recommender
+        from treadle.recsys.serve.server.app import Options
+        from treadle.recsys.serve.server.limits import LOOPBACK
+        from treadle.recsys.serve.server.process import serve as serve_model
+
+        options = Options(
+            most_items=most_items,
+            most_history=most_history,
+            most_bytes=most_bytes,
+            patience=patience,
+            refresh=refresh,
+            any_host=host not in LOOPBACK,
+        )
+        load = partial(load_recommender, model=_model_class(model))
+        serve_model(run, host=host, port=port, options=options, announce=typer.echo, load=load)
 
 
 # Searching ----------------------------------------------------------------------------------------------------

@@ -216,7 +216,7 @@ class Answers(ABC):
         past = (
             self.known.select(torch.tensor([one.user], device=self.device))[1] if one.history is None else one.history
         )
-        past, found = past.unique(), items[items != NO_ITEM]
+        past, found = torch.unique(past), items[items != NO_ITEM]
         if not one.explain or not len(past) or not len(found):
             return [[] for _ in range(len(items))]
         likeness = compare(found)[:, past]

@@ -129,7 +129,7 @@ class FoldIn:
 
     def _histories_of(self, users: Tensor) -> list[Tensor]:
         owners, items = (ids.to(self._device) for ids in self._dataset.user_item_pairs())
-        return [items[owners == user].unique() for user in users]
+        return [torch.unique(items[owners == user]) for user in users]
 
     def _own_scores(self, users: Tensor) -> Tensor:
         return self._scores.all_items(self._rows(users)).float()
@@ -208,7 +208,7 @@ class SequenceScorer(HistoryScorer):
 
 def as_histories(histories: Sequence[Tensor], n_items: int, device: torch.device) -> Histories:
     """Return histories as models keep them; an item that comes twice is there once."""
-    sets = [one.cpu().unique() for one in histories]
+    sets = [torch.unique(one.cpu()) for one in histories]
     owners = torch.repeat_interleave(torch.arange(len(sets)), torch.tensor([len(one) for one in sets]))
     return Histories(owners, torch.cat(sets), len(sets), n_items).to(device)
 
@@ -320,7 +320,7 @@ class FoldedVectors(HistoryScorer):
 
     def vectors(self, histories: Sequence[Tensor]) -> Tensor:
         """Return the vector of each history, `[histories, size]`."""
-        made = [solve(self.items, self.gram, one.unique(), self.confidence, self.penalty) for one in histories]
+        made = [solve(self.items, self.gram, torch.unique(one), self.confidence, self.penalty) for one in histories]
         return torch.stack(made) * self.times
 
     def scores(self, histories: Sequence[Tensor], users: Tensor) -> Tensor:

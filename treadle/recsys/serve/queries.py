@@ -214,8 +214,8 @@ class Catalogue:
                 raise ConfigError(f"filter[{field!r}] has {value!r}, which is no number")
         if column.dim() > 1:
             column = column[:, 0]
-        above: Tensor = column >= wanted.get("min", -torch.inf)
-        return above & (column <= wanted.get("max", torch.inf))
+        inside: Tensor = (column >= wanted.get("min", -torch.inf)) & (column <= wanted.get("max", torch.inf))
+        return inside
 
 
 def _key(filter: Any) -> str:
