@@ -11,16 +11,19 @@ from tests.recsys.suites.every_model import MODELS
 from treadle.errors import ConfigError
 from treadle.recsys import Recommender
 
-SAME = {"Pop", "EASE", "SLIM", "ItemKNN", "GFCF", "MultiVAE", "RecVAE", "DMF"}
-SAME |= {"GRU4Rec", "NARM", "SASRec", "BERT4Rec", "S3Rec", "DIN"}
+SAME = {"Pop", "EASE", "SLIM", "ItemKNN", "GFCF", "MultiVAE", "RecVAE", "DMF", "ELSA", "RP3beta"}
+SAME |= {"GRU4Rec", "NARM", "SASRec", "BERT4Rec", "S3Rec", "DIN", "gSASRec", "eSASRec"}
 """Models whose user is what the user did: a known user gets the same list by that history."""
 NEAR = {"BPR", "LightGCN", "NGCF", "SpectralCF", "SGL", "NCL", "SimpleX", "CKE", "KGAT", "KGIN", "CDAE"}
+NEAR |= {"UltraGCN", "IALS", "MKR"}
 """Models whose users have vectors of their own: that of somebody new is found from the history."""
 SERVED = {"Caser", "DIEN"}
 """Models of sequences in which a user has a part besides."""
 REASONS = {
     **dict.fromkeys(("LR", "FM", "WideDeep", "DeepFM", "DCN", "DCNv2"), "it scores rows of fields"),
     **dict.fromkeys(("NeuMF", "GCMC", "CFKG", "KGCN", "KTUP"), "no inner product"),
+    "UserKNN": "it has found something for each of them",
+    "HSTU": "it reads a column that a list of items has not: there is no column 'timestamp_list'",
     "RippleNet": "give it a method user_vectors",
 }
 """Models that cannot, and why."""
@@ -82,7 +85,7 @@ def test_a_solved_vector_ranks_what_a_user_liked_like_the_vector_that_was_traine
 
 def test_neighbours_of_users_refuse_a_history() -> None:
     _, recommender = ready("ItemKNN", knn_method="user")
-    with pytest.raises(ConfigError, match="ItemKNN cannot recommend by a history"):
+    with pytest.raises(ConfigError, match="ItemKNN cannot recommend by a history: its users are more than their"):
         recommender.recommend(history=["i1"], k=2)
 
 

@@ -109,12 +109,17 @@ class FoldIn:
         try:
             users, items = vectors("user").float(), vectors("item").float()
         except ConfigError as error:
-            raise self._refusal(str(error).partition(": ")[2] or str(error)) from error
+            raise self._refusal(self._why_not(error)) from error
         form = self._form(users, items)
         if form is None:
             raise self._refusal("its score of a user and an item is no inner product, so that nothing is to be solved")
         own = self._histories_of(self._sample(CALIBRATED_ON))
         return FoldedVectors(items, form, *calibrate(items, form, users[self._sample(CALIBRATED_ON)], own))
+
+    def _why_not(self, no_vectors: ConfigError) -> str:
+        if hasattr(self._model, "histories"):
+            return "its users are more than their histories: it has found something for each of them"
+        return str(no_vectors).partition(": ")[2] or str(no_vectors)
 
     def _refusal(self, reason: str) -> ConfigError:
         name = type(self._model).__name__

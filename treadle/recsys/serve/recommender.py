@@ -116,14 +116,20 @@ class Recommender(Answers):
         try:
             return self._scores.all_items(interaction)
         except KeyError as error:
-            raise self._lacks(error) from error
+            name = type(self.model).__name__
+            raise ConfigError(
+                f"{name} scores rows by a column that a recommendation has not: {error.args[0]}"
+            ) from error
 
     def score_histories(self, histories: Sequence[Tensor], users: Tensor) -> Tensor:
         """Return the scores of all items for histories."""
         try:
             return self.history_scorer().scores(histories, users)
         except KeyError as error:
-            raise self._lacks(error) from error
+            name = type(self.model).__name__
+            raise ConfigError(
+                f"{name} cannot recommend by a history: it reads a column that a list of items has not: {error.args[0]}"
+            ) from error
 
     def history_scorer(self) -> HistoryScorer:
         """Return what scores by histories with the weights as they are.
@@ -138,10 +144,6 @@ class Recommender(Answers):
                 found = FoldIn(self.model, self.dataset, self.device, self._rows, known).scorer(self.vectors)
             self._by_history = (weights, found)
         return self._by_history[1]
-
-    def _lacks(self, error: KeyError) -> ConfigError:
-        name = type(self.model).__name__
-        return ConfigError(f"{name} scores rows by a column that a recommendation has not: {error.args[0]}")
 
     def _rows(self, users: Tensor) -> Interaction:
         return self.dataset.join(Interaction.of_columns({self._users: users}, len(users)))
