@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "treadle"
 
 ORDER = (
     "errors",
+    "metric_names",
     "progress",
     "console",
     "events",

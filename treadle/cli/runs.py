@@ -14,18 +14,24 @@ import typer
 from treadle.cli._errors import report_errors
 from treadle.errors import ConfigError
 from treadle.files.bounded_io import printable
+from treadle.metric_names import TRAINING_LOSSES, find_name
 from treadle.runs.metric_rows import MetricLines, is_number
 from treadle.runs.place import require_folder
-from treadle.runs.reader import UNREADABLE, find_runs, newest_checkpoint, planned_steps, read_any_run, read_json
+from treadle.runs.reader import (
+    UNREADABLE,
+    find_runs,
+    newest_checkpoint,
+    planned_steps,
+    read_any_run,
+    read_json,
+    watched_metric,
+)
 
 # What the folder of a run tells, read without torch
 
 
-LOSSES = ("total_loss", "loss", "train_loss_epoch")
-"""Under which names the doors report the loss, the first that is there counts."""
-
 FALLBACK_METRIC = ("eval_loss_epoch", "min")
-"""What is best at where the config does not say."""
+"""What is best at where nobody says."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def summarize_run(run: Path, folder: Path) -> RunSummary:
 def _facts(run: Path, name: str) -> RunSummary:
     found = read_any_run(run, name)
     manifest = read_json(newest_checkpoint(run) / "manifest.json")
-    metric, mode = _watched(found.config)
+    metric, mode = watched_metric(found) or FALLBACK_METRIC
     told = _Told(metric, max if mode == "max" else min)
     lines = MetricLines(run / "metrics.jsonl")
     for rows in lines.read(unfinished=True):
@@ -106,24 +112,15 @@ class _Told:
         """Take in the next lines."""
         self.step = rows[-1].get("step", self.step)
         self.loss = next((loss for row in reversed(rows) if (loss := _loss(row)) is not None), self.loss)
-        values = [row[self._metric] for row in rows if is_number(row.get(self._metric))]
+        values = [row[name] for row in rows if is_number(row.get(name := find_name(self._metric, row)))]
         for value in values:
             self.best = value if self.best is None else self._better(self.best, value)
 
 
 def _loss(line: dict[str, Any]) -> float | None:
-    value = next((line[name] for name in LOSSES if name in line), None)
+    value = next((line[name] for name in TRAINING_LOSSES if name in line), None)
     # What is no number in JSON is there as a word: "nan".
     return float(value) if isinstance(value, (int, float)) or value in ("nan", "inf", "-inf") else None
-
-
-def _watched(config: dict[str, Any]) -> tuple[str, str]:
-    """Return the metric that decides which checkpoint is best, and whether the largest or the smallest wins."""
-    try:
-        evaluation = config["train"]["evaluation"]
-        return str(evaluation["eval_metric"]), str(evaluation["eval_mode"])
-    except (KeyError, TypeError):
-        return FALLBACK_METRIC
 
 
 def _files(run: Path) -> Iterator[os.stat_result]:

@@ -26,6 +26,7 @@ from treadle.execution import GraphExecution, Recorder
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.loop.custom_loop import CustomStep
+from treadle.metric_names import canonical_name
 from treadle.parallel import Plan
 from treadle.parallel.factory import check_trainer
 from treadle.parallel.strategy import Strategy
@@ -265,9 +266,9 @@ class EngineCore(Trainer):
             return
         first, self._logged_to = self._logged_to, self.progress.step
         scalars = {name: value for name, (value, iteration) in self.storage.latest().items() if iteration >= first}
-        if "total_loss" in scalars:
+        for name in {"total_loss", "grad_norm"} & scalars.keys():
             # As the core calls it, for callbacks that show or keep it.
-            scalars.setdefault("train_loss", scalars["total_loss"])
+            scalars.setdefault(canonical_name(name), scalars[name])
         self.fire("on_log", scalars=scalars, nonfinite=None)
 
     def _is_due(self) -> bool:

@@ -12,6 +12,7 @@ from treadle.events import RunHistory
 from treadle.loop import Log
 from treadle.loop.nonfinite import REMEDY, REMEDY_FOR_DATA, RollBack
 from treadle.loop.nonfinite_data import find_nonfinite_data
+from treadle.metric_names import find_name
 from treadle.precision.fallback import fell_back
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 
@@ -64,17 +65,22 @@ class EngineHistory(RunHistory):
 
     def get_metric_values(self, metric_name: str) -> list[Any]:
         """Return every value of a metric, oldest first."""
-        if not self._is_of_evaluations(metric_name):
+        found = self._evaluated_name(metric_name)
+        if found is None:
             return super().get_metric_values(metric_name)
-        return list(self.storage.series(metric_name, "step").values)
+        return list(self.storage.series(found, "step").values)
 
     def get_latest_metric(self, metric_name: str) -> Any:
         """Return the newest value of a metric."""
-        known = self._is_of_evaluations(metric_name)
-        return self.storage.series(metric_name, "step").values[-1] if known else super().get_latest_metric(metric_name)
+        found = self._evaluated_name(metric_name)
+        if found is None:
+            return super().get_latest_metric(metric_name)
+        return self.storage.series(found, "step").values[-1]
 
-    def _is_of_evaluations(self, name: str) -> bool:
-        return name in self._face.evaluated and name in self.storage.names("step")
+    def _evaluated_name(self, name: str) -> str | None:
+        known = set(self._face.evaluated) & self.storage.names("step")
+        found = find_name(name, known, evaluated=True)
+        return found if found in known else None
 
 
 class EngineLog(Log):

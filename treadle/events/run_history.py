@@ -8,6 +8,7 @@ from torch import Tensor
 
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.events.storage import EventStorage
+from treadle.metric_names import find_name
 
 APART = "evaluation_"
 """What stands before the names of metrics that an evaluation by itself recorded."""
@@ -49,24 +50,28 @@ class RunHistory:
         return self.storage.names("epoch")
 
     def get_metric_values(self, metric_name: str) -> list[Any]:
-        """Return every value of a metric, oldest first; an empty list if there is none."""
-        if metric_name not in self.get_metric_names():
-            return []
-        return list(self.storage.series(metric_name, "epoch").values)
+        """Return every value of a metric, oldest first; an empty list if there is none.
+
+        A metric is found by any name that a door has for it: `gradient_norm` and `grad_norm` are one.
+        """
+        names = self.get_metric_names()
+        found = find_name(metric_name, names)
+        return list(self.storage.series(found, "epoch").values) if found in names else []
 
     def get_latest_metric(self, metric_name: str) -> Any:
-        """Return the newest value of a metric.
+        """Return the newest value of a metric, which is found by any name that a door has for it.
 
         Raises:
             UnknownMetricError: Nothing was recorded under that name.
         """
         names = self.get_metric_names()
-        if metric_name not in names:
+        found = find_name(metric_name, names)
+        if found not in names:
             raise UnknownMetricError(
                 f"no metric {metric_name!r} was recorded{did_you_mean(metric_name, names)}; "
                 f"recorded so far: {sorted(names)}"
             )
-        return self.storage.series(metric_name, "epoch").values[-1]
+        return self.storage.series(found, "epoch").values[-1]
 
     def update_metric(self, metric_name: str, metric_value: Any) -> None:
         """Record a number, a tensor or other plain data under `metric_name`, after the prefix in force."""
@@ -164,7 +169,7 @@ class EvaluationHistory(RunHistory):
 
     def get_latest_metric(self, metric_name: str) -> Any:
         """Return the newest value of a metric: that of this evaluation, if it recorded one."""
-        return self._kept.get_latest_metric(self.recorded.get(metric_name, metric_name))
+        return self._kept.get_latest_metric(self.recorded.get(find_name(metric_name, self.recorded), metric_name))
 
     def update_metric(self, metric_name: str, metric_value: Any) -> None:
         """Record a value under a name that is not one of training."""

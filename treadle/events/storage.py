@@ -14,6 +14,7 @@ from treadle.events.flattening import is_number
 from treadle.events.history_buffer import HistoryBuffer, Kind, Series, median_value
 from treadle.events.media import MEDIA_WINDOW, Histogram, Image, check_image, count_values
 from treadle.events.pending import read_values
+from treadle.metric_names import find_name
 from treadle.progress import Progress
 
 # Which storage is the one to put into: the innermost that was entered
@@ -281,6 +282,8 @@ class EventStorage:
     def series(self, name: str, kind: Kind | None = None) -> Series:
         """Return the series called `name`; if it is of both kinds and none is asked for, that of steps.
 
+        Where nothing has that name, another name of the same quantity counts, as `total_loss` does for `train_loss`.
+
         Raises:
             UnknownMetricError: Nothing was put under that name.
         """
@@ -289,6 +292,9 @@ class EventStorage:
             if (name, wanted) in self._series:
                 return self._series[name, wanted]
         known = sorted(self.names(kind))
+        other = find_name(name, known)
+        if other in known:
+            return self.series(other, kind)
         raise UnknownMetricError(f"no metric {name!r} was reported{did_you_mean(name, known)}; known: {known}")
 
     def names(self, kind: Kind | None = None) -> set[str]:

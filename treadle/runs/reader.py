@@ -118,6 +118,18 @@ class Run:
     problems: tuple[str, ...] = ()
 
 
+def watched_metric(run: Run) -> tuple[str, str] | None:
+    """Return the metric that a run is judged by, and whether its highest or lowest value is best; None if not known."""
+    told = run.manifest.get("watched")
+    if isinstance(told, dict) and isinstance(told.get("metric"), str):
+        return told["metric"], "max" if told.get("greater_is_better") else "min"
+    try:
+        evaluation = run.config["train"]["evaluation"]
+        return str(evaluation["eval_metric"]), "max" if evaluation["eval_mode"] == "max" else "min"
+    except (KeyError, TypeError):
+        return None
+
+
 class _Problems:
     """Reads parts of a folder, each for itself, and takes note of those that cannot be used."""
 

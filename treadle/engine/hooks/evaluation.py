@@ -12,8 +12,15 @@ from treadle.engine import dist
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError, StopTrainingError, UnknownMetricError, did_you_mean
 from treadle.events import flatten_results
+from treadle.metric_names import find_name
 
 # Metrics that hooks watch, and that evaluations must report
+
+
+def newest_value(trainer: Any, metric: str) -> tuple[Any, int] | None:
+    """Return the newest value of a metric and its iteration, by any name of it; None if nothing reported it."""
+    latest: dict[str, tuple[Any, int]] = trainer.storage.latest()
+    return latest.get(metric) or latest.get(find_name(metric, trainer.evaluated, evaluated=True))
 
 
 def require_reported(hook: str, metric: str, trainer: Any, *, chosen: bool = True) -> None:
@@ -30,7 +37,7 @@ def require_reported(hook: str, metric: str, trainer: Any, *, chosen: bool = Tru
     """
     known = trainer.evaluated
     told = ""
-    if known and metric not in trainer.storage.names():
+    if known and metric not in trainer.storage.names() and find_name(metric, known, evaluated=True) not in known:
         told = (
             f"{hook} watches {metric!r}, but the evaluation reported {sorted(known)}; set "
             f"{'train.evaluation.eval_metric' if hook == 'BestCheckpointer' else 'val_metric='} to one of these"
@@ -163,7 +170,7 @@ class BestCheckpointer(HookBase):
             self._compare()
 
     def _compare(self) -> None:
-        found = self.trainer.storage.latest().get(self._metric)
+        found = newest_value(self.trainer, self._metric)
         require_reported("BestCheckpointer", self._metric, self.trainer, chosen=self._chosen)
         if dist.broadcast_from_main(self._judge(found)):
             value, iteration = found if found is not None else (math.nan, self.trainer.iter)
@@ -220,7 +227,7 @@ class EarlyStop(HookBase):
             return
         self._seen = self.trainer.evaluated_at
         require_reported("EarlyStop", self._metric, self.trainer)
-        value, _ = self.trainer.storage.latest().get(self._metric, (math.nan, -1))
+        value, _ = newest_value(self.trainer, self._metric) or (math.nan, -1)
         try:
             self._patience.new_value(self.trainer.core, float(value))
         except StopTrainingError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
 from treadle.errors import TreadleError
+from treadle.metric_names import find_name
 
 if TYPE_CHECKING:
     from treadle.loop.interfaces import RunningTrainer
@@ -172,24 +173,26 @@ def objective_values(metrics: Mapping[str, float], objectives: list[str], what: 
 
     Args:
         metrics: What was reported.
-        objectives: The names; one alone may be reported as `default`.
+        objectives: The names, as the core has them or the door of the trial; one alone may be reported as `default`.
         what: The report, for messages.
 
     Raises:
         ReportError: One is not there.
     """
     if len(objectives) == 1:
-        name = objectives[0] if objectives[0] in metrics else DEFAULT
+        named = find_name(objectives[0], metrics)
+        name = named if named in metrics else DEFAULT
         if name in metrics:
             return [metrics[name]]
         wanted = f"{DEFAULT!r}" if objectives == [DEFAULT] else f"{objectives[0]!r} or {DEFAULT!r}"
         raise ReportError(f"{what} has {sorted(metrics)}, but not {wanted}, which drives the search")
-    missing = [name for name in objectives if name not in metrics]
+    named = [find_name(name, metrics) for name in objectives]
+    missing = [name for name, found in zip(objectives, named, strict=True) if found not in metrics]
     if missing:
         raise ReportError(
             f"{what} has {sorted(metrics)}, but the search has the objectives {objectives}; add {missing}"
         )
-    return [metrics[name] for name in objectives]
+    return [metrics[name] for name in named]
 
 
 # A training of any trainer as a trial: its evaluations are what the search hears

@@ -70,6 +70,11 @@ class Curves:
             if len(points) > KEPT * self._most:
                 self._points[name] = downsample(points, KEPT // 2 * self._most)
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the metrics."""
+        return set(self._points)
+
     def plain(self, most: int | None = None) -> dict[str, dict[str, list[Any]]]:
         """Return the curves by the name of their metric, each as lists of steps, seconds and values.
 

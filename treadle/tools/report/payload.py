@@ -2,14 +2,15 @@
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from treadle.config.dict_diff import leaves
 from treadle.events import names
+from treadle.metric_names import TRAINING_LOSSES, canonical_name, find_name
 from treadle.runs.metric_rows import FileRows, is_number
-from treadle.runs.reader import Panel, Run, Start
+from treadle.runs.reader import Panel, Run, Start, watched_metric
 from treadle.tools.report.charts import (
     HIDDEN,
     Curves,
@@ -23,8 +24,6 @@ from treadle.tools.report.charts import (
 
 FALLBACK = "eval_loss_epoch"
 """What a run is judged by where it does not say."""
-TRAINING_LOSSES = (names.TOTAL_LOSS, "train_loss_epoch", "train_loss", "loss")
-"""Under which names the doors report the loss of training, the first that is there counts."""
 FACTS = ("packages", "environment", "git", "command", "seed", "processes")
 """What of a manifest a page shows."""
 COLOURS = 8
@@ -50,7 +49,8 @@ def build_payload(
     found = [collect_metrics(run) for run in runs]
     chosen = choose_colours(runs, colours)
     most = max(LEAST_POINTS, DRAWN_POINTS // max(1, len(runs)))
-    series = [metrics.curves.plain(most) for metrics in found]
+    name_alike(found)
+    series = [metrics.series(most) for metrics in found]
     same = repeated(series)
     judged = {
         one[0] for run, metrics in zip(runs, found, strict=True) if (one := _judged_by(run, metrics, same)) is not None
@@ -102,13 +102,13 @@ def _by_kept(same: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _directions(runs: list[Run], metrics: Iterable[str]) -> dict[str, str]:
+def _directions(runs: list[Run], metrics: Collection[str]) -> dict[str, str]:
     """Return for each metric whether the lowest or the highest value is best, where that is known."""
     found = {name: direction for name in metrics if (direction := names.direction_of(name)) is not None}
     for run in runs:
         watched = watched_metric(run)
         if watched is not None:
-            found[watched[0]] = watched[1]
+            found[find_name(watched[0], metrics, evaluated=True)] = watched[1]
     return found
 
 
@@ -122,18 +122,6 @@ def _once(metrics: list[str], series: Sequence[Series]) -> dict[str, list[float 
         for name in metrics
         if name not in HIDDEN
     }
-
-
-def watched_metric(run: Run) -> tuple[str, str] | None:
-    """Return the metric that a run is judged by, and whether its highest or lowest value is best; None if not known."""
-    told = run.manifest.get("watched")
-    if isinstance(told, dict) and isinstance(told.get("metric"), str):
-        return told["metric"], "max" if told.get("greater_is_better") else "min"
-    try:
-        evaluation = run.config["train"]["evaluation"]
-        return str(evaluation["eval_metric"]), "max" if evaluation["eval_mode"] == "max" else "min"
-    except (KeyError, TypeError):
-        return None
 
 
 def _described(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> dict[str, Any]:
@@ -169,8 +157,10 @@ def _judged_by(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> tuple[s
         return kept if kept in cells else name
 
     watched = watched_metric(run)
-    if watched is not None and watched[0] in cells:
-        return shown(watched[0]), watched[1]
+    if watched is not None:
+        name = find_name(watched[0], cells, evaluated=True)
+        if name in cells:
+            return shown(name), watched[1]
     # A score is what a door made of its metrics to judge by; where it is one of them, that is its name here.
     scores = [shown(name) for name in cells if name.endswith("score")]
     known = [(name, names.direction_of(name)) for name in (FALLBACK, *scores, *cells) if name in cells]
@@ -184,7 +174,9 @@ def _best(run: Run, metrics: "Metrics", same: Mapping[str, str]) -> dict[str, An
         cell, place = metrics.evaluations()[judged[0]], "highest" if judged[1] == "max" else "lowest"
         return {"metric": judged[0], "value": cell[place], "step": cell[f"{place}_step"], "is": "best"}
     last = metrics.last_loss
-    return None if last is None else {"metric": last[0], "value": last[1], "step": last[2], "is": "last"}
+    if last is None:
+        return None
+    return {"metric": metrics.shown_names.get(last[0], last[0]), "value": last[1], "step": last[2], "is": "last"}
 
 
 def _parameters(run: Run) -> dict[str, int] | None:
@@ -241,11 +233,13 @@ class Metrics:
         step: The last step.
         last_loss: The last training loss: its name, value and step; None before the first.
         problems: What of the lines could not be used, in words.
+        shown_names: For names that a page shows as another, that other one.
     """
 
     def __init__(self, starts: Iterable[Start] = ()) -> None:
         self.step, self.problems = 0, list[str]()
         self.last_loss: tuple[str, float, int] | None = None
+        self.shown_names: Mapping[str, str] = {}
         self.curves = Curves(starts)
         self._rows, self._alone, self._named_alone = 0, 0, set[str]()
         # What evaluations reported in lines of their own kind, and in any line.
@@ -280,7 +274,25 @@ class Metrics:
         with such a sum.
         """
         known = self._named_alone if self._alone < self._rows else set()
-        return {**self._of_evaluations, **{name: cell for name, cell in self._of_all.items() if name in known}}
+        cells = {**self._of_evaluations, **{name: cell for name, cell in self._of_all.items() if name in known}}
+        return {self.shown_names.get(name, name): cell for name, cell in cells.items()}
+
+    def series(self, most: int) -> dict[str, dict[str, list[Any]]]:
+        """Return the curves by the names that a page shows, each with at most so many points."""
+        return {self.shown_names.get(name, name): curve for name, curve in self.curves.plain(most).items()}
+
+
+def name_alike(runs: Sequence[Metrics]) -> None:
+    """Have metrics that runs of several doors name differently shown under one name, that of the core."""
+    named = [run.curves.names for run in runs]
+    called: dict[str, set[str]] = {}
+    for name in set().union(*named):
+        called.setdefault(canonical_name(name), set()).add(name)
+    several = {own: names for own, names in called.items() if len(names) > 1}
+    for run, present in zip(runs, named, strict=True):
+        # A run that has two of the names keeps both.
+        alone = {own: names & present for own, names in several.items() if len(names & present) == 1}
+        run.shown_names = {name: own for own, (name,) in alone.items()}
 
 
 def collect_metrics(run: Run) -> Metrics:

@@ -19,7 +19,9 @@ from treadle.config.arguments import accepted
 from treadle.data import Batch, Stream
 from treadle.data.run_streams import Streams
 from treadle.errors import ConfigError, LossError
+from treadle.events.names import direction_of
 from treadle.loop import Schedule
+from treadle.metric_names import canonical_name
 from treadle.phase import LossVerb, Phase
 from treadle.progress import AFTER_EPOCH
 from treadle.recsys.config.core_options import (
@@ -165,8 +167,10 @@ class RecsysCore(Trainer):
 
     def _watches_largest(self) -> bool:
         """Whether the number that drives a schedule, if it is the score of evaluations, is best when it is large."""
-        watched = self._asked.get("scheduler_metric", SCORE if self.options.evaluates else None)
-        return watched == SCORE and bool(self._face.valid_metric_bigger)
+        watched = self._asked.get("scheduler_metric", SCORE if self.options.evaluates else "train_loss_epoch")
+        if canonical_name(watched) == canonical_name(SCORE):
+            return bool(self._face.valid_metric_bigger)
+        return direction_of(watched) == "max"
 
     @property
     def is_at_last_step(self) -> bool:
@@ -526,7 +530,7 @@ class RecommenderSchedule(Schedule):
 
     @property
     def _follows_evaluations(self) -> bool:
-        return self.metric is not None and self.metric.startswith("valid_")
+        return self.metric is not None and not self.metric.startswith("train_")
 
 
 class RecommenderStreams(Streams):
