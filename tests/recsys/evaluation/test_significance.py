@@ -8,13 +8,23 @@ import torch
 
 from tests.recsys.evaluation.cases import items_of
 from treadle.errors import ConfigError, DataError, UnknownMetricError
-from treadle.recsys.evaluation import FullRanking, MetricPlan, PerUser, compare_runs
+from treadle.recsys.evaluation import (
+    FullRanking,
+    MetricPlan,
+    PerUser,
+    SampledRanking,
+    adjust,
+    compare_models,
+    compare_runs,
+    mean_intervals,
+)
 from treadle.recsys.evaluation.significance import (
-    _holm,
     bootstrap_interval,
     incomplete_beta,
     paired_t_test,
     permutation_test,
+    sign_test,
+    wilcoxon_test,
 )
 
 
@@ -71,8 +81,96 @@ def test_the_bootstrap_interval_comes_near_to_that_of_the_normal_distribution() 
 
 
 def test_probabilities_are_adjusted_by_holms_procedure() -> None:
-    assert _holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert _holm([0.9, 0.8]) == [1.0, 1.0]
+    assert adjust([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert adjust([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_other_corrections_are_those_of_their_authors() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    given = [0.01, 0.04, 0.03, 0.005, 0.6]
+    assert adjust(given, "benjamini-hochberg") == pytest.approx(stats.false_discovery_control(given).tolist())
+    assert adjust(given, "bonferroni") == pytest.approx([0.05, 0.2, 0.15, 0.025, 1.0])
+    assert adjust(given, "none") == given
+    with pytest.raises(ConfigError, match=r"^correction='holms' does not exist; did you mean 'holm'\?"):
+        adjust(given, "holms")
+
+
+@pytest.mark.parametrize("number", [5, 30, 50, 90, 400])
+@pytest.mark.parametrize("ties", [False, True])
+def test_wilcoxons_test_and_the_sign_test_are_those_of_scipy(number: int, ties: bool) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    differences = noise(number, 0.1, seed=number)
+    if ties:
+        # Exact tables do not know ties: there all signs are tried for scipy, too, where that can be done.
+        differences = (differences * 2).round()
+        if 5 < number <= 50:
+            differences = differences[:12]
+    few = len(differences) <= 50
+    how = stats.PermutationMethod(n_resamples=10**6) if ties and few else ("exact" if few else "approx")
+    expected = stats.wilcoxon(differences.numpy(), method=how, correction=False)
+    assert wilcoxon_test(differences) == pytest.approx(float(expected.pvalue), rel=1e-9)
+    better, other = int((differences > 0).sum()), int((differences < 0).sum())
+    assert sign_test(differences) == pytest.approx(stats.binomtest(better, better + other).pvalue, rel=1e-9, abs=1e-15)
+
+
+def test_no_differences_say_nothing() -> None:
+    assert wilcoxon_test(torch.zeros(5)) == sign_test(torch.zeros(5)) == 1.0
+
+
+def test_the_interval_of_one_run_is_that_of_its_mean() -> None:
+    values = noise(4000, 0.1, seed=3)
+    values[:100] = math.nan
+    run = PerUser(torch.arange(4000), {"ndcg@10": values})
+    found = mean_intervals(run, resamples=4000)["ndcg@10"]
+    there = values[100:]
+    spread = 1.96 * float(there.std()) / math.sqrt(3900)
+    assert (found.users, found.mean) == (3900, pytest.approx(float(there.mean())))
+    assert (found.low, found.high) == pytest.approx((found.mean - spread, found.mean + spread), abs=0.1 * spread)
+    assert mean_intervals(run, ["NDCG@10"], resamples=4000)["ndcg@10"] == found
+    with pytest.raises(DataError, match=r"^ndcg@10 has no value of any user$"):
+        mean_intervals(PerUser(torch.arange(2), {"ndcg@10": torch.full((2,), math.nan)}))
+
+
+def test_several_models_are_compared_and_adjusted_together() -> None:
+    runs = dict(zip("abc", values(*(noise(60, 0.3 * place, seed=place).tolist() for place in range(3))), strict=True))
+    found = compare_models(runs, resamples=200, test="wilcoxon")
+    assert [one.runs for one in found] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [one.adjusted for one in found] == adjust([one.wilcoxon for one in found])
+    assert found[0].wilcoxon == compare_runs(runs["a"], runs["b"], resamples=200)["ndcg@10"].wilcoxon
+    assert str(found[0]).startswith("a -> b, ndcg@10: ")
+    with_first = compare_models(runs, baseline="b", correction="bonferroni", resamples=200)
+    assert [one.runs for one in with_first] == [("b", "a"), ("b", "c")]
+    assert sum(found[0].wins) == 60
+    with pytest.raises(ConfigError, match=r"^models are compared with each other, .* give baseline='d' among them$"):
+        compare_models(runs, baseline="d")
+    with pytest.raises(ConfigError, match=r"give two runs at least$"):
+        compare_models({"a": runs["a"]})
+
+
+def test_two_splits_of_the_same_users_are_not_compared() -> None:
+    plan, scores = MetricPlan("Hit", 1, num_items=5), torch.ones(2, 5)
+
+    def evaluated(own: list[list[int]], seen: list[list[int]], among: bool = False) -> PerUser:
+        tables = [items_of(own, num_items=5), items_of(seen, num_items=5)]
+        ranking: FullRanking | SampledRanking = FullRanking(plan, tables[0], seen=tables[1], keep_per_user=True)
+        if among:
+            ranking = SampledRanking(plan, *tables, keep_per_user=True)
+        found = ranking.evaluate(lambda users: scores[users]).per_user
+        assert found is not None
+        return found
+
+    first = evaluated([[1], [2]], [[3], []])
+    assert compare_runs(first, evaluated([[1], [2]], [[3], []]), resamples=10)["hit@1"].users == 2
+    with pytest.raises(
+        DataError, match=r"^the runs .* two splits of the same users, which differ in what is to be found;"
+    ):
+        compare_runs(first, evaluated([[1], [4]], [[3], []]))
+    with pytest.raises(DataError, match=r"which differ in what is not recommended; evaluate both on one split"):
+        compare_runs(first, evaluated([[1], [2]], [[3], [3]]))
+    with pytest.raises(DataError, match=r"differ in what is not recommended and what it is ranked among;"):
+        compare_runs(first, evaluated([[1], [2]], [[3], [3]], among=True))
+    # Of values that come from elsewhere nothing is known.
+    assert compare_runs(first, PerUser(first.users, first.values), resamples=10)["hit@1"].difference == 0
 
 
 def test_two_evaluations_are_compared_user_by_user() -> None:

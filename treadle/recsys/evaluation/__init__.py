@@ -16,7 +16,14 @@ from treadle.recsys.evaluation.ranking_state import RankingState
 from treadle.recsys.evaluation.result import EvaluationResult, PerUser
 from treadle.recsys.evaluation.sampled_ranking import SampledRanking
 from treadle.recsys.evaluation.scoring import Scorer, scores_from_pairs, top_items
-from treadle.recsys.evaluation.significance import Comparison, compare_runs
+from treadle.recsys.evaluation.significance import (
+    Comparison,
+    Interval,
+    adjust,
+    compare_models,
+    compare_runs,
+    mean_intervals,
+)
 
 __all__ = [
     "NO_ITEM",
@@ -26,6 +33,7 @@ __all__ = [
     "FullRanking",
     "GroupRates",
     "Groups",
+    "Interval",
     "LabelledEvaluation",
     "LabelledRows",
     "Measure",
@@ -37,10 +45,13 @@ __all__ = [
     "RankingState",
     "SampledRanking",
     "Scorer",
+    "adjust",
+    "compare_models",
     "compare_runs",
     "find_metric",
     "groups_by_count",
     "groups_by_quantile",
+    "mean_intervals",
     "metric_names",
     "recommend_items",
     "register_metric",

@@ -1,6 +1,7 @@
 """Ranking of all items for each user, those already seen left out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -173,6 +174,18 @@ def users_to_rank(positives: UserItems, users: Tensor | None, processes: Process
     return chosen if processes is None else chosen[processes.rank :: processes.size]
 
 
+FOUND, HIDDEN, AMONG = "what is to be found", "what is not recommended", "what it is ranked among"
+"""What makes a split, as a refusal to compare two of them names it."""
+
+
+def fingerprints(wanted: bool, positives: UserItems, others: Mapping[str, UserItems]) -> dict[str, str]:
+    """Return a fingerprint of each table that makes a split, on the host; nothing unless they are wanted."""
+    if not wanted:
+        return {}
+    tables = {FOUND: positives, **others}
+    return {name: blake2b(one.keys.cpu().numpy().tobytes(), digest_size=8).hexdigest() for name, one in tables.items()}
+
+
 def check_groups(user_groups: Sequence[Groups], item_groups: Sequence[Groups], positives: UserItems) -> None:
     """Raise if a division does not have a group for each id, or if two have one name."""
     for groups, number, what in [
@@ -252,6 +265,7 @@ class FullRanking:
         nothing = positives - positives
         self._hidden = RowItems(nothing if seen is None else seen.to(self.device) - positives, self.users)
         self._by_group = [self._positives.by_group(groups) for groups in item_groups]
+        self._split = fingerprints(keep_per_user, positives, {HIDDEN: nothing if seen is None else seen})
         self._facts = RankingFacts(plan, positives, self._positives, self.users, history, relevance)
 
     def evaluate(self, scorer: Scorer) -> EvaluationResult:
@@ -268,7 +282,9 @@ class FullRanking:
     @torch.no_grad()
     def accumulate(self, scorer: Scorer) -> RankingState:
         """Return the sums over the users of this process."""
-        state = RankingState(self.plan, self.device, keep_per_user=self._keep_per_user, **self._groups)
+        state = RankingState(
+            self.plan, self.device, keep_per_user=self._keep_per_user, split=self._split, **self._groups
+        )
         with true_fp32(self.device):
             for start, stop in self._chunks():
                 state.add(self._ranked(scorer, start, stop))

@@ -1,6 +1,6 @@
 """The sums that ranking metrics are made of: on the device, and of any parts of the users."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -100,6 +100,7 @@ class RankingState:
         user_groups: Divisions of users to break the result down by.
         item_groups: Divisions of items: each group counts its own positives only.
         keep_per_user: Whether the values of single users are kept.
+        split: A fingerprint of each thing that makes the split.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class RankingState:
         user_groups: Sequence[Groups] = (),
         item_groups: Sequence[Groups] = (),
         keep_per_user: bool = False,
+        split: Mapping[str, str] | None = None,
     ) -> None:
+        self._split = dict(split or {})
         self.plan, self.device = plan, torch.device(device)
         self.measures = plan.of_kind("ranking", "pairs")
         self._of_catalogue = plan.of_kind("catalogue")
@@ -187,7 +190,7 @@ class RankingState:
             users=users,
             groups={name: values for name, (values, _) in groups.items()},
             group_users={name: sizes for name, (_, sizes) in groups.items()},
-            per_user=joined(self._parts, [one.key for one in self.measures]) if self._parts else None,
+            per_user=joined(self._parts, [one.key for one in self.measures], self._split) if self._parts else None,
             decimals=self.plan.decimals,
         )
 

@@ -1,6 +1,6 @@
 """What an evaluation found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +17,12 @@ class PerUser:
     Attributes:
         users: The users, rising.
         values: The values of each metric, in the order of `users`; nan where a metric leaves a user out.
+        split: A fingerprint of each thing that makes the split they were evaluated on; empty where it is not known.
     """
 
     users: Tensor
     values: dict[str, Tensor]
+    split: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         key = name.lower()
@@ -83,12 +85,12 @@ class EvaluationResult:
         return "\n".join(lines)
 
 
-def joined(parts: Sequence[tuple[Tensor, Tensor]], keys: Sequence[str]) -> PerUser:
+def joined(parts: Sequence[tuple[Tensor, Tensor]], keys: Sequence[str], split: Mapping[str, str]) -> PerUser:
     """Return the values of parts, each users and `[metrics, users]`, as one table in the order of users."""
     users = torch.cat([users for users, _ in parts])
     values = torch.cat([values for _, values in parts], dim=1)
     order = users.argsort()
-    return PerUser(users[order], dict(zip(keys, values[:, order].unbind(), strict=True)))
+    return PerUser(users[order], dict(zip(keys, values[:, order].unbind(), strict=True)), split)
 
 
 def _line(title: str, users: int, values: dict[str, float]) -> str:

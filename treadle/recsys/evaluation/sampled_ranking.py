@@ -12,10 +12,12 @@ from treadle.recsys.data.sampling.negative_samplers import PairScorer
 from treadle.recsys.data.sampling.user_items import UserItems
 from treadle.recsys.evaluation.breakdown import Groups, RankedBlock
 from treadle.recsys.evaluation.full_ranking import (
+    AMONG,
     RankingFacts,
     RowItems,
     check_groups,
     check_plan,
+    fingerprints,
     first_items,
     users_to_rank,
 )
@@ -92,6 +94,7 @@ class SampledRanking:
         self._labels = positives.contains(self.users[self._candidates.rows], self._candidates.items)
         self._positive_at = self._labels.nonzero().flatten()
         self._by_group = [self._positives.by_group(groups) for groups in item_groups]
+        self._split = fingerprints(keep_per_user, positives, {AMONG: candidates})
         self._facts = RankingFacts(plan, positives, self._positives, self.users, history, relevance)
         # Of all users and not of this process's share: every process must come to the same answer.
         _check_cutoffs(plan, int(candidates.counts[positives.counts > 0].max()))
@@ -120,7 +123,9 @@ class SampledRanking:
         self, scorer: Scorer | None, pair_scorer: PairScorer | None
     ) -> tuple[RankingState, LabelledEvaluation]:
         """Return the sums over the users of this process, and their rows where a metric needs labels."""
-        state = RankingState(self.plan, self.device, keep_per_user=self._keep_per_user, **self._groups)
+        state = RankingState(
+            self.plan, self.device, keep_per_user=self._keep_per_user, split=self._split, **self._groups
+        )
         rows = LabelledEvaluation(self.plan, logits=self._logits)
         with true_fp32(self.device):
             for start, stop in self._chunks(self._most_users() if pair_scorer is None else len(self.users)):
