@@ -14,17 +14,13 @@ import torch
 from torch import Tensor
 
 from tests.crash.program import OUTCOME, UPDATES, Options, die_at_operation, train
+from tests.forking.children import server
 from tests.interrupting import metric_lines
 from tests.storages import storage_in
 from treadle.checkpoint import read_file
 
 LIMIT_SECONDS = 120
 """How long an attempt may take before it counts as hung; an ordinary one takes one or two."""
-
-# A server imports torch once and forks a process for each attempt: most of a start is that import. The first
-# optimizer of a process would import the compiler, which takes as long again.
-server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["tests.crash.program", "tests.crash.saves", "torch._dynamo"])
 
 
 class Attempt:

@@ -1,17 +1,13 @@
 """A LoRA run that is killed at random moments ends like one that was left alone; its saves are small."""
 
-import multiprocessing
 import os
-import random
-import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.hf.lora_program import OUTCOME, STEPS, UPDATES, train
+from tests.forking.starting import ROOT, run
+from tests.hf.lora_program import BEGINS, OUTCOME, STEPS, UPDATES
 from tests.hf.test_export import collator, lora, rows
 from tests.interrupting import assert_same_bits
 from treadle import Trainer
@@ -19,63 +15,29 @@ from treadle.checkpoint import CheckpointStore, Policy, read_file
 
 KILLS = 20 if os.environ.get("TREADLE_LONG") else 5
 """How often runs are killed; 20 times by `make long`."""
-# A server imports everything once and forks a process for each start: most of a start would be that import.
-server = multiprocessing.get_context("forkserver")
-
-
-def start(folder: Path) -> Any:
-    """Start the program in a process of its own."""
-    server.set_forkserver_preload(["tests.hf.lora_program", "transformers.models.llama", "peft", "torch._dynamo"])
-    folder.mkdir(parents=True, exist_ok=True)
-    process = server.Process(target=train, args=(folder,))
-    process.start()
-    return process
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the killed runs are forks")
 def test_a_lora_run_killed_again_and_again_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
-    whole, chance = tmp_path / "whole", random.Random(0)
-    # The first start waits for the imports of the server.
-    end(start(tmp_path / "first"))
-    began = time.monotonic()
-    end(start(whole))
-    longest = time.monotonic() - began
+    done = run("-m", "tests.hf.lora_program", str(tmp_path), str(KILLS), cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole = tmp_path / "whole"
     assert (whole / UPDATES).read_text() == f"0 {STEPS} {STEPS}"
-    kills = resumed = number = 0
-    while kills < KILLS:
-        folder = tmp_path / str(number)
-        process = start(folder)
-        process.join(chance.uniform(0.2, 0.8) * longest)
-        if kills % 5 == 4:
-            # However slow the machine is now, this folder is resumed from a checkpoint.
-            store = CheckpointStore(folder / "checkpoints", Policy())
-            while process.is_alive() and store.newest_good() is None:
-                process.join(0.02)
-        process.kill()
-        process.join()
-        assert process.exitcode in (0, -signal.SIGKILL)
-        kills += process.exitcode != 0
-        if process.exitcode == 0 or kills % 5 == 0:
-            if process.exitcode:
-                end(start(folder))
-            resumed += assert_same_end(folder, whole)
-            number += 1
-    assert resumed
+    killed = list(tmp_path.glob("killed_*"))
+    assert len(killed) >= KILLS // 5
+    for folder in killed:
+        assert_same_end(folder, whole)
+    begins = [int(line) for folder in killed for line in (folder / BEGINS).read_text().split()]
+    assert any(0 < step < STEPS for step in begins)
 
 
-def end(process: Any) -> None:
-    """Wait until a start has come to its end."""
-    process.join(120)
-    assert process.exitcode == 0
-
-
-def assert_same_end(folder: Path, whole: Path) -> bool:
-    """Compare what two runs came to, bit for bit; return whether the last start of the one resumed."""
+def assert_same_end(folder: Path, whole: Path) -> None:
+    """Compare what two runs came to, bit for bit."""
     began, made, at = map(int, (folder / UPDATES).read_text().split())
     assert (began + made, at) == (STEPS, STEPS)
     assert began % 2 == 0
     assert_same_bits(read_file(folder / OUTCOME), read_file(whole / OUTCOME))
-    return 0 < began < STEPS
 
 
 def test_a_save_of_a_lora_holds_three_times_what_is_trained(tmp_path: Path) -> None:

@@ -93,13 +93,17 @@ def finish(folder: Path, strategy: str, searches: int = 1) -> None:
 
 def kill_often(folder: Path, strategy: str, kills: int, searches: int) -> list[dict[str, Any]]:
     """Kill searches so many times; return, after each time, what was finished and how often each trial had begun."""
-    chance, seen = random.Random(strategy), []
+    chance, seen, idle = random.Random(strategy), list[dict[str, Any]](), 0
     while len(seen) < kills:
-        processes = [forked(folder, strategy, chance.uniform(1e-4, MOST_SECONDS)) for _ in range(searches)]
+        # Where a start takes more processor time than usual, as beside others it may, searches live longer.
+        longest = MOST_SECONDS * (1 + idle / 2)
+        processes = [forked(folder, strategy, chance.uniform(1e-4, longest)) for _ in range(searches)]
         statuses = [os.waitpid(process, 0)[1] for process in processes]
         killed = [os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF for status in statuses]
         assert all(killed), f"after {len(seen)} kills the search ended with {statuses}"
-        seen.append({"finished": finished(folder, strategy), "begun": begun(folder)})
+        now = finished(folder, strategy)
+        idle = 0 if seen and len(now) > len(seen[-1]["finished"]) else idle + 1
+        seen.append({"finished": now, "begun": begun(folder)})
     return seen
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from tests.data.prepare.conftest import WORDS, texts, write_lines
+from tests.forking.children import server
 from treadle.data.prepare import prepare
 from treadle.data.prepare.text_files import Reading
 from treadle.data.sources import PackedDocuments, TokenBin, TokenBins, write_token_bin
@@ -93,9 +93,6 @@ def test_two_processes_make_the_same_bins_as_one(web: Path, tmp_path: Path, toke
 
 
 # Killed ------------------------------------------------------------------------------------------------------
-
-server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["tests.data.prepare.test_prepare"])
 
 
 def run_and_die(web: Path, output: Path, tokenizer: Path, operation: int) -> None:
