@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.cli.conftest import Treadle
 from tests.cli.project import forget_project
+from tests.forking.starting import ROOT, run
 from treadle.cli import app
 from treadle.errors import ConfigError
 from treadle.tools.scaffold import DOORS, package_name, write_project
@@ -168,9 +170,11 @@ def test_the_tests_of_a_new_project_pass(started: Path, capsys: pytest.CaptureFi
 def test_a_project_of_another_door_trains_and_its_tests_pass(door: str, said: str, tmp_path: Path) -> None:
     folder = tmp_path / "spinning"
     write_project(folder, door)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for command in (DOORS[door].start.replace("@package@", "spinning"), "python -m pytest -q"):
-        done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+        program, *arguments = shlex.split(command)
+        assert program in ("python", "treadle")
+        done = run(*(("-m", "treadle") * (program == "treadle")), *arguments, cwd=folder, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert said in done.stdout or "pytest" in command
 
