@@ -57,4 +57,4 @@ def test_a_fused_head_of_sharded_weights_trains_as_the_head_does(launched: Launc
     for report in launched("combined", processes=4)("fused head, hybrid"):
         assert largest(report) < EXACT
         assert report["steps"] == STEPS
-        assert "FusedHead: under Plan(shard=2, tensor=2) no process computes all scores" in report["refused"]
+        assert "FusedHead: under parallel=Plan(shard=2, tensor=2) no process computes all scores" in report["refused"]

@@ -1,5 +1,7 @@
 """Cross-entropies with class weights and ignored targets, on two processes."""
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -57,3 +59,15 @@ def test_stages_leave_out_an_update_for_a_bad_loss_whose_gradient_is_fine(launch
     for report in launched("weighted", processes=2)("stages_with_a_bad_loss"):
         torch.testing.assert_close(report["outputs"], reference["outputs"], rtol=0, atol=EXACT)
         assert report["steps"] == reference["steps"] == 8
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="the extra hf is not installed")
+@pytest.mark.parametrize(("way", "parts"), [("stages", 1), ("stages", 4), ("shares", 1), ("shares", 4)])
+def test_a_config_averages_the_loss_of_a_model_of_transformers_over_its_labels(
+    launched: Launch, way: str, parts: int
+) -> None:
+    reference = launched("weighted", processes=1).rank_zero("pretrained shares 1")
+    for report in launched("weighted", processes=2)(f"pretrained {way} {parts}"):
+        # What a window's losses are means over goes from stage to stage in single precision.
+        torch.testing.assert_close(report["weights"], reference["weights"], rtol=0, atol=EXACT)
+        assert report["losses"] == pytest.approx(reference["losses"], abs=1e-6)

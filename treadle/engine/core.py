@@ -18,7 +18,7 @@ from treadle.engine.batch_arguments import call_arguments
 from treadle.engine.dist import broadcast_from_main
 from treadle.engine.hooks.events import BACKWARD_END, EVENT_OF, EngineCallbacks, HookEvents, overrides
 from treadle.engine.log import EngineHistory, EngineLog
-from treadle.engine.metrics import find_scalars, mean_over_window, put_numbers, total_loss
+from treadle.engine.metrics import find_scalars, mean_over_window, put_numbers, total_loss, zero_without_items
 from treadle.engine.run_checkpointer import EngineCheckpointer, EngineState
 from treadle.engine.updater import EngineUpdater
 from treadle.errors import CheckpointError, ConfigError, StopTrainingError
@@ -27,6 +27,7 @@ from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.loop.custom_loop import CustomStep
 from treadle.metric_names import canonical_name
+from treadle.ops.loss_items import count_labels, with_counted
 from treadle.parallel import Plan
 from treadle.parallel.factory import check_trainer
 from treadle.parallel.strategy import Strategy
@@ -426,13 +427,18 @@ class EngineCore(Trainer):
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return the sum of the model's losses for one micro-batch, and keep its numbers for the report."""
         args, kwargs = self.arguments_of(batch)
-        outputs = self.plan.call(*args, **kwargs)
+        labels = count_labels(self.plan.model, kwargs) if self.this_run.updater.scale.pending else None
+        outputs = self.plan.call(*args, **(kwargs if labels is None else labels[1]))
         size = size_of(batch)
         result = {"loss": self.plan.total(outputs), "model_outputs": outputs, "batch_size": size}
         weight: Any = size
+        numbers = find_scalars(outputs)
         if isinstance(outputs, Mapping) and "num_items_in_batch" in outputs:
             weight = result["num_items_in_batch"] = outputs["num_items_in_batch"]
-        self._outputs.append((weight, find_scalars(outputs)))
+        elif labels is not None:
+            result, weight = with_counted(result, labels[0]), labels[0].items
+            numbers = zero_without_items(numbers, weight)
+        self._outputs.append((weight, numbers))
         return result
 
     def arguments_of(self, batch: Batch) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

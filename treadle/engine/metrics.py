@@ -76,8 +76,19 @@ def mean_over_window(parts: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str
     for name in names:
         weighed = [(weight, numbers[name]) for weight, numbers in parts if name in numbers]
         total = sum(weight for weight, _ in weighed)
-        means[name] = sum(value * weight for weight, value in weighed) / total
+        # A window without a label that counts is a mean over nothing: its losses are zeros, and not nan.
+        divisor = total.clamp_min(1) if isinstance(total, Tensor) and not total.is_floating_point() else total
+        means[name] = sum(value * weight for weight, value in weighed) / divisor
     return means
+
+
+def zero_without_items(numbers: Mapping[str, Any], items: Tensor) -> dict[str, Any]:
+    """Return numbers that are means over `items`, as zeros where there are none of them.
+
+    >>> zero_without_items({"loss": torch.tensor(float("nan"))}, torch.tensor(0))
+    {'loss': tensor(0.)}
+    """
+    return {name: torch.where(items > 0, value, 0.0) for name, value in numbers.items()}
 
 
 def write_metrics(loss_dict: Any, data_time: float | None, prefix: str = "", *, weight: Any = 1.0) -> None:

@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from treadle.data import Batch
-from treadle.engine.metrics import find_scalars, mean_over_window, total_loss
+from treadle.engine.metrics import find_scalars, mean_over_window, total_loss, zero_without_items
 from treadle.events.names import DATA_TIME
 from treadle.loop import Updater
+from treadle.ops.loss_items import count_labels
 from treadle.parallel.pipeline.loss import Entry, StageLoss
+from treadle.parallel.pipeline.stages import is_named
 from treadle.phase import Phase
 
 if TYPE_CHECKING:
@@ -27,11 +30,12 @@ class LastStageLoss(StageLoss):
 
     Args:
         enter: Returns what a batch is to the modules.
+        labelled: The model, if it is one of transformers, whose losses are means over its labels.
     """
 
-    def __init__(self, enter: Callable[[Batch], Entry]) -> None:
+    def __init__(self, enter: Callable[[Batch], Entry], labelled: nn.Module | None = None) -> None:
         super().__init__(None)
-        self._enter = enter
+        self._enter, self._labelled = enter, labelled
 
     def enter(self, batch: Batch) -> Entry:
         """Return what `batch` is to the modules."""
@@ -39,10 +43,15 @@ class LastStageLoss(StageLoss):
 
     def finish(self, last: nn.Module, hidden: Tensor, ending: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sum of the losses as "loss", and the numbers to report as "numbers"."""
-        outputs = last(hidden, **ending)
+        labels = None if self._labelled is None else count_labels(self._labelled, ending)
+        outputs = last(hidden, **(ending if labels is None else labels[1]))
         found = {"loss": total_loss(outputs), "numbers": find_scalars(outputs)}
         if isinstance(outputs, Mapping) and ITEMS in outputs:
             found[ITEMS] = outputs[ITEMS]
+        elif labels is not None:
+            items = labels[0].items
+            loss, numbers = torch.where(items > 0, found["loss"], 0.0), zero_without_items(found["numbers"], items)
+            found = {"loss": loss, "numbers": numbers, ITEMS: items}
         return found
 
 
@@ -76,7 +85,9 @@ class EngineUpdater(Updater):
     def stage_loss(self) -> StageLoss:
         """Return how batches go into stages: as the model takes them."""
         core = self.trainer
-        return LastStageLoss(lambda batch: core.parallel.route(core.model, *core.arguments_of(batch)))
+        # A model that says itself how it is cut says itself, too, what its losses are means over.
+        labelled = core.model if is_named(core.model, core.parallel.plan) else None
+        return LastStageLoss(lambda batch: core.parallel.route(core.model, *core.arguments_of(batch)), labelled)
 
     def stage_weight(self, found: list[tuple[dict[str, Any], int]]) -> Any:
         """Give every stage what the last one reports of a window, and what its losses are means over."""

@@ -28,7 +28,7 @@ class FusedHead(TrainerCallback):
         degrees = trainer.parallel.degrees
         if degrees.tensor > 1 or degrees.pipeline > 1:
             raise ConfigError(
-                f"FusedHead: under Plan({trainer.parallel.describe()}) no process computes all scores from one head; "
+                f"FusedHead: under {trainer.parallel.as_argument()} no process computes all scores from one head; "
                 "use Plan(shard=...) or Plan(data=...), or leave FusedHead out"
             )
         fuse_head(trainer.model)

@@ -100,17 +100,29 @@ def items_in(loss_func: Any, targets: Tensor) -> Tensor | int:
 
 def own_loss(model: nn.Module, batch: Batch) -> dict[str, Any]:
     """Return the loss that a model computes itself, with over how many labels it is a mean where its kind is known."""
+    found = count_labels(model, batch)
+    if found is None:
+        return default_loss(model, None, batch)
+    counted, told = found
+    return with_counted(default_loss(model, None, told), counted)
+
+
+def count_labels(model: nn.Module, batch: Any) -> tuple[Counted, dict[str, Any]] | None:
+    """Return over how many labels the loss of a model of transformers is a mean, and the batch that tells it so.
+
+    None of any other model, and of a batch without labels that are classes.
+    """
     rule = label_rule(model)
     targets = None if rule is None else rule.targets(batch)
     if rule is None or targets is None:
-        return default_loss(model, None, batch)
+        return None
     counted = Counted(Criterion(None, IGNORED).items_of(targets), targets.numel(), assumed=True)
     # Its own labels and not those of the window: what it returns stays a mean, whatever it adds to its cross-entropy.
-    told = {**batch, ITEMS: counted.items.clamp_min(1)} if rule.takes_items else batch
-    return _with_counted(default_loss(model, None, told), counted)
+    return counted, {**batch, ITEMS: counted.items.clamp_min(1)} if rule.takes_items else dict(batch)
 
 
-def _with_counted(output: dict[str, Any], counted: Counted) -> dict[str, Any]:
+def with_counted(output: dict[str, Any], counted: Counted) -> dict[str, Any]:
+    """Return what a loss verb does, with what its loss is a mean over; a loss of no label at all becomes zero."""
     # The mean over nothing is nan, and a weight of zero would not take it out of the gradient: nan times zero is nan.
     loss = torch.where(counted.items > 0, output["loss"], 0.0)
     return {**output, "loss": loss, COUNTED: counted}
@@ -127,7 +139,7 @@ def count_targets(output: dict[str, Any], loss_func: Any, batch: Batch) -> dict[
     targets = read_targets(batch)
     if not isinstance(targets, Tensor) or targets.is_floating_point():
         return output
-    return _with_counted(output, Counted(criterion.items_of(targets), targets.numel()))
+    return with_counted(output, Counted(criterion.items_of(targets), targets.numel()))
 
 
 def items_in_window(loss_func: Any, window: Sequence[Batch]) -> Tensor | None:

@@ -1,5 +1,6 @@
 """Cross-entropies whose mean is not over samples, on one process and on several."""
 
+import importlib.util
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from tests.engine import parts as engine_parts
 from tests.parallel.programs.models import classifier, outcome, per_device, samples, trainer_of
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer
+from treadle.config import LazyCall
+from treadle.engine import DefaultTrainer
 from treadle.errors import LossError
 from treadle.parallel import Plan
+from treadle.parallel.state_dict import gather_state
 
 program = Program("weighted")
 WEIGHT = torch.tensor([1.0, 10.0, 0.1], dtype=torch.float64)
@@ -169,3 +174,30 @@ def stages_with_a_bad_loss() -> Report:
     targets = torch.arange(48) % 3
     targets[12:24] = 2
     return in_stages(nn.Linear, BadLoss(), targets, on_nonfinite="skip")
+
+
+def pretrained_from_config(stages: bool, accumulation: int) -> Report:
+    """Train a model of transformers from a config, on windows of eight rows of which fewer and fewer labels count."""
+    from tests.hf.models import Padded, build
+
+    size = trainer_of(classifier()).processes.size
+    shares = 1 if stages else size
+    dist = {"device_type": "cpu", "pipeline_parallel_size": size if stages else 1}
+    sizes = {"train_micro_batch_size": 8 // accumulation // shares, "global_batch_size": 8}
+    name = f"labels_{size}_{stages}_{accumulation}"
+    cfg = engine_parts.make_config(program.folder / name, train_iter=6, dist=dist, scheduler=None, **sizes)
+    cfg.model = LazyCall(build)(kind="gpt2", dtype=torch.float64)
+    cfg.dataloader = {"train": LazyCall(Padded)(), "test": []}
+    trainer = DefaultTrainer(cfg)
+    trainer.train()
+    losses = [float(value) for value, _ in trainer.storage.history("total_loss").values()]
+    state = gather_state(trainer.model)
+    return {"weights": torch.cat([state[name].double().reshape(-1) for name in sorted(state)]), "losses": losses}
+
+
+if importlib.util.find_spec("transformers"):
+    for stages_or_shares, at_once in ((True, 1), (True, 4), (False, 1), (False, 4)):
+        program.add(
+            f"pretrained {'stages' if stages_or_shares else 'shares'} {at_once}",
+            partial(pretrained_from_config, stages_or_shares, at_once),
+        )
