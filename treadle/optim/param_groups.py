@@ -5,6 +5,7 @@ Everything here returns a list of dicts to pass to an optimizer's constructor. E
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -31,6 +32,10 @@ NORM_MODULES: tuple[type[nn.Module], ...] = (
 )
 # Attention calls its bias `in_proj_bias`, a recurrent layer `bias_ih_l0`.
 BIASES_AND_NORMS: tuple[Rule, ...] = ("bias", "*.bias", "*_bias", "*bias_[ih]h_l*", *NORM_MODULES)
+NAMES_WITHOUT_DECAY = tuple(
+    map(re.compile, (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"))
+)
+"""What transformers' Trainer knows biases and normalization by, in the names of parameters in small letters."""
 _RESERVED = ("params", "param_names", "name")
 
 
@@ -195,6 +200,41 @@ def get_default_optimizer_params(
         return leaf if leaf in by_name else "norm" if is_norm else "default", {**merged, **by_name.get(leaf, {})}
 
     return _grouped(model, parameters, settings)
+
+
+def transformers_parameter_groups(model: nn.Module, weight_decay: float) -> list[ParameterGroup]:
+    """Return the trainable parameters of `model` in the groups that transformers' Trainer makes.
+
+    No weight decay have the layer norms of torch, and whatever its name tells to be a bias or a norm: so it is with
+    the norm of a Llama, `input_layernorm`, which is of a class of its own, and not with a batch norm called `bn`.
+
+    >>> model = nn.Sequential()
+    >>> model.first, model.input_norm, model.bn = nn.Linear(2, 2), nn.RMSNorm(2), nn.BatchNorm1d(2)
+    >>> for group in transformers_parameter_groups(model, weight_decay=0.1):
+    ...     print(group["param_names"], group["weight_decay"])
+    ['first.weight', 'bn.weight'] 0.1
+    ['first.bias', 'input_norm.weight', 'bn.bias'] 0.0
+
+    Args:
+        model: whose parameters to group.
+        weight_decay: the weight decay of all others.
+
+    Raises:
+        ConfigError: nothing is trainable.
+    """
+    inside = {
+        id(parameter)
+        for name, module in model.named_modules()
+        if name and isinstance(module, nn.LayerNorm)
+        for parameter in module.parameters()
+    }
+
+    def settings(parameter: _NamedParameter) -> tuple[str, dict[str, Any]]:
+        name = parameter.names[0].lower()
+        spared = id(parameter.parameter) in inside or any(one.search(name) for one in NAMES_WITHOUT_DECAY)
+        return ("no decay", {"weight_decay": 0.0}) if spared else ("default", {"weight_decay": weight_decay})
+
+    return _grouped(model, _named_parameters(model), settings)
 
 
 def _leaf_overrides(

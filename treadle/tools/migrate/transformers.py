@@ -322,8 +322,8 @@ class _Trainer:
         rate, decay = self.text("learning_rate", "5e-05"), self.text("weight_decay", "0.0")
         parameters = f"{model}.parameters()"
         if self.value("weight_decay", 0.0) != 0:
-            groups = self.want("treadle.optim.param_groups", "get_default_optimizer_params")
-            parameters = f"{groups}({model}, weight_decay={decay}, weight_decay_norm=0.0, weight_decay_bias=0.0)"
+            groups = self.want("treadle.optim.param_groups", "transformers_parameter_groups")
+            parameters = f"{groups}({model}, weight_decay={decay})"
             parts = [parameters, f"lr={rate}"]
         else:
             parts = [parameters, f"lr={rate}", "weight_decay=0.0"]

@@ -43,8 +43,8 @@ ARGUMENTS: dict[str, Argument] = {
         warmup_steps="the same; a share of the steps below one, too",
         optim='`"adamw_torch"` and `"adamw_torch_fused"` are `torch.optim.AdamW`, `"sgd"`, '
         '`"adagrad"` and `"rmsprop"` torch\'s; others are left to you',
-        weight_decay="`weight_decay=` of the optimizer, without biases and normalization: "
-        "`get_default_optimizer_params`",
+        weight_decay="`weight_decay=` of the optimizer, for the parameters that transformers' Trainer gives it to: "
+        "`transformers_parameter_groups`",
         adam_beta1="`betas=` of the optimizer",
         adam_beta2="`betas=` of the optimizer",
         adam_epsilon="`eps=` of the optimizer",
