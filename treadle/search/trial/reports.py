@@ -180,8 +180,8 @@ def objective_values(metrics: Mapping[str, float], objectives: list[str], what: 
         ReportError: One is not there.
     """
     if len(objectives) == 1:
-        named = find_name(objectives[0], metrics)
-        name = named if named in metrics else DEFAULT
+        known = find_name(objectives[0], metrics)
+        name = known if known in metrics else DEFAULT
         if name in metrics:
             return [metrics[name]]
         wanted = f"{DEFAULT!r}" if objectives == [DEFAULT] else f"{objectives[0]!r} or {DEFAULT!r}"

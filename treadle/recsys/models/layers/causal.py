@@ -252,7 +252,8 @@ class PointwiseBlock(nn.Module):
         """
         projected = functional.silu(self.projection(self.input_norm(hidden)))
         gate, *parts = torch.split(projected, self.sizes, dim=-1)
-        value, query, key = (one.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for one in parts)
+        heads = (*hidden.shape[:2], self.n_heads, -1)
+        value, query, key = (one.view(heads).transpose(1, 2) for one in parts)
         scores = torch.matmul(query, key.transpose(2, 3)) + self.bias(hidden.shape[1], times)
         weights = (functional.silu(scores) / self.length).masked_fill(~mask, 0.0).to(value.dtype)
         seen = torch.matmul(self.weight_dropout(weights), value).transpose(1, 2).flatten(2)
