@@ -87,6 +87,20 @@ def test_looking_unseen_items_up_gives_what_searching_for_them_does(
     assert torch.equal(listed.sample(users, 20, seed=seed), searched.sample(users, 20, seed=seed))
 
 
+@pytest.mark.parametrize("stretches", [1, 8, 1 << 22])
+def test_a_table_of_stretches_gives_what_a_search_does(monkeypatch: pytest.MonkeyPatch, stretches: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    # Users with one item, with many beside each other, and with none.
+    pairs = torch.unique(torch.randint(0, 40 * 50, (300,), generator=generator))
+    seen = UserItems(pairs // 50, 1 + pairs % 50, num_users=42, num_items=51)
+    searched, looked_up = UniformNegatives(seen), UniformNegatives(seen)
+    expected = searched.sample(torch.arange(42), 30, seed=3)
+    for name, value in {"LARGEST_LIST": 0, "MANY": 1, "STRETCHES": stretches}.items():
+        monkeypatch.setattr(uniform_negatives, name, value)
+    assert torch.equal(looked_up.sample(torch.arange(42), 30, seed=3), expected)
+    assert looked_up._stretches is not None
+
+
 def test_unseen_items_are_listed_once_many_are_drawn_and_only_where_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler, users = UniformNegatives(SEEN), torch.tensor([0, 1, 2, 3])
     expected = sampler.sample(users, 5, seed=1)

@@ -114,6 +114,8 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "positions": {"model": SASRec, "train_all_positions": True, "train_batch_size": 40, **SEQUENTIAL},
     "parts": {"model": InParts, "embedding_size": 8},
     "closed_form": {"model": "EASE"},
+    "rows_of_adam": {"model": "BPR", "learner": "lazy_adam", "clip_grad_norm": 0.5},
+    "rows_of_adagrad": {"model": "BPR", "learner": "row_adagrad"},
     "options": {
         "model": "BPR",
         "learner": "sgd",

@@ -23,6 +23,7 @@ from treadle.recsys.evaluation import full_ranking, sampled_ranking
 from treadle.recsys.trainers.loop import evaluation as evaluating
 from treadle.recsys.trainers.loop import model_file
 from treadle.recsys.trainers.loop.model_file import RecommenderCheckpointer
+from treadle.recsys.trainers.loop.optimizers import ROW_WISE
 from treadle.runs.preemption import PreemptedExit, after_evaluated_batch
 from treadle.runs.status import read_status
 
@@ -62,6 +63,15 @@ def test_a_training_that_dies_inside_epochs_and_between_them_ends_with_the_same_
 ) -> None:
     # Three epochs of three to nine updates: the first update, the last of an epoch, and others.
     check(tmp_path, CUTS.get(model, [1, 3, 5, 8]), model, **MODELS[model], **EVERY_STEP)
+
+
+@pytest.mark.parametrize("learner", ROW_WISE)
+def test_a_training_whose_optimizer_moves_rows_of_batches_only_ends_with_the_same_bits(
+    tmp_path: Path, learner: str
+) -> None:
+    # NeuMF has layers besides its tables.
+    given = {"mf_embedding_size": 8, "mlp_embedding_size": 8, "mlp_hidden_size": [8], "epochs": 2}
+    check(tmp_path, [1, 4], "NeuMF", learner=learner, **given, **EVERY_STEP)
 
 
 def test_a_training_that_is_saved_between_epochs_only_repeats_what_it_lost(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ from treadle.errors import CheckpointError, ConfigError, UnknownMetricError
 from treadle.recsys import Interaction, ModelType, Trainer, get_trainer, register_trainer
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.trainers import RecVAETrainer, TraditionalTrainer
-from treadle.recsys.trainers.loop.optimizers import LEARNERS
+from treadle.recsys.trainers.loop.optimizers import LEARNERS, ROW_WISE
 
 # Optimizers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("learner", [name for name in LEARNERS if name != "sparse_adam"])
+@pytest.mark.parametrize("learner", [name for name in LEARNERS if name not in ("sparse_adam", *ROW_WISE)])
 def test_a_learner_is_made_by_its_name_and_trains(tmp_path: Path, learner: str) -> None:
     run = make(tmp_path, learner=learner.upper(), learning_rate=0.01, weight_decay=0.001, epochs=1)
     assert type(run.trainer.optimizer) is LEARNERS[learner]
@@ -49,6 +49,49 @@ def test_sparse_adam_is_refused_where_gradients_are_dense(tmp_path: Path) -> Non
         make(tmp_path, learner="sparse_adam")
     with pytest.raises(ConfigError, match=r"weight_decay=0\.1: sparse_adam has none"):
         make(tmp_path, Sparse, learner="sparse_adam", weight_decay=0.1, embedding_size=8)
+
+
+@pytest.mark.parametrize("learner", ROW_WISE)
+@pytest.mark.parametrize("model", ["BPR", "DeepFM"])
+def test_a_learner_of_rows_trains_models_of_the_door(tmp_path: Path, learner: str, model: str) -> None:
+    given: dict[str, Any] = {} if model == "BPR" else {"mlp_hidden_size": [8], "threshold": {"rating": 3}}
+    given |= {} if model == "BPR" else {"valid_metric": "AUC", "metrics": ["AUC"], "eval_args": {"mode": "labeled"}}
+    run = make(tmp_path, model, learner=learner, learning_rate=0.05, epochs=2, embedding_size=8, **given)
+    assert type(run.trainer.optimizer) is LEARNERS[learner]
+    run.fit(saved=False)
+    assert run.trainer.train_loss_dict[1] < run.trainer.train_loss_dict[0]
+
+
+@pytest.mark.parametrize("learner", ROW_WISE)
+def test_a_row_that_is_in_no_batch_does_not_move(tmp_path: Path, learner: str) -> None:
+    run = make(
+        tmp_path, learner=learner, learning_rate=0.05, epochs=1, embedding_size=8, max_steps=1, train_batch_size=2
+    )
+    before = run.model.user_embedding.weight.detach().clone()
+    run.fit(saved=False)
+    moved = (run.model.user_embedding.weight != before).any(dim=1).sum().item()
+    assert 1 <= moved <= 2
+
+
+@pytest.mark.parametrize("learner", ROW_WISE)
+def test_a_learner_of_rows_is_refused_where_all_rows_would_move(tmp_path: Path, learner: str) -> None:
+    with pytest.raises(ConfigError, match=rf"weight_decay=0\.1: {learner} moves only the rows that a batch has"):
+        make(tmp_path, learner=learner, weight_decay=0.1)
+    with pytest.raises(ConfigError, match=rf"learner='{learner}' is for embeddings, and MultiVAE has none"):
+        make(tmp_path, "MultiVAE", learner=learner, mlp_hidden_size=[8], latent_dimension=4)
+    with pytest.raises(ConfigError, match=rf"{learner} moves only .* user_embedding\.weight of LightGCN has all"):
+        make(tmp_path, "LightGCN", learner=learner, embedding_size=8).fit(saved=False)
+
+
+@pytest.mark.parametrize("clip", [{"clip_grad_norm": {"max_norm": 0.01}}, {"gradient_clip_value": 1e-4}])
+def test_gradients_of_rows_are_clipped_as_whole_ones_are(tmp_path: Path, clip: dict[str, Any]) -> None:
+    # By SGD, which moves weights by their gradients, whatever their size.
+    found = []
+    for model in (BPR, Sparse):
+        run = make(tmp_path, model, learner="sgd", learning_rate=10.0, embedding_size=8, max_steps=3, **clip)
+        run.fit(saved=False)
+        found.append(run.model.user_embedding.weight.detach())
+    torch.testing.assert_close(*found)
 
 
 def test_a_learner_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:

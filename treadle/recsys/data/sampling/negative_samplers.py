@@ -93,6 +93,8 @@ class NegativeSampler(ABC):
 
 MANY = 10_000
 """How many items are drawn at once before it pays to have all unseen items listed."""
+STRETCHES = 1 << 22
+"""Into about how many stretches the keys of a large catalogue are divided: a table of 16 to 32 MiB."""
 LARGEST_LIST = 1 << 25
 """How many unseen items, of all users together, are listed at most: 128 MiB, or half of it with few items."""
 
@@ -103,7 +105,7 @@ class UniformNegatives(NegativeSampler):
     The r-th unseen item is r plus the number of seen items before it. Of a user's seen items s0 < s1 < ..., those
     before it are the ones with s_j - j <= r: these differences are sorted, so one binary search counts them. On a CPU
     that search is most of what a draw costs: where all unseen items of all users fit into memory they are listed, and
-    the r-th is looked up.
+    the r-th is looked up; in larger catalogues a table says where to search, and mostly what would be found.
 
     >>> seen = UserItems(torch.tensor([0, 0]), torch.tensor([1, 3]), num_users=2, num_items=5)
     >>> sorted(set(UniformNegatives(seen).sample(torch.tensor([0]), 50, seed=7).flatten().tolist()))
@@ -119,6 +121,7 @@ class UniformNegatives(NegativeSampler):
         before = torch.arange(len(seen), device=seen.device) - seen.offsets[seen.users]
         self._unseen_before = seen.users * self._stride + (seen.items - seen.first_item - before)
         self._unseen: Tensor | None = None
+        self._stretches: Tensor | None = None
 
     def draw(self, users: Tensor, bits: Tensor) -> Tensor:
         """Return the unseen item that each random number stands for."""
@@ -129,8 +132,34 @@ class UniformNegatives(NegativeSampler):
             unseen = self._listed()
             places = rank.reshape(-1).add_(self._first_unseen.index_select(0, flat))
             return unseen.index_select(0, places).long().view_as(users)
-        places = torch.searchsorted(self._unseen_before, (users * self._stride + rank).contiguous(), right=True)
-        return rank.add_(places).sub_(self.seen.offsets[users]).add_(self.seen.first_item)
+        keys = (users * self._stride + rank).contiguous()
+        places = self._looked_up(keys) if self._may_look_up(rank) else self._searched(keys)
+        return rank.add_(places).sub_(self.seen.offsets.index_select(0, flat).view_as(users)).add_(self.seen.first_item)
+
+    def _searched(self, keys: Tensor) -> Tensor:
+        return torch.searchsorted(self._unseen_before, keys, right=True)
+
+    def _may_look_up(self, ranks: Tensor) -> bool:
+        return self._stretches is not None or (ranks.device.type == "cpu" and ranks.numel() >= MANY)
+
+    def _looked_up(self, keys: Tensor) -> Tensor:
+        """Return what a search finds, looked up in a table of where each stretch of keys begins.
+
+        Most stretches have no seen item, and where a stretch and the next one begin at the same place nothing is left
+        to be searched.
+        """
+        if self._stretches is None:
+            self._shift = max((self.seen.num_users * self._stride // STRETCHES).bit_length(), 1)
+            ends = (torch.arange((self.seen.num_users * self._stride >> self._shift) + 2) << self._shift) - 1
+            # How many are below the first key of a stretch, in integers that take half the room.
+            self._stretches = self._searched(ends).int()
+        flat = keys.reshape(-1)
+        stretch = flat >> self._shift
+        first = self._stretches.index_select(0, stretch)
+        rest = (self._stretches.index_select(0, stretch.add_(1)) != first).nonzero().squeeze(1)
+        found = first.long()
+        found[rest] = self._searched(flat.index_select(0, rest))
+        return found.view_as(keys)
 
     def _may_list(self, ranks: Tensor) -> bool:
         if self._unseen is not None:

@@ -40,6 +40,16 @@ def is_plain(table: nn.Embedding) -> bool:
     return not special
 
 
+def has_plain_rows(table: nn.Embedding) -> bool:
+    """Whether the gradient of a table is sparse, and that of its rows as they are.
+
+    >>> has_plain_rows(nn.Embedding(3, 2, sparse=True)), has_plain_rows(nn.Embedding(3, 2))
+    (True, False)
+    """
+    special = table.scale_grad_by_freq or table.max_norm is not None or table.padding_idx is not None
+    return table.sparse and not special
+
+
 # Draws from Gaussian distributions, for autoencoders that have them inside
 
 
@@ -159,10 +169,13 @@ def row_margins(users: nn.Embedding, items: nn.Embedding, user: Tensor, positive
     >>> row_margins(*tables, torch.tensor([0]), torch.tensor([1]), torch.tensor([0])).tolist()
     [1.0]
     """
+    weights = users.weight, items.weight
     if negative.dim() == 1 and is_plain(users) and is_plain(items):
-        weights = users.weight, items.weight
         found: Tensor = _RowMargins.apply(*weights, user, positive, negative)  # type: ignore[no-untyped-call]
         return found
+    if negative.dim() == 1 and has_plain_rows(users) and has_plain_rows(items):
+        sparse: Tensor = _SparseRowMargins.apply(*weights, user, positive, negative)  # type: ignore[no-untyped-call]
+        return sparse
     return margins(*(embedding_rows(*one) for one in ((users, user), (items, positive), (items, negative))))
 
 
@@ -191,6 +204,40 @@ class _RowMargins(torch.autograd.Function):
             # A factor of -1 takes three times as long as a change of signs: it adds number by number.
             of_items.index_add_(0, negative, added.neg_())
         return of_users, of_items, None, None, None
+
+
+class _SparseRowMargins(torch.autograd.Function):
+    """The same for tables with sparse gradients: of positives and negatives, one gradient with the rows of both."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, user_table: Tensor, item_table: Tensor, user: Tensor, positive: Tensor, negative: Tensor
+    ) -> Tensor:
+        own = user_table.index_select(0, user)
+        differences = item_table.index_select(0, positive).sub_(item_table.index_select(0, negative))
+        ctx.save_for_backward(own, differences, user, positive, negative)
+        ctx.shapes = user_table.shape, item_table.shape
+        return (own * differences).sum(dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        own, differences, user, positive, negative = ctx.saved_tensors
+        by_row = gradient.unsqueeze(1)
+        of_users = of_items = None
+        if ctx.needs_input_grad[0]:
+            of_users = _sparse_table(ctx.shapes[0], user, differences * by_row)
+        if ctx.needs_input_grad[1]:
+            rows = len(own)
+            added = own.new_empty(2 * rows, own.shape[1])
+            torch.mul(own, by_row, out=added[:rows])
+            torch.neg(added[:rows], out=added[rows:])
+            of_items = _sparse_table(ctx.shapes[1], torch.cat([positive, negative]), added)
+        return of_users, of_items, None, None, None
+
+
+def _sparse_table(shape: torch.Size, rows: Tensor, values: Tensor) -> Tensor:
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False)
 
 
 def _empty_table(length: int, rows: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from treadle.errors import ConfigError, did_you_mean
+from treadle.optim.row_wise import LazyAdam, RowAdagrad
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,11 @@ LEARNERS: dict[str, type[Optimizer]] = {
     "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop,
     "sparse_adam": torch.optim.SparseAdam,
+    "lazy_adam": LazyAdam,
+    "row_adagrad": RowAdagrad,
 }
+ROW_WISE = ("lazy_adam", "row_adagrad")
+"""Learners that move only the rows of embeddings that a batch has."""
 FUSED_ON_CPU = ("adam", "adamw", "sgd")
 """Learners that torch can carry out in one go on the CPU, at a fraction of the cost; on CUDA the core asks for it."""
 
@@ -32,7 +37,7 @@ def build_optimizer(
     Args:
         model: What is trained.
         params: Parameters, or groups of them.
-        learner: Its name: adam, adamw, sgd, adagrad, rmsprop or sparse_adam.
+        learner: Its name: adam, adamw, sgd, adagrad, rmsprop, sparse_adam, lazy_adam or row_adagrad.
         learning_rate: The learning rate.
         weight_decay: The weight of the L2 penalty.
 
@@ -48,13 +53,40 @@ def build_optimizer(
     if not given:
         return placeholder_optimizer()
     arguments: dict[str, Any] = {"lr": learning_rate}
-    if name == "sparse_adam":
+    if name in ROW_WISE:
+        arguments["tables"] = _row_wise_tables(model, name, weight_decay)
+    elif name == "sparse_adam":
         _check_sparse(model, weight_decay)
     else:
         arguments["weight_decay"] = weight_decay
     if name in FUSED_ON_CPU and _all_dense_on_cpu(model):
         arguments["fused"] = True
     return LEARNERS[name](given, **arguments)
+
+
+def _row_wise_tables(model: nn.Module, name: str, weight_decay: float) -> dict[nn.Parameter, str]:
+    """Have the embeddings of a model ask for gradients of rows, and return their weights by name.
+
+    Raises:
+        ConfigError: There is none, or all rows would have to move.
+    """
+    if weight_decay:
+        raise ConfigError(
+            f"weight_decay={weight_decay}: {name} moves only the rows that a batch has, and a weight decay would move "
+            "all; set it to 0, or take adam"
+        )
+    tables: dict[nn.Parameter, str] = {}
+    for place, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.weight.requires_grad:
+            if module.scale_grad_by_freq or module.max_norm is not None:
+                raise ConfigError(
+                    f"{name}: {place} of {type(model).__name__} changes by max_norm or frequency; use adam"
+                )
+            module.sparse = True
+            tables[module.weight] = f"{place}.weight of {type(model).__name__}"
+    if not tables:
+        raise ConfigError(f"learner={name!r} is for embeddings, and {type(model).__name__} has none; use adam")
+    return tables
 
 
 def placeholder_optimizer() -> Optimizer:
