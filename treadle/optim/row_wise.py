@@ -69,7 +69,7 @@ class RowWiseOptimizer(Optimizer):
         self._slots: dict[nn.Parameter, Tensor] = {}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make an update.
 
         Args:
@@ -167,12 +167,9 @@ class LazyAdam(RowWiseOptimizer):
     def update_dense(self, parameters: list[nn.Parameter], group: _Group) -> None:
         """Update weights by Adam."""
         states = [self._state_of(parameter) for parameter in parameters]
-        _adam(
-            [parameter.detach() for parameter in parameters],
-            [parameter.grad for parameter in parameters if parameter.grad is not None],
-            *([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")),
-            group,
-        )
+        means, squares, steps = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        _adam([parameter.detach() for parameter in parameters], gradients, means, squares, steps, group)
 
 
 def _adam(

@@ -83,7 +83,8 @@ def _row_wise_tables(model: nn.Module, name: str, weight_decay: float) -> dict[n
                     f"{name}: {place} of {type(model).__name__} changes by max_norm or frequency; use adam"
                 )
             module.sparse = True
-            tables[module.weight] = f"{place}.weight of {type(model).__name__}"
+            weight: Any = module.weight
+            tables[weight] = f"{place}.weight of {type(model).__name__}"
     if not tables:
         raise ConfigError(f"learner={name!r} is for embeddings, and {type(model).__name__} has none; use adam")
     return tables
