@@ -12,8 +12,8 @@ from tests.cli.conftest import Treadle
 from tests.hf.models import build
 from tests.hf.test_export import base, lora, refused, train
 from treadle import Trainer
+from treadle.checkpoint.format.program import export_onnx, export_program
 from treadle.errors import ConfigError
-from treadle.tools.exported_model import export_onnx, export_program
 
 IDS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 11, 3], [5, 5, 5, 5, 5]])
 

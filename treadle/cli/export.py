@@ -88,8 +88,8 @@ def export(
 
             count = export_pretrained(source, target, best=best, merge=merge)
         elif chosen in programs:
+            from treadle.checkpoint.format.program import export_onnx, export_program
             from treadle.cli._program_export import build_model, example_of
-            from treadle.tools.exported_model import export_onnx, export_program
 
             read = partial(_read_weights, source, best=best)
             model = build_model(source, read, allow=allow, best=best, merge=merge)

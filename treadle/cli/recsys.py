@@ -1,5 +1,6 @@
 """`treadle recsys`: a recommender trained, and what it is for."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +16,9 @@ from treadle.errors import CheckpointError, ConfigError, did_you_mean
 from treadle.parallel.launch import worker
 
 if TYPE_CHECKING:
-    from treadle.recsys import Config, Recommender
+    from treadle.recsys import Config
     from treadle.recsys.bench import Benchmark
+    from treadle.recsys.serve.answers import Answers
 
 # Further options of `treadle recsys`, which are settings: what can be judged of them before any data is read
 
@@ -91,6 +93,10 @@ Written = Annotated[
     str | None, typer.Option("--model", "-m", metavar="NAME", help="The model, if it is one of a file: FILE.py:NAME.")
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL_FILE", help="The .pth file that a training saved.")]
+Place = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="The .pth file that a training saved, the folder of a run, or an export."),
+]
 Length = Annotated[int, typer.Option("--k", "-k", metavar="K", help="How many items each list has.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .csv, .tsv or .parquet file instead.")
@@ -240,24 +246,70 @@ def _show_groups(result: Mapping[str, float]) -> None:
 
 @recsys.command()
 def recommend(
-    model_file: ModelFile,
-    users: Annotated[list[str], typer.Argument(metavar="USER...", help="Users, by the tokens that the data has.")],
+    model_file: Place,
+    users: Annotated[
+        list[str] | None, typer.Argument(metavar="USER...", help="Users, by the tokens that the data has.")
+    ] = None,
     k: Length = 10,
     output: Output = None,
     model: Written = None,
     include_seen: Annotated[bool, typer.Option("--include-seen", help="Items that a user has, too.")] = False,
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="ITEM,...", help="What somebody did, oldest first.")
+    ] = None,
+    all_users: Annotated[bool, typer.Option("--all-users", help="Every user of the data, to a .parquet file.")] = False,
 ) -> None:
-    """Recommend items to users.
+    """Recommend items to users, to somebody with a history, or to everybody.
 
     A user that the data does not have gets what is popular, and is marked so.
+    With --all-users the file is written in parts; the same command, started
+    again, does only what is left.
 
     \b
     Example:
       treadle recsys recommend saved/BPR-Jan-31-2026_12-00-00.pth 196 186 -k 5
+      treadle recsys recommend saved/EASE.pth --history 242,302,377
+      treadle recsys recommend saved/EASE.pth --all-users -o top.parquet
     """
     with report_errors("recsys recommend"):
-        found = _recommender(model_file, model).recommend(users, k, exclude_seen=False if include_seen else None)
+        exclude_seen = False if include_seen else None
+        if all_users:
+            _recommend_to_all(model_file, model, users, history, output, k, exclude_seen)
+            return
+        if history is not None and len(users or ()) > 1:
+            raise ConfigError("--history is what one user did; name one, or none")
+        if not users and history is None:
+            raise ConfigError("name users, or give --history ITEM,... or --all-users")
+        past = None if history is None else [one for one in history.split(",") if one]
+        found = _recommender(model_file, model).recommend(users or None, k, history=past, exclude_seen=exclude_seen)
         _show_or_write(found, output)
+
+
+def _recommend_to_all(
+    place: Path,
+    name: str | None,
+    users: list[str] | None,
+    history: str | None,
+    output: Path | None,
+    k: int,
+    exclude_seen: bool | None,
+) -> None:
+    """Write the best items of every user, and say how far it is where somebody watches."""
+    from treadle.recsys.serve.every_user import recommend_to_file
+    from treadle.recsys.serve.saved import checksum_of
+
+    if users or history is not None:
+        raise ConfigError("--all-users is everybody; leave users and --history out")
+    if output is None:
+        raise ConfigError("--all-users needs --output FILE.parquet")
+
+    def tell(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{done:,} of {total:,} users", nl=done == total, err=True)
+
+    recommender = _recommender(place, name)
+    recommend_to_file(recommender, output, k, exclude_seen=exclude_seen, of=checksum_of(place), progress=tell)
+    typer.echo(f"written to {output}")
 
 
 @recsys.command()
@@ -310,11 +362,10 @@ def export(
         typer.echo(f"written to {output}")
 
 
-def _recommender(model_file: Path, name: str | None) -> "Recommender":
-    from treadle.recsys import Recommender, load_data_and_model
+def _recommender(place: Path, name: str | None) -> "Answers":
+    from treadle.recsys import load_recommender
 
-    config, model, _, train_data, _, _ = load_data_and_model(model_file, model=_model_class(name))
-    return Recommender(model, train_data.dataset, config["device"])
+    return load_recommender(place, model=_model_class(name))
 
 
 def _show_or_write(found: Any, output: Path | None) -> None:

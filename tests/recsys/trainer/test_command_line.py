@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from treadle.recsys.bench.worker import train_entry
 from treadle.recsys.model_registry import locate_model
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
-COMMANDS = ["", "train", "recommend", "similar", "export", "tune", "bench"]
+COMMANDS = ["", "train", "recommend", "similar", "export", "serve", "tune", "bench"]
 
 
 @pytest.fixture
@@ -122,6 +123,18 @@ def test_items_are_recommended_to_users_also_to_unknown_ones(project: Path) -> N
     assert [row.split(",")[2].strip('"') for row in rows[1:]] == lines[0].removeprefix("u1: ").split(", ")
 
 
+def test_everybody_and_somebody_new_get_their_lists(project: Path) -> None:
+    file = trained(project)
+    lines = treadle("recommend", str(file), "--history", "i1,i4", "-k", "2").output
+    assert re.fullmatch(r"history 1: i\d+, i\d+\n", lines)
+    command = ("recommend", str(file.with_suffix("")), "--all-users", "-k", "2", "-o", "top.parquet")
+    assert treadle(*command).output == "written to top.parquet\n"
+    top = parquet.read_table(project / "top.parquet")
+    listed = treadle("recommend", str(file), "u1", "-k", "2").output
+    own = [item for user, item in zip(top["user_id"].to_pylist(), top["item"].to_pylist(), strict=True) if user == "u1"]
+    assert listed == f"u1: {', '.join(own)}\n"
+
+
 def test_similar_items_are_found(project: Path) -> None:
     output = treadle("similar", str(trained(project)), "i4", "-k", "2").output
     assert re.fullmatch(r"i4: i\d+, i\d+\n", output)
@@ -176,6 +189,12 @@ MISTAKES = {
     ("--model", "BPR", "--dataset", "toy", "--learning_rat=1"): "recsys: learning_rat=1 in the command line: nothing",
     ("--model", "BPR", "--dataset", "toy", "--topk=[50]", "--valid_metric=NDCG@50"): "recsys: topk=[50]: 50 is more",
     ("recommend", "nothing.pth", "u1"): "recsys recommend: there is no checkpoint file nothing.pth",
+    ("recommend", "nothing.pth"): "recsys recommend: name users, or give --history ITEM,... or --all-users",
+    ("recommend", "a.pth", "u1", "u2", "--history", "i1"): "recsys recommend: --history is what one user did",
+    ("recommend", "a.pth", "u1", "--all-users"): "recsys recommend: --all-users is everybody; leave users and",
+    ("recommend", "a.pth", "--all-users"): "recsys recommend: --all-users needs --output FILE.parquet",
+    ("serve", "nothing", "--port", "0"): "recsys serve: nothing holds no model: there is no .pth file in it",
+    ("serve", "nothing", "--timeout", "0"): "recsys serve: patience=0.0 must be more than 0",
     ("export", "nothing.pth", "-o", "a.xls"): "recsys export: a.xls: .xls is no format of a table",
     ("export", "nothing.pth", "-o", "a.csv", "--what", "all"): "recsys export: --what 'all' does not exist",
     ("tune", "-m", "BPR", "-d", "toy"): "recsys tune: --search: there is nothing to search",

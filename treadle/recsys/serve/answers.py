@@ -127,7 +127,38 @@ class Answers(ABC):
 
     def recommend_all(self, k: int = 10, *, exclude_seen: bool | None = None) -> Recommendations:
         """Return the best items for every user of the data."""
-        return self.recommend(self.users.tokens[1:].tolist(), k, exclude_seen=exclude_seen)
+        ids = torch.arange(1, len(self.users), device=self.device)
+        hides = not self.repeatable if exclude_seen is None else exclude_seen
+        items, scores, cold = self.best_items(ids, k, exclude_seen=hides)
+        return self._table(self.users.field, self.users.tokens[1:].tolist(), items, scores, cold)
+
+    def best_items(self, users: Tensor, k: int, *, exclude_seen: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the best items of some users by what the data has of them, and which users the model does not know.
+
+        Args:
+            users: Their ids.
+            k: How many items each gets.
+            exclude_seen: Whether what they have is left out.
+
+        Raises:
+            ConfigError: There are not so many items.
+        """
+        none = torch.empty(0, dtype=torch.int64, device=self.device)
+        nothing = UserItems(none, none, num_users=len(self.users), num_items=len(self.items))
+        cold = ~self.can_score(users)
+
+        def scored(some: Tensor) -> Tensor:
+            known = self.can_score(some)
+            if bool(known.all()):
+                return self.score_users(some)
+            scores = self.popularity.float().repeat(len(some), 1)
+            if bool(known.any()):
+                scores[known] = self.score_users(some[known]).float()
+            return scores
+
+        with self.looking():
+            items, scores = recommend_items(scored, users, k, seen=self.known if exclude_seen else nothing)
+        return items, scores, cold
 
     def check(self, queries: Sequence[Query], first: int = 1) -> list[Asked]:
         """Return queries by ids.

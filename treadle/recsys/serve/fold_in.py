@@ -113,7 +113,7 @@ class FoldIn:
         form = self._form(users, items)
         if form is None:
             raise self._refusal("its score of a user and an item is no inner product, so that nothing is to be solved")
-        own = self._histories_of(self._sample(CALIBRATED_ON))
+        own = self.histories_of(self._sample(CALIBRATED_ON))
         return FoldedVectors(items, form, *calibrate(items, form, users[self._sample(CALIBRATED_ON)], own))
 
     def _why_not(self, no_vectors: ConfigError) -> str:
@@ -132,7 +132,8 @@ class FoldIn:
         places = torch.linspace(0, len(self._known) - 1, number, device=self._known.device)
         return self._known[places.long()]
 
-    def _histories_of(self, users: Tensor) -> list[Tensor]:
+    def histories_of(self, users: Tensor) -> list[Tensor]:
+        """Return the items of each of some users in the data for training."""
         owners, items = (ids.to(self._device) for ids in self._dataset.user_item_pairs())
         return [torch.unique(items[owners == user]) for user in users]
 
@@ -144,7 +145,7 @@ class FoldIn:
         if not len(users):
             return False
         try:
-            found = scorer.scores(self._histories_of(users), users)
+            found = scorer.scores(self.histories_of(users), users)
         except (RuntimeError, IndexError):
             # A model that has something else for each of its users is not as large as other people's histories.
             return False

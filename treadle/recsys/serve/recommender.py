@@ -77,7 +77,7 @@ class Recommender(Answers):
         rows = new_item_rows(self.model, self.dataset, new_items, self.catalogue.changed)
         ids = torch.tensor([self.users.ids.get(one, 0) for one in found.queries], device=self.device)
         with self.looking():
-            scores = score_new_items(self.model, self._rows(ids), rows, self._items)
+            scores = score_new_items(self.model, self.user_rows(ids), rows, self._items)
         scores[~self.can_score(ids)] = -torch.inf
         return found.with_others(list(map(str, new_items)), scores.cpu().numpy())
 
@@ -100,6 +100,10 @@ class Recommender(Answers):
         """How often each item was used in training."""
         return self._counts
 
+    def known_users(self) -> Tensor:
+        """Return the ids of the users that the model was trained on."""
+        return self._trained.nonzero().flatten()
+
     def looking(self) -> AbstractContextManager[None]:
         """Return a block in which the model is in evaluation mode."""
         return looking(self.model)
@@ -112,7 +116,7 @@ class Recommender(Answers):
 
     def score_users(self, users: Tensor) -> Tensor:
         """Return the scores of all items for users, by their ids or by what they did."""
-        interaction = self._histories(users) if isinstance(self.dataset, SequentialDataset) else self._rows(users)
+        interaction = self._histories(users) if isinstance(self.dataset, SequentialDataset) else self.user_rows(users)
         try:
             return self._scores.all_items(interaction)
         except KeyError as error:
@@ -139,13 +143,14 @@ class Recommender(Answers):
         """
         weights = weights_now(self.model)
         if self._by_history is None or self._by_history[0] != weights:
-            known = self._trained.nonzero().flatten()
+            known = self.known_users()
             with self.looking():
-                found = FoldIn(self.model, self.dataset, self.device, self._rows, known).scorer(self.vectors)
+                found = FoldIn(self.model, self.dataset, self.device, self.user_rows, known).scorer(self.vectors)
             self._by_history = (weights, found)
         return self._by_history[1]
 
-    def _rows(self, users: Tensor) -> Interaction:
+    def user_rows(self, users: Tensor) -> Interaction:
+        """Return users as rows that the model scores, with what is known of them."""
         return self.dataset.join(Interaction.of_columns({self._users: users}, len(users)))
 
     def _histories(self, users: Tensor) -> Interaction:

@@ -1,6 +1,7 @@
 """A recommender from what a training left: the file of a model, or the folder of a run."""
 
 import os
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,12 @@ def model_file_of(path: str | os.PathLike[str]) -> Path:
             "one when it has evaluated for the first time"
         )
     return found
+
+
+def checksum_of(path: str | os.PathLike[str]) -> str:
+    """Return what tells the model of a file or folder from others."""
+    digest = blake2b(digest_size=16)
+    with open(model_file_of(path), "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -65,7 +65,8 @@ class CDAE(AutoEncoderMixin, GeneralRecommender):
     def score_histories(self, histories: Histories) -> Tensor:
         """Return the scores of all items for people who have a history, and for a vector of their own the mean one."""
         assert self.hid_activation is not None
-        mean = self.h_user.weight[self.histories.counts > 0].mean(dim=0)
+        trained = (self.histories.counts > 0).to(self.h_user.weight.dtype)
+        mean = trained @ self.h_user.weight / trained.sum().clamp(min=1)
         rows = histories.rows(torch.arange(histories.n_users, device=mean.device))
         return self._finished(self.out_layer(self.hid_activation(self.h_item(rows) + mean)))
 
