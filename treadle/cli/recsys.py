@@ -332,30 +332,51 @@ def similar(
 
 @recsys.command()
 def export(
-    model_file: ModelFile,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .csv, .tsv or .parquet file.")],
+    model_file: Place,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PLACE", help="A file, or for --what model a folder.")
+    ],
     what: Annotated[
-        str, typer.Option("--what", metavar="WHAT", help="top-k (of every user), items or users (their vectors).")
+        str,
+        typer.Option("--what", metavar="WHAT", help="top-k (of every user), items or users (their vectors), or model."),
     ] = "top-k",
     k: Length = 10,
     model: Written = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", "-f", metavar="NAME", help="Of a model: onnx (the default) or torch.export."),
+    ] = None,
 ) -> None:
-    """Write the best items of every user, or vectors of items or users.
+    """Write the best items of every user, vectors, or the model as a program.
+
+    Tables are .csv, .tsv, .parquet or .arrow files, vectors .npz files as
+    well. A model becomes a folder that answers without its code and its data:
+    recommend and serve take it. It is compared with the model first.
 
     \b
     Example:
       treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o top.parquet
-      treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o v.csv --what items
+      treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o v.npz --what items
+      treadle recsys export saved/BPR-Jan-31-2026_12-00-00.pth -o shop --what model
     """
     with report_errors("recsys export"):
-        from treadle.errors import ConfigError
+        from treadle.recsys import Recommender
         from treadle.recsys.serve.tables import check_format
 
-        if what not in ("top-k", "items", "users"):
-            raise ConfigError(f"--what {what!r} does not exist; there are top-k, items and users")
-        check_format(output)
+        if what not in ("top-k", "items", "users", "model"):
+            raise ConfigError(f"--what {what!r} does not exist; there are top-k, items, users and model")
+        if format is not None and what != "model":
+            raise ConfigError("--format is for --what model alone; of tables the name of the file decides")
+        if what != "model" and not (output.suffix == ".npz" and what != "top-k"):
+            check_format(output)
         recommender = _recommender(model_file, model)
-        if what == "top-k":
+        if not isinstance(recommender, Recommender):
+            raise ConfigError(f"{model_file} is an export already; name the .pth file or the run that it was made of")
+        if what == "model":
+            from treadle.recsys.serve.exported import export_recommender
+
+            export_recommender(recommender, output, format or "onnx")
+        elif what == "top-k":
             recommender.export_recommendations(output, k)
         else:
             recommender.export_embeddings(output, what.removesuffix("s"))
@@ -380,7 +401,7 @@ def serve(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="A .pth file, the folder of a run, or a folder whose newest model is served."
+            metavar="RUN", help="A .pth file, the folder of a run or of an export, or one whose newest model is served."
         ),
     ],
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 takes a free port.")] = 8124,

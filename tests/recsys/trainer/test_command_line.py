@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,15 @@ def test_everybody_and_somebody_new_get_their_lists(project: Path) -> None:
     assert listed == f"u1: {', '.join(own)}\n"
 
 
+def test_a_model_becomes_a_folder_that_answers_without_the_data(project: Path) -> None:
+    file = trained(project)
+    treadle("export", str(file), "-o", "out", "--what", "model")
+    wanted = treadle("recommend", str(file), "u1", "nobody", "-k", "3").output
+    shutil.rmtree(project / "dataset")
+    assert treadle("recommend", "out", "u1", "nobody", "-k", "3").output == wanted
+    assert "is an export already" in treadle("export", "out", "-o", "x.csv", status=1).stderr
+
+
 def test_similar_items_are_found(project: Path) -> None:
     output = treadle("similar", str(trained(project)), "i4", "-k", "2").output
     assert re.fullmatch(r"i4: i\d+, i\d+\n", output)
@@ -193,6 +203,8 @@ MISTAKES = {
     ("recommend", "a.pth", "u1", "u2", "--history", "i1"): "recsys recommend: --history is what one user did",
     ("recommend", "a.pth", "u1", "--all-users"): "recsys recommend: --all-users is everybody; leave users and",
     ("recommend", "a.pth", "--all-users"): "recsys recommend: --all-users needs --output FILE.parquet",
+    ("export", "a.pth", "-o", "a.csv", "--format", "onnx"): "recsys export: --format is for --what model alone",
+    ("export", "a.pth", "-o", "a.npz"): "recsys export: a.npz: .npz is no format of a table",
     ("serve", "nothing", "--port", "0"): "recsys serve: nothing holds no model: there is no .pth file in it",
     ("serve", "nothing", "--timeout", "0"): "recsys serve: patience=0.0 must be more than 0",
     ("export", "nothing.pth", "-o", "a.xls"): "recsys export: a.xls: .xls is no format of a table",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 import torch
@@ -241,6 +242,11 @@ def test_vectors_are_written_with_their_tokens(trained: Run, tmp_path: Path, of:
     table = parquet.read_table(trained.trainer.export_embeddings(tmp_path / "vectors.parquet", of))
     assert np.array_equal(np.array(table.column("embedding").to_pylist(), np.float32), weights)
     assert table.column(f"{of}_id").to_pylist()[0] == f"{of[0]}0" or of == "item"
+    arrow = feather.read_table(trained.trainer.export_embeddings(tmp_path / "vectors.arrow", of))
+    assert arrow.to_pylist() == table.to_pylist()
+    with np.load(trained.trainer.export_embeddings(tmp_path / "vectors.npz", of), allow_pickle=False) as arrays:
+        assert np.array_equal(arrays["embeddings"], weights)
+        assert arrays["tokens"].tolist() == table.column(f"{of}_id").to_pylist()
     rows = read(trained.trainer.export_embeddings(tmp_path / "vectors.tsv", of), "\t")
     assert float(rows[2]["e1"]) == pytest.approx(float(weights[2, 1]), rel=1e-6)
     assert [row[f"{of}_id"] for row in rows] == table.column(f"{of}_id").to_pylist()

@@ -118,7 +118,8 @@ class Catalogue:
         device: Where masks are wanted.
 
     Attributes:
-        changed: As given.
+        features: The column of each field.
+        types, changed: As given.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Catalogue:
     ) -> None:
         self.items, self.device = items, device
         self.features = {} if features is None else dict(features.interaction)
-        self._types, self._vocabularies, self.changed = types, vocabularies, changed
+        self.types, self._vocabularies, self.changed = types, vocabularies, changed
         self._masks: dict[str, Tensor] = {}
 
     def ids(self, tokens: Any, what: str) -> Tensor:
@@ -147,6 +148,12 @@ class Catalogue:
         if unknown:
             raise DataError(f"{what}: the data has no {self.items.field} {self._named(unknown)}")
         return torch.tensor([known[one] for one in texts], dtype=torch.int64, device=self.device)
+
+    def tokens_of(self, field: str) -> list[str]:
+        """Return the tokens of a field by id; none for one of numbers, or for that of the items themselves."""
+        if not self.types[field].is_token or field == self.items.field:
+            return []
+        return [str(one) for one in self._vocabularies[field].tokens.tolist()]
 
     def known_ids(self, tokens: Any, what: str) -> Tensor:
         """Return the ids of those of some items that the data has."""
@@ -196,7 +203,7 @@ class Catalogue:
             near = did_you_mean(str(field), there) or f"; items have {there or 'no fields'}"
             raise ConfigError(f"filter names {field!r}, which is no field of items{near}")
         column = self.features[field].to(self.device)
-        if self._types[field].is_token:
+        if self.types[field].is_token:
             ids = torch.from_numpy(self._vocabularies[field].ids_of(tokens_of(wanted, f"filter[{field!r}]")))
             found = torch.isin(column, ids.to(self.device))
             return found.flatten(1).any(dim=1) if found.dim() > 1 else found

@@ -23,7 +23,7 @@ from treadle.recsys.serve.answers import Answers, Similarities
 from treadle.recsys.serve.fold_in import FoldIn, HistoryScorer
 from treadle.recsys.serve.new_items import new_item_rows, score_new_items
 from treadle.recsys.serve.queries import Catalogue
-from treadle.recsys.serve.tables import Recommendations, check_format, write_table
+from treadle.recsys.serve.tables import Recommendations, check_format, write_arrays, write_table
 
 
 class Recommender(Answers):
@@ -224,12 +224,13 @@ class Recommender(Answers):
         return f": {reason}" if reason else f"; give it a method {of}_vectors() that returns one for each id"
 
     def export_embeddings(self, path: str | os.PathLike[str], of: str = "item") -> Path:
-        """Write the vectors of items, or users, with their tokens, to a `.csv`, `.tsv` or `.parquet` file.
+        """Write the vectors of items, or users, with their tokens, to a file.
 
-        In Parquet a vector is one list; in text each of its numbers has a column.
+        In Parquet and Arrow a vector is one list; in text each of its numbers has a column. A `.npz` of NumPy has the
+        arrays `tokens` and `embeddings`.
 
         Args:
-            path: The file.
+            path: The file: `.csv`, `.tsv`, `.parquet`, `.arrow` or `.npz`.
             of: "item" or "user".
 
         Raises:
@@ -237,22 +238,28 @@ class Recommender(Answers):
         """
         if of not in ("item", "user"):
             raise ConfigError(f"of={of!r}: there are vectors of 'item' and of 'user'")
-        check_format(path)
-        vectors = self.vectors(of)[1:].float().cpu().numpy()
-        field = self._items if of == "item" else self._users
-        columns: dict[str, Any] = {field: self.dataset.vocabulary(field).tokens[1:].astype(str)}
+        target = Path(path)
+        if target.suffix != ".npz":
+            check_format(target)
+        vectors = np.ascontiguousarray(self.vectors(of)[1:].float().cpu().numpy())
+        vocabulary = self.items if of == "item" else self.users
+        tokens = vocabulary.tokens[1:].astype(str)
+        if target.suffix == ".npz":
+            return write_arrays(target, tokens=tokens, embeddings=vectors)
+        columns: dict[str, Any] = {vocabulary.field: tokens}
         arrow = pyarrow()
-        if Path(path).suffix == ".parquet":
-            flat = arrow.array(np.ascontiguousarray(vectors).reshape(-1))
-            columns["embedding"] = arrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+        if target.suffix in (".parquet", ".arrow"):
+            columns["embedding"] = arrow.FixedSizeListArray.from_arrays(
+                arrow.array(vectors.reshape(-1)), vectors.shape[1]
+            )
         else:
             columns |= {f"e{place}": column for place, column in enumerate(vectors.T)}
-        return write_table(path, arrow.table(columns))
+        return write_table(target, arrow.table(columns))
 
     def export_recommendations(
         self, path: str | os.PathLike[str], k: int = 10, *, exclude_seen: bool | None = None
     ) -> Path:
-        """Write the best items for every user of the data to a `.csv`, `.tsv` or `.parquet` file."""
+        """Write the best items for every user of the data to a `.csv`, `.tsv`, `.parquet` or `.arrow` file."""
         check_format(path)
         return self.recommend_all(k, exclude_seen=exclude_seen).write(path)
 

@@ -7,14 +7,16 @@ from typing import Any
 
 from treadle.errors import CheckpointError
 from treadle.recsys.quick_start import load_data_and_model
+from treadle.recsys.serve.answers import Answers
+from treadle.recsys.serve.exported import FACTS, ExportedRecommender
 from treadle.recsys.serve.recommender import Recommender
 
 
-def load_recommender(path: str | os.PathLike[str], *, model: Any = None, dataset: Any = None) -> Recommender:
-    """Return what recommends with the model of a run.
+def load_recommender(path: str | os.PathLike[str], *, model: Any = None, dataset: Any = None) -> Answers:
+    """Return what recommends with the model of a run, or with an export.
 
     Args:
-        path: The file of a trained model, or the folder of its run.
+        path: The file of a trained model, or the folder of its run, or what `export_recommender` wrote.
         model: The class of the model, if it is not registered.
         dataset: The data set, if it was made of tables that no file holds.
 
@@ -23,6 +25,8 @@ def load_recommender(path: str | os.PathLike[str], *, model: Any = None, dataset
         ConfigError: There is no model of that name.
         DataError: The data is not there, or has other users or items than the model.
     """
+    if (Path(path) / FACTS).is_file() or Path(path).name == FACTS:
+        return ExportedRecommender(Path(path).parent if Path(path).name == FACTS else path)
     config, made, _, train_data, _, _ = load_data_and_model(model_file_of(path), model=model, dataset=dataset)
     return Recommender(made, train_data.dataset, config["device"])
 
@@ -51,8 +55,11 @@ def model_file_of(path: str | os.PathLike[str]) -> Path:
 
 def checksum_of(path: str | os.PathLike[str]) -> str:
     """Return what tells the model of a file or folder from others."""
+    folder = Path(path)
+    exported = (folder / FACTS).is_file()
     digest = blake2b(digest_size=16)
-    with open(model_file_of(path), "rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
+    for name in sorted(folder.iterdir()) if exported else [model_file_of(path)]:
+        with open(name, "rb") as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
     return digest.hexdigest()

@@ -1,7 +1,7 @@
 """Tables of recommendations: what was found, for readers and for files."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from treadle.files.atomic_io import replace_file
 from treadle.recsys.optional import pyarrow
 from treadle.runs.html_table import html_table
 
-FORMATS = (".csv", ".tsv", ".parquet")
+FORMATS = (".csv", ".tsv", ".parquet", ".arrow")
 SHOWN = 20
 """How many rows are printed."""
 
@@ -93,7 +93,7 @@ class Recommendations:
         return pyarrow().table(columns)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write a row for each item of each list to a `.csv`, `.tsv` or `.parquet` file; return the file."""
+        """Write a row for each item of each list to a `.csv`, `.tsv`, `.parquet` or `.arrow` file; return it."""
         return write_table(path, self.to_arrow())
 
     def _repr_html_(self) -> str:
@@ -127,9 +127,30 @@ def write_table(path: str | os.PathLike[str], table: Any) -> Path:
         if target.suffix == ".parquet":
             arrow.parquet.write_table(table, temporary)
             return
+        if target.suffix == ".arrow":
+            arrow.feather.write_feather(table, str(temporary), compression="uncompressed")
+            return
         options = arrow.csv.WriteOptions(delimiter="\t" if target.suffix == ".tsv" else ",")
         arrow.csv.write_csv(table, temporary, options)
 
+    return _put(target, write)
+
+
+def write_arrays(path: str | os.PathLike[str], **arrays: np.ndarray[Any, Any]) -> Path:
+    """Write arrays to a `.npz` file, which `numpy.load` reads without pickles; it is complete or not there.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    return _put(Path(path), write)
+
+
+def _put(target: Path, write: Callable[[Path], None]) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, write)

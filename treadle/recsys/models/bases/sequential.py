@@ -192,7 +192,8 @@ class TransformerRecommender(NextItemRecommender):
             positions: The positions, `[rows]`.
             bidirectional: Whether a position sees what comes after it.
         """
-        if item_seq.device.type != "cpu":
+        # A program takes any number of rows, and cannot say in how many parts they come.
+        if item_seq.device.type != "cpu" or torch.compiler.is_exporting():
             return self._encoded_at(item_seq, positions, bidirectional)
         rows = max(1, CPU_NUMBERS // (item_seq.shape[1] * self.inner_size))
         parts = zip(torch.split(item_seq, rows), torch.split(positions, rows), strict=True)

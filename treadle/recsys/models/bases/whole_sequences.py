@@ -111,6 +111,9 @@ class WholeSequenceRecommender(SequentialRecommender):
 
     def sequence_output(self, interaction: Interaction) -> Tensor:
         """Return the vector of the last item of each sequence, `[rows, hidden_size]`."""
+        if torch.compiler.is_exporting():
+            # A program takes any number of rows, and cannot say in how many parts they come.
+            return self._last_output(interaction)
         known = self._without_padding(interaction)
         length = known[self.ITEM_SEQ].shape[1]
         rows = max(1, NUMBERS_AT_ONCE.get(interaction[self.ITEM_SEQ].device.type, NUMBERS_AT_ONCE["cpu"]) // length**2)

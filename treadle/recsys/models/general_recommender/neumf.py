@@ -126,14 +126,16 @@ class NeuMF(GeneralRecommender):
         """
         user = interaction[self.USER_ID]
         weight, start = self.predict_layer.weight[0], 0
-        logits = self.predict_layer.bias.expand(len(user), self.n_items)
+        logits = self.predict_layer.bias.expand(user.shape[0], self.n_items)
         if self.mf_train:
             start = self.user_mf_embedding.embedding_dim
             logits = logits + torch.matmul(
                 self.user_mf_embedding(user) * weight[:start], self.item_mf_embedding.weight.T
             )
         if self.mlp_train:
-            users = torch.split(user, max(1, PAIRS // self.n_items))
+            # A program takes any number of users, and cannot say in how many parts they come.
+            whole = torch.compiler.is_exporting()
+            users = (user,) if whole else torch.split(user, max(1, PAIRS // self.n_items))
             logits = logits + torch.cat([torch.matmul(self._network(some), weight[start:]) for some in users])
         return logits.sigmoid().view(-1)
 

@@ -35,4 +35,4 @@ class Pop(FittedRecommender):
     def scores(self, users: Tensor) -> Tensor:
         """Return the count of each item, divided by the highest."""
         counts = self.result("item_count")
-        return (counts / counts.max().clamp(min=1)).expand(len(users), -1)
+        return (counts / counts.max().clamp(min=1)).expand(users.shape[0], -1)

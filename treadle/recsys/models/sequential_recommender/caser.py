@@ -78,7 +78,7 @@ class Caser(NextItemRecommender):
         biases = [kernel.bias for kernel in kernels if kernel.bias is not None]
         padded = functional.pad(columns, (0, highest - heights[0]))
         slid = functional.conv1d(padded, torch.cat(weights), torch.cat(biases)).relu()
-        outputs = slid.view(len(slid), len(heights), self.n_h, -1)
+        outputs = slid.view(slid.shape[0], len(heights), self.n_h, -1)
         places = torch.arange(outputs.shape[3], device=slid.device)
         fits = places <= columns.shape[2] - torch.arange(heights[0], highest + 1, device=slid.device).unsqueeze(1)
         # No output is below zero, so that a zero where a kernel does not fit never is the largest.
