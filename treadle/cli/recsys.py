@@ -420,6 +420,9 @@ def serve(
     refresh: Annotated[
         float, typer.Option("--refresh", metavar="SECONDS", help="Between two looks for a newer model.")
     ] = 2.0,
+    index: Annotated[
+        bool, typer.Option("--index/--exact", help="Look for items by an index, where ranking all takes too long.")
+    ] = False,
 ) -> None:
     """Answer requests for recommendations over HTTP.
 
@@ -449,7 +452,11 @@ def serve(
             refresh=refresh,
             any_host=host not in LOOPBACK,
         )
-        load = partial(load_recommender, model=_model_class(model))
+        load: Any = partial(load_recommender, model=_model_class(model))
+        if index:
+            from treadle.recsys.serve.index import indexed
+
+            load = indexed(load)
         serve_model(run, host=host, port=port, options=options, announce=typer.echo, load=load)
 
 

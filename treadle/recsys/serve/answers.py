@@ -130,7 +130,7 @@ class Answers(ABC):
         ids = torch.arange(1, len(self.users), device=self.device)
         hides = not self.repeatable if exclude_seen is None else exclude_seen
         items, scores, cold = self.best_items(ids, k, exclude_seen=hides)
-        return self._table(self.users.field, self.users.tokens[1:].tolist(), items, scores, cold)
+        return self.table(self.users.field, self.users.tokens[1:].tolist(), items, scores, cold)
 
     def best_items(self, users: Tensor, k: int, *, exclude_seen: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best items of some users by what the data has of them, and which users the model does not know.
@@ -188,10 +188,10 @@ class Answers(ABC):
         with self.looking():
             rows = torch.arange(len(asked), device=self.device)
             items, scores = recommend_items(
-                lambda some: self._scored(some, asked, ids, cold), rows, int(k), seen=self._hidden(asked, ids)
+                lambda some: self._scored(some, asked, ids, cold), rows, int(k), seen=self.hidden(asked, ids)
             )
             because = self._because(asked, items)
-        return self._table(self.users.field, [one.name for one in asked], items, scores, cold, because)
+        return self.table(self.users.field, [one.name for one in asked], items, scores, cold, because)
 
     def _scored(self, rows: Tensor, asked: Sequence[Asked], ids: Tensor, cold: Tensor) -> Tensor:
         """Return the scores of all items for some queries, each by what there is to go by."""
@@ -220,7 +220,7 @@ class Answers(ABC):
                 row[~one.allowed] = -torch.inf
         return scores
 
-    def _hidden(self, asked: Sequence[Asked], ids: Tensor) -> UserItems:
+    def hidden(self, asked: Sequence[Asked], ids: Tensor) -> UserItems:
         """Return what is left out of each query's list."""
         hides = torch.tensor([one.hides for one in asked], dtype=torch.bool, device=self.device)
         rows, items = (
@@ -259,7 +259,7 @@ class Answers(ABC):
         ]
         return named + [[] for _ in range(len(items) - len(named))]
 
-    def _table(
+    def table(
         self,
         of: str,
         queries: list[str],
@@ -268,6 +268,16 @@ class Answers(ABC):
         cold: Tensor,
         because: list[list[list[str]]] | None = None,
     ) -> Recommendations:
+        """Return lists of items by their tokens.
+
+        Args:
+            of: What the lists are for: the name of the field with users, or with items.
+            queries: For whom, or for which item, each list is.
+            items: The ids of the items, best first, -1 where there are no more.
+            scores: Their scores.
+            cold: Which lists are what is popular.
+            because: The items of the history that are most like each.
+        """
         tokens = self.items.tokens
         there = items != NO_ITEM
         names = np.where(there.cpu().numpy(), tokens[items.clamp(min=0).cpu().numpy()], "")
@@ -297,7 +307,7 @@ class Answers(ABC):
             compare = self.similarities()
             found = [_nearest(compare(some), some, int(k)) for some in pieces]
         items, scores = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return self._table(self.items.field, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
+        return self.table(self.items.field, tokens, items, scores, torch.zeros(len(ids), dtype=torch.bool))
 
 
 def _nearest(similarities: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:

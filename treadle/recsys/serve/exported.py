@@ -210,7 +210,17 @@ class ExportedRecommender(Answers):
         self._state, self._kind = state, self.facts["kind"]
         self._known = UserItems.__new__(UserItems)
         self._known._keep(state["known"], len(users), len(items), 1)
-        self._folded = self._fold()
+        self.folded = self._fold()
+
+    def user_vectors(self) -> Tensor:
+        """Return the vector of each user id, of a program of vectors.
+
+        Raises:
+            ConfigError: The program goes by something else.
+        """
+        if self._user_vectors is None:
+            raise ConfigError(f"{self.facts['model']} was exported without vectors of users")
+        return self._user_vectors
 
     def _fold(self) -> FoldedVectors | None:
         if self._state["folded"] is None or self._item_vectors is None:
@@ -267,8 +277,8 @@ class ExportedRecommender(Answers):
         """Return the scores of all items for histories."""
         if self._state["no_history"]:
             raise ConfigError(self._state["no_history"])
-        if self._folded is not None:
-            return self._run(vectors=self._folded.vectors(histories))
+        if self.folded is not None:
+            return self._run(vectors=self.folded.vectors(histories))
         if self._kind == "sequence":
             return self._score_sequences(histories)
         rows = torch.zeros(len(histories), len(self.items))

@@ -124,17 +124,26 @@ def _sequence_scoring(recommender: Recommender, users: Tensor) -> Scoring:
     rows = scorer.rows([one for one in histories if len(one)], users)
     items, lengths = f"{data.iid_field}{data.config['LIST_SUFFIX']}", data.item_list_length_field
     example = {"items": rows[items], "lengths": rows[lengths]}
-    return Scoring("sequence", _BySequence(model, str(data.uid_field), items, lengths, data.max_item_list_len), example)
+    module = _BySequence(model, str(data.uid_field), items, lengths, data.max_item_list_len)
+    try:
+        module(**example)
+    except KeyError as error:
+        raise ConfigError(
+            f"{type(model).__name__} reads a column that a list of items has not: {error.args[0]}"
+        ) from error
+    return Scoring("sequence", module, example)
 
 
 class _BySequence(nn.Module):
+    model: Any
+
     def __init__(self, model: nn.Module, user: str, items: str, lengths: str, width: int) -> None:
         super().__init__()
         self.model, self._names, self._width = model, (user, items, lengths), width
 
     def forward(self, items: Tensor, lengths: Tensor) -> Tensor:
         # A program takes any number of rows, all of the length that the model was made for.
-        torch._check(items.shape[1] == self._width)
+        torch._check(items.shape[1] == self._width)  # type: ignore[no-untyped-call]
         columns = dict(zip(self._names, (torch.zeros_like(lengths), items, lengths), strict=True))
         scores: Tensor = self.model.full_sort_predict(Interaction.of_columns(columns, items.shape[0]))
         return scores.view(items.shape[0], -1)
@@ -168,6 +177,8 @@ class _Recalled:
 
 
 class _ById(nn.Module):
+    model: Any
+
     def __init__(self, model: nn.Module, user: str) -> None:
         super().__init__()
         self.model, self._user = model, user
@@ -196,6 +207,8 @@ def _row_scoring(recommender: Recommender, users: Tensor) -> Scoring:
 
 
 class _ByRow(nn.Module):
+    model: Any
+
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
         self.model, self._names = model, names
@@ -272,6 +285,8 @@ class _GivenRows(Constants):
 
 class _ByHistory(nn.Module):
     """Scores rows by a model whose user is a history."""
+
+    model: Any
 
     def __init__(self, model: Any, user: str) -> None:
         super().__init__()
