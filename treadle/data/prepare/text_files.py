@@ -159,7 +159,7 @@ def _row_groups(path: Path, part_size: int) -> list[Part]:
 
 
 def _table(path: str | Path) -> Any:
-    with importing("pyarrow", extra="recsys", user="Reading Parquet"):
+    with importing("pyarrow", extra="data", user="Reading Parquet"):
         import pyarrow as arrow
         from pyarrow.parquet import ParquetFile
     try:
