@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from treadle.checkpoint.format.program import export_onnx
 from treadle.data.prepare.text_files import Reading, cut_files
 from treadle.data.prepare.tokenizer import Tokenizer
 from treadle.data.sources import ImageFolder, Parquet
@@ -20,7 +21,6 @@ from treadle.optim.lr_finder import LearningRateSweep
 from treadle.recsys import optional
 from treadle.search.launchers.ray import Ray
 from treadle.search.store.store import optuna
-from treadle.tools.exported_model import export_onnx
 from treadle.tools.report.page import plotly_source
 
 
