@@ -15,7 +15,6 @@ from treadle.files.atomic_io import replace_file
 from treadle.recsys.data.sampling.user_items import UserItems
 from treadle.recsys.evaluation import NO_ITEM
 from treadle.recsys.serve.answers import Answers, Similarities
-from treadle.recsys.serve.exported import ExportedRecommender
 from treadle.recsys.serve.fold_in import FORMS, FoldedVectors
 from treadle.recsys.serve.queries import Asked
 from treadle.recsys.serve.recommender import Recommender
@@ -25,7 +24,7 @@ RECALL = 0.99
 """Which share of the best items an index has to find."""
 TRIED = 200
 """On how many queries that is tried."""
-AMONG = 100
+AMONG = 50
 """How many best items are compared."""
 PER_LIST = 16
 """Items in a list, times the root of their number: so many lists there are that both stages cost about the same."""
@@ -86,7 +85,7 @@ class VectorIndex:
             found = float(np.mean([len(set(row) & set(best)) / k for row, best in zip(ids, exact, strict=True)]))
             if found >= recall or index.nprobe >= lists:
                 return cls(index, found)
-            index.nprobe = min(lists, 2 * index.nprobe)
+            index.nprobe = min(lists, index.nprobe + (index.nprobe + 1) // 2)
 
     def search(self, vectors: Tensor, k: int) -> Tensor:
         """Return the ids of the items with the highest products, best first, `[rows, k]`; -1 where there are none."""
@@ -229,12 +228,11 @@ def vectors_of(recommender: Answers) -> tuple[FoldedVectors, Tensor]:
     Raises:
         ConfigError: The scores of the recommender are no products of vectors.
     """
-    found: Any = None
-    if isinstance(recommender, Recommender):
-        found = recommender.history_scorer()
-        users = recommender.user_vectors if isinstance(found, FoldedVectors) else None
-    elif isinstance(recommender, ExportedRecommender):
-        found, users = recommender.folded, recommender.user_vectors
+    # An export has what finds vectors ready; of a model it is found out.
+    found = (
+        recommender.history_scorer() if isinstance(recommender, Recommender) else getattr(recommender, "folded", None)
+    )
+    users = getattr(recommender, "user_vectors", None)
     if not isinstance(found, FoldedVectors) or users is None:
         raise ConfigError(
             "an index is of vectors, and this model's score is no inner product or cosine of two; leave it out"

@@ -1,12 +1,13 @@
 """The model that answers, and the newer one that takes its place."""
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from treadle.errors import CheckpointError
+from treadle.errors import CheckpointError, TreadleError
 from treadle.recsys.serve.answers import Answers
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class LiveModel:
         self._lock = threading.Lock()
         self.source = newest_model(place)
         self._fact = fact_of(self.source)
-        self.current = load(self.source)
+        self.current = _made_ready(load(self.source))
         self.loaded_at = time.time()
         self.problem = ""
         self._tried = (self.source, self._fact)
@@ -65,7 +66,7 @@ class LiveModel:
 
     def _take(self, source: Path, fact: tuple[int, int, int]) -> bool:
         try:
-            made = self._load(source)
+            made = _made_ready(self._load(source))
         except Exception as error:  # whatever is wrong with it, the server goes on with what it has
             self._tell(f"{source} cannot be loaded: {error}; what was loaded from {self.source} is served on")
             self._changed(False)
@@ -80,6 +81,15 @@ class LiveModel:
         if problem != self.problem:
             logger.warning("%s", problem)
         self.problem = problem
+
+
+def _made_ready(recommender: Answers) -> Answers:
+    """Do what the first request would have to wait for."""
+    tokens = recommender.users.ids, recommender.items.ids, recommender.known
+    if len(tokens[1]) > 1:
+        with contextlib.suppress(TreadleError):
+            recommender.recommend(history=[recommender.items.tokens[1]], k=1)
+    return recommender
 
 
 def fact_of(file: Path) -> tuple[int, int, int] | None:
