@@ -50,6 +50,22 @@ class SimpleX(GeneralRecommender):
         self.apply(xavier_normal_initialization)
         nn.init.zeros_(self.item_emb.weight[0].detach())
 
+    def _mean_in_bags(self, history: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of the items of each user, and what has the norm of all these items together.
+
+        Most of a step would be to put the items of all users beside each other, and their gradients. An item that came
+        n times adds as much to a norm as one that is the root of n times as long.
+        """
+        table = self.item_emb.weight
+        summed = functional.embedding_bag(history, table, mode="sum", padding_idx=0)
+        mean = summed / (history != 0).sum(dim=1, keepdim=True).clamp(min=1)
+        if history.numel() < self.n_items:
+            return mean, self.item_emb(history)
+        flat = history.reshape(-1)
+        counts = table.new_zeros(self.n_items).index_add_(0, flat, table.new_ones(1).expand(len(flat)))
+        counts[0] = 0
+        return mean, table * counts.sqrt().unsqueeze(1)
+
     def _aggregated(self, users: Tensor, items: Tensor, inside: Tensor) -> Tensor:
         """Return one vector of the items of each user."""
         if self.aggregator == "mean":
@@ -61,10 +77,18 @@ class SimpleX(GeneralRecommender):
         return together
 
     def represented(self, user: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the vectors of users, not yet scaled to a length of 1, and the embeddings of them and their items."""
+        """Return the vectors of users, not yet scaled to a length of 1, and the embeddings of them and their items.
+
+        In place of the latter there may be others whose norm is the same, which is what they are for.
+        """
         history: Tensor = self.known.history[user]
-        users, items = self.user_emb(user), self.item_emb(history)
-        common: Tensor = self.UI_map(self._aggregated(users, items, history != 0))
+        users = self.user_emb(user)
+        if self.aggregator == "mean" and history.device.type == "cpu":
+            aggregated, items = self._mean_in_bags(history)
+        else:
+            items = self.item_emb(history)
+            aggregated = self._aggregated(users, items, history != 0)
+        common: Tensor = self.UI_map(aggregated)
         return self.gamma * users + (1 - self.gamma) * common, users, items
 
     def user_vectors(self) -> Tensor:
