@@ -355,6 +355,9 @@ class Trainer:
         stop.looping, stop.stopped = True, False
         run.state.warn_untracked()
         try:
+            if stop.requested is not None and not self.processes.distributed:
+                # Before the first epoch: the run is where it was to stop already.
+                stop.agree()
             if self.progress.mid_epoch and run.limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
                 run.epoch()

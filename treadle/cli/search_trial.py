@@ -11,7 +11,8 @@ from treadle.engine.config.builders import complete
 from treadle.engine.trainers.factory import build_trainer
 from treadle.errors import ConfigError
 from treadle.events import flatten_results
-from treadle.nas import current_trial, report_final_result, report_intermediate_result
+from treadle.nas import report_final_result, report_intermediate_result
+from treadle.search import StopAtBudgetCallback, TrialContext, this_trial
 
 
 class ReportEvaluations(HookBase):
@@ -42,8 +43,10 @@ def train_trial(config: Any, folder: str) -> None:
     """
     made = complete(config)
     LazyConfig.check(made)
-    own = Path(folder) / "trials" / f"{current_trial() or 0:04d}"
+    trial = this_trial()
+    own = trial.run_dir or Path(folder) / "trials" / "0000"
     made.train.update(output_dir=str(own), resume="auto")
+    _require_budget(trial, made.train.train_iter)
     trainer = build_trainer(made)(made)
     _silence_console()
     if not trainer.test_loader or not made.train.evaluation.enabled:
@@ -51,12 +54,20 @@ def train_trial(config: Any, folder: str) -> None:
             "a search compares what trials evaluate, and the config has no dataloader.test, or does not use it"
         )
     # Before the writers, and after the evaluation whose numbers it passes on.
-    trainer.register_hooks([ReportEvaluations()])
+    trainer.register_hooks([ReportEvaluations(), StopAtBudgetCallback("step")])
     results = trainer.train()
-    if not results:  # the trial was at its end when its search was killed
+    if not results:  # the trial stopped at its budget, or was at its end when its search was killed
         trainer.checkpointer.load(own)
         results = trainer.test(trainer.cfg, trainer.test_loader, trainer.model)
     report_final_result(flatten_results(results))
+
+
+def _require_budget(trial: TrialContext, iterations: int) -> None:
+    if trial.max_budget is not None and trial.max_budget != iterations:
+        raise ConfigError(
+            f"train.train_iter={iterations}, but the largest budget of the search is {trial.max_budget}: budgets of a "
+            "config are iterations, and the largest is all of them"
+        )
 
 
 def _silence_console() -> None:

@@ -7,6 +7,7 @@ not when this is imported.
 
 from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.plots import parallel_coordinates, pareto_plot, trial_scatter
+from treadle.search.promotion import Asha, Halving, Hyperband, Pbt, Promotion
 from treadle.search.recorded_calls import recorded
 from treadle.search.search import Search
 from treadle.search.space.base import Searched
@@ -15,6 +16,8 @@ from treadle.search.strategies.base import ExhaustedError, Random, Strategy
 from treadle.search.strategies.evolution import Evolution
 from treadle.search.strategies.grid import Grid
 from treadle.search.strategies.optuna import Nsga2, Sampled, Tpe
+from treadle.search.trial.budget import StopAtBudgetCallback, train_to_budget
+from treadle.search.trial.context import TrialContext, this_trial
 from treadle.search.trial.evaluators import BaseTrainer, register_trainer
 from treadle.search.trial.reports import (
     PrunedError,
@@ -26,11 +29,16 @@ from treadle.search.trial.reports import (
 )
 
 __all__ = [
+    "Asha",
     "BaseTrainer",
     "Evolution",
     "ExhaustedError",
     "Grid",
+    "Halving",
+    "Hyperband",
     "Nsga2",
+    "Pbt",
+    "Promotion",
     "PrunedError",
     "Random",
     "ReportError",
@@ -39,9 +47,11 @@ __all__ = [
     "Search",
     "SearchError",
     "Searched",
+    "StopAtBudgetCallback",
     "StopSearchError",
     "Strategy",
     "Tpe",
+    "TrialContext",
     "current_trial",
     "integer",
     "log_uniform",
@@ -52,6 +62,8 @@ __all__ = [
     "register_trainer",
     "report_final_result",
     "report_intermediate_result",
+    "this_trial",
+    "train_to_budget",
     "trial_scatter",
     "uniform",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from treadle.data.seeds import fold_seed
 from treadle.search.assignment import Assignment
+from treadle.search.promotion.promoter import as_pruned, rungs_of
 from treadle.search.space.base import Searched, assignment_key
 from treadle.search.store.history import SCORE, Proposal
 from treadle.search.store.index import TrialIndex
@@ -46,6 +47,7 @@ class Proposer:
         seed: The seed of the search.
         proxy: What ranks several proposals for one trial; None takes the first.
         pool: How many are ranked.
+        is_promoted: Whether trials are promoted, so that some have results and are not complete.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Proposer:
         *,
         proxy: Callable[[Any], float] | None = None,
         pool: int = 8,
+        is_promoted: bool = False,
     ) -> None:
         self._store, self._searched, self._strategy = store, searched, strategy
         self._seed, self._proxy, self._pool = seed, proxy, pool
+        self._is_promoted = is_promoted
         self._memory: dict[Any, Any] = {}
 
     def next(self, index: TrialIndex) -> Candidate:
@@ -93,7 +97,8 @@ class Proposer:
         from treadle.search.trial.view import TrialView, pending_trial, study_view
 
         number = len(index.trials)
-        view = TrialView(self._store.storage, lambda: index.trials, pending_trial(number))
+        seen = [*map(as_pruned, index.trials)] if self._is_promoted else index.trials
+        view = TrialView(self._store.storage, lambda: seen, pending_trial(number))
         notes: dict[str, Any] = {}
         chance = random.Random(fold_seed("trial", self._seed, number, attempt))
         study = study_view(self._store.study, view)
@@ -107,6 +112,9 @@ class Proposer:
             index.born,
             index.complete,
             self._memory,
+            sum(bool(rungs_of(trial)) or trial.state.name == "COMPLETE" for trial in index.trials)
+            if self._is_promoted
+            else 0,
         )
         taken = self._strategy.propose(proposal)
         return Candidate(taken, notes, dict(view.own.system_attrs))

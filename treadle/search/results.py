@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle.runs.html_table import html_table
+from treadle.search.promotion.promoter import rungs_of
 from treadle.search.space.base import Searched
 from treadle.search.store.history import (
+    COPIED,
     ERROR,
     FINAL,
     FLAGGED,
@@ -48,7 +50,7 @@ class SearchResults(dict[str, Any]):
         return html_table(["trial", "state", *objectives, *names], rows, best)
 
 
-STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "paused"}
 FACTS = (REPLAYED, RETRIED, PARENT, INHERITED, SCORE, SECONDS, FLAGGED, ERROR)
 
 
@@ -69,6 +71,17 @@ def trial_data(trial: "FrozenTrial", searched: Searched, objectives: Sequence[Ob
         "started": None if trial.datetime_start is None else trial.datetime_start.isoformat(),
         "ended": None if trial.datetime_complete is None else trial.datetime_complete.isoformat(),
         **facts,
+        **_promoted(trial),
+    }
+
+
+def _promoted(trial: "FrozenTrial") -> dict[str, Any]:
+    """Return, of a trial that was promoted, its results at rungs, and of a copy which trial it began with."""
+    rungs = {str(rung): found["metrics"] for rung, found in rungs_of(trial).items()}
+    copied = trial.user_attrs.get(COPIED)
+    return {
+        **({"rungs": rungs} if rungs else {}),
+        **({} if copied is None else {"copied_from": copied[0], "replaces": copied[2]}),
     }
 
 

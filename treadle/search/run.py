@@ -12,10 +12,13 @@ from treadle.errors import ConfigError
 from treadle.search.ask import Candidate, Proposer
 from treadle.search.errors import SearchError, StopSearchError
 from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
+from treadle.search.promotion.base import Copy, End, New, Promote, Promotion
+from treadle.search.promotion.promoter import Promoter, last_step, rungs_of
 from treadle.search.space.base import assignment_key
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.database import bounded_text
 from treadle.search.store.history import (
+    COPIED,
     ERROR,
     FINAL,
     INHERITED,
@@ -23,12 +26,14 @@ from treadle.search.store.history import (
     PARENT,
     REPLAYED,
     RETRIED,
+    RUNG,
     SECONDS,
     Outcome,
 )
 from treadle.search.store.index import TrialIndex, first_attempt
-from treadle.search.store.store import Store
+from treadle.search.store.store import Store, goal_of
 from treadle.search.strategies.base import ExhaustedError, Strategy
+from treadle.search.trial.context import TrialContext
 from treadle.search.trial.reports import objective_values
 from treadle.search.trial.trial import RunningTrial
 
@@ -102,6 +107,7 @@ class SearchRules:
     proxy: Callable[[Any], float] | None
     proxy_pool: int
     weights: TrialWeights
+    promotion: Promotion | None = None
 
 
 class SearchRun:
@@ -123,6 +129,12 @@ class SearchRun:
             search.seed,
             proxy=search.rules.proxy,
             pool=search.rules.proxy_pool,
+            is_promoted=search.rules.promotion is not None,
+        )
+        self._promoter = (
+            None
+            if search.rules.promotion is None
+            else Promoter(search.rules.promotion, store, search.objectives[0], search.trial_folder)
         )
         self._again: deque[FrozenTrial] = deque()
         self._index = TrialIndex(
@@ -182,6 +194,8 @@ class SearchRun:
         for trial in found:
             if FINAL in trial.user_attrs and self.rules.weights.is_left(trial.number):
                 self._complete_from_report(trial)
+            elif self._promoter is not None and self._promoter.is_at_goal(trial):
+                self.store.pause(trial)
             else:
                 self._again.append(trial)
         return unknown
@@ -212,19 +226,56 @@ class SearchRun:
             if failed is not None:
                 require()
                 return self._retried(failed)
-            if self._exhausted or self._index.asked >= budget:
-                return None
-            created = self._proposed(require)
+            if self._promoter is None:
+                if self._exhausted or self._index.asked >= budget:
+                    return None
+                created = self._proposed(require)
+            else:
+                created = self._moved(self._promoter, budget, require)
             if created is None:
                 return None
 
-    def _retried(self, failed: "FrozenTrial") -> "FrozenTrial":
-        notes = {RETRIED: first_attempt(failed)}
-        if INHERITED in failed.user_attrs:
-            notes[INHERITED] = failed.user_attrs[INHERITED]
-        return self.store.create(failed.params, failed.distributions, notes)
+    def _moved(self, promoter: Promoter, budget: int, require: Callable[[], None]) -> "FrozenTrial | None":
+        """Return the trial that promotion has begin or continue; None if it has to wait, or there is none."""
+        while True:
+            limit = self._index.asked if self._exhausted else budget
+            move = promoter.move(self._index, limit)
+            if isinstance(move, New):
+                created = self._proposed(require, move.goal)
+                if created is not None or not self._exhausted:
+                    return created
+            elif isinstance(move, Promote):
+                require()
+                trial = self._index.trials[move.number]
+                return self.store.unpause(trial, 1 + max(rungs_of(trial)))
+            elif isinstance(move, Copy):
+                require()
+                return promoter.copy(move, self._index, self.search.searched, self.search.seed)
+            elif isinstance(move, End):
+                require()
+                self._end_paused(self._index.trials[move.number])
+            else:
+                return None
+            self._index.update(self.store.trials())
 
-    def _proposed(self, require: Callable[[], None]) -> "FrozenTrial | None":
+    def _end_paused(self, trial: "FrozenTrial") -> None:
+        """End a paused trial that gets no more budget; its value is what it reached at its last rung."""
+        found = rungs_of(trial)
+        names = [one.name for one in self.search.objectives]
+        self._finish(trial, PRUNED, objective_values(found[max(found)]["metrics"], names, "the result of a rung"))
+
+    def _retried(self, failed: "FrozenTrial") -> "FrozenTrial":
+        notes: dict[str, Any] = {RETRIED: first_attempt(failed)}
+        kept = [INHERITED]
+        if self._promoter is not None:
+            # It continues in its own folder, at the rung where it failed.
+            kept += [PARENT, COPIED, *(name for name in failed.user_attrs if name.startswith(f"{RUNG}:"))]
+        notes.update({name: failed.user_attrs[name] for name in kept if name in failed.user_attrs})
+        reached = last_step(failed)
+        curve = {step: value for step, value in failed.intermediate_values.items() if step <= reached}
+        return self.store.create(failed.params, failed.distributions, notes, goal=goal_of(failed), curve=curve)
+
+    def _proposed(self, require: Callable[[], None], goal: int = 0) -> "FrozenTrial | None":
         """Return a new trial, or one that is complete because its result was known; None if there is nothing new."""
         index = self._index
         try:
@@ -238,11 +289,12 @@ class SearchRun:
         twin = index.known.get(assignment_key(candidate.taken))
         if twin is not None and twin.state.is_finished() and self.rules.replays:
             return self._replayed(candidate, twin, index.trials)
-        return self._stored(candidate, index.outcomes)
+        return self._stored(candidate, index.outcomes, goal)
 
     def _require_untried(self, known: "dict[str, FrozenTrial]") -> None:
         """Give up where replays are all that could come."""
-        if self.rules.replays and len(known) == self._size and all(one.state.is_finished() for one in known.values()):
+        is_full = self.rules.replays and len(known) == self._size
+        if is_full and all(one.state.is_finished() or self._promoter is not None for one in known.values()):
             raise ExhaustedError
 
     def _replayed(
@@ -255,25 +307,48 @@ class SearchRun:
         notes = {**candidate.notes, REPLAYED: twin.user_attrs.get(REPLAYED, twin.number)}
         return self._stored_as(candidate, notes, values=twin.values)
 
-    def _stored(self, candidate: Candidate, outcomes: list[Outcome]) -> "FrozenTrial":
+    def _stored(self, candidate: Candidate, outcomes: list[Outcome], goal: int) -> "FrozenTrial":
         notes = dict(candidate.notes)
         inherited = self.rules.weights.nearest(candidate.taken, notes.get(PARENT), outcomes)
         if inherited is not None:
             notes[INHERITED] = inherited
-        return self._stored_as(candidate, notes)
+        return self._stored_as(candidate, notes, goal=goal)
 
-    def _stored_as(self, candidate: Candidate, notes: dict[str, Any], values: Any = None) -> "FrozenTrial":
+    def _stored_as(
+        self, candidate: Candidate, notes: dict[str, Any], values: Any = None, goal: int = 0
+    ) -> "FrozenTrial":
         dimensions = self.search.searched.dimensions
         distributions = {label: dimensions[label].distribution() for label in candidate.taken}
         parameters = self.search.searched.stored(candidate.taken)
-        return self.store.create(parameters, distributions, notes, system=candidate.system, values=values)
+        return self.store.create(parameters, distributions, notes, system=candidate.system, values=values, goal=goal)
 
     # What becomes of it -----------------------------------------------------------------------------------
 
     def _begin(self, launcher: Launcher, trial: "FrozenTrial") -> None:
-        session = RunningTrial(self.store, trial, self.search.objectives, self.rules.pruner, self.rules.nonfinite)
-        taken = self.search.searched.restored(trial.params)
-        launcher.start(self.search.task(trial.number, taken, trial.user_attrs.get(INHERITED)), session)
+        session = RunningTrial(
+            self.store,
+            trial,
+            self.search.objectives,
+            self.rules.pruner,
+            self.rules.nonfinite,
+            rung=None if self._promoter is None else self._promoter.rung(trial),
+            last_step=last_step(trial),
+            budget=None if self._promoter is None else self._promoter.budget(trial),
+        )
+        taken, inherits = self.search.searched.restored(trial.params), trial.user_attrs.get(INHERITED)
+        launcher.start(self.search.task(trial.number, taken, inherits, self._context(trial)), session)
+
+    def _context(self, trial: "FrozenTrial") -> TrialContext | None:
+        """Return what a trial that may be promoted knows of itself; None leaves it at its number and folder."""
+        if self._promoter is None:
+            return None
+        return TrialContext(
+            trial.number,
+            self.search.trial_folder(first_attempt(trial)),
+            self._promoter.budget(trial),
+            self._promoter.promotion.budgets[-1],
+            trial.user_attrs.get(COPIED, [None])[0],
+        )
 
     def on_end(self, session: RunningTrial, ending: Ending) -> None:
         """Store how a trial ended.
@@ -297,8 +372,17 @@ class SearchRun:
         if ending.state == PRUNED or session.stopped:
             last = session.last_value if len(self.search.objectives) == 1 else None
             self._finish(trial, PRUNED, None if last is None else [last], facts)
+        elif self._promoter is not None and session.rung is not None:
+            self._note_seconds(trial, seconds)
+            self.store.pause(trial)
         else:
+            if self._promoter is not None:
+                facts[SECONDS] = round(seconds + trial.user_attrs.get(SECONDS, 0.0), 3)
             self._finish(trial, COMPLETE, session.values, facts)
+
+    def _note_seconds(self, trial: "FrozenTrial", seconds: float) -> None:
+        """Add to the time that a trial has taken at earlier rungs."""
+        self.store.note(trial, SECONDS, round(trial.user_attrs.get(SECONDS, 0.0) + seconds, 3))
 
     def _facts(self, session: RunningTrial) -> dict[str, Any]:
         # An attempt before a kill may have come further than this one; or to its end, and this one had nothing to add.

@@ -14,6 +14,7 @@ from treadle.errors import ConfigError
 from treadle.runs.place import require_folder
 from treadle.search.launchers import make_launcher, require_launcher
 from treadle.search.plots.panels import Panels
+from treadle.search.promotion import Promotion, make_promotion
 from treadle.search.results import SearchResults, pareto_front, trial_data
 from treadle.search.run import RetryPolicy, SearchRules, SearchRun
 from treadle.search.space.base import Searched
@@ -21,6 +22,7 @@ from treadle.search.space.config_space import ConfigSpace, JointSpace, as_search
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.store import MEMORY, Store, optuna
 from treadle.search.strategies import make_strategy
+from treadle.search.trial.context import TrialContext
 from treadle.search.trial.evaluators import Evaluator, Lazy, make_evaluator
 from treadle.search.trial.objectives import parse_objectives
 from treadle.search.trial.pruning import make_pruner
@@ -41,6 +43,8 @@ JOURNAL = "search.journal"
 UNSTORED = "unstored"
 """The folder for final results while the store does not answer."""
 WEIGHTS = "weights"
+FOLDERS = "trials"
+"""The folder with one for each trial."""
 DUPLICATES = ("replay", "run")
 
 
@@ -68,6 +72,8 @@ class Search:
         seed: What all chance comes from.
         objectives: "maximize", "minimize", or names with directions: `{"accuracy": "maximize", "flops": "minimize"}`.
         pruner: "median", "hyperband", "halving", a pruner of Optuna's, or None.
+        promotion: What trains trials little at first, and lets those continue that do well, from their own
+            checkpoints: `Halving`, `Asha`, `Hyperband` or `Pbt` of `treadle.search`; or as text, "asha(1, 27)".
         run_dir: The folder of the search, by default `runs/search`.
         store: Where the trials are: the path of a journal, by default in `run_dir`; the URL of a database, for several
             machines; or "memory".
@@ -105,6 +111,7 @@ class Search:
         seed: int = 0,
         objectives: str | Sequence[str] | Mapping[str, str] = "maximize",
         pruner: Any = None,
+        promotion: Any = None,
         run_dir: "str | os.PathLike[str] | None" = None,
         store: "str | os.PathLike[str] | BaseStorage | None" = None,
         name: str | None = None,
@@ -147,6 +154,7 @@ class Search:
             weights=self.searched.weights(self.run_dir / WEIGHTS, inherit=inherit)
             if inherit or keep_weights
             else TrialWeights(),
+            promotion=None if promotion is None else make_promotion(promotion),
         )
         self._place = self.run_dir / JOURNAL if store is None else store
         self._launching = (launcher, workers, trial_timeout, {"processes": processes, "resources": resources})
@@ -228,16 +236,26 @@ class Search:
 
     # What runs it asks ------------------------------------------------------------------------------------
 
-    def task(self, number: int, taken: dict[str, Any], inherits: int | None) -> Task:
+    def trial_folder(self, number: int) -> Path:
+        """Return the folder that belongs to a trial."""
+        return self.run_dir / FOLDERS / f"{number:04d}"
+
+    def task(
+        self, number: int, taken: dict[str, Any], inherits: int | None, context: TrialContext | None = None
+    ) -> Task:
         """Return the work of a trial.
 
         Args:
             number: Its number.
             taken: What was decided.
             inherits: The number of the trial whose weights it begins with; None begins with new ones.
+            context: What it may know of itself; by default its number and folder.
         """
         subject = self.rules.weights.handed(self.searched.task(taken), number, inherits)
-        return Task(number, fold_seed("run", self.seed, number), subject, self._decided_evaluator(taken))
+        context = context or TrialContext(number, self.trial_folder(number))
+        # One that is promoted has a folder by which it is the same trial when it was run again for one that failed.
+        seeds = number if context.budget is None or context.run_dir is None else int(context.run_dir.name)
+        return Task(number, fold_seed("run", self.seed, seeds), subject, self._decided_evaluator(taken), context)
 
     def data(self, trial: Any) -> dict[str, Any]:
         """Return a stored trial as plain data."""
@@ -289,6 +307,7 @@ class Search:
             "objectives": [[one.name, one.direction] for one in self.objectives],
             "seed": self.seed,
             "strategy": self.rules.strategy.name,
+            **({} if self.rules.promotion is None else {"promotion": self.rules.promotion.described()}),
         }
         return json.loads(json.dumps(about))  # type: ignore[no-any-return]  # as the store gives it back
 
@@ -298,12 +317,21 @@ class Search:
         require_launcher(name, workers, trial_timeout)
         if self.rules.pruner is not None and len(self.objectives) > 1:
             raise ConfigError("a pruner compares trials by one number; with several objectives, set pruner=None")
+        if self.rules.promotion is not None:
+            self._check_promotion(self.rules.promotion)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed={self.seed!r} must be a whole number")
         sampled = self.searched.sample(random.Random(0))
         task = self.task(0, sampled, None)
         if name != "inline":
             task.encoded()
+
+    def _check_promotion(self, promotion: Promotion) -> None:
+        if self.rules.pruner is not None:
+            raise ConfigError("promotion= and pruner= both end trials early; give one of them")
+        if len(self.objectives) > 1:
+            raise ConfigError("promotion compares trials by one number; with several objectives, set promotion=None")
+        promotion.require_enough(self.trials)
 
 
 def _positive(name: str, value: int) -> int:

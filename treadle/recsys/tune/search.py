@@ -27,7 +27,15 @@ from treadle.recsys.tune.space import Dimension, SettingsSpace, check_comparable
 from treadle.runs.html_table import html_table
 from treadle.runs.lock import RunLock
 from treadle.runs.status import FINISHED, STOPPED
-from treadle.search import Grid, PrunedError, StopSearchError, report_intermediate_result
+from treadle.search import (
+    Grid,
+    PrunedError,
+    StopAtBudgetCallback,
+    StopSearchError,
+    TrialContext,
+    report_intermediate_result,
+    this_trial,
+)
 from treadle.search import Search as TrialSearch
 from treadle.search.store.history import Proposal
 from treadle.search.store.store import optuna
@@ -192,12 +200,16 @@ class Objective:
             raise StopSearchError("".join(traceback.format_exception(error))) from error
 
     def _trained(self, params: Mapping[str, Any]) -> dict[str, float]:
+        trial = this_trial()
         folder = trial_folder(Path(self.folder), params)
+        if trial.budget is not None and trial.run_dir is not None:
+            folder = trial.run_dir
         config = self.config({**params, "run_dir": str(folder), "checkpoint_dir": str(folder)})
         trainer, _, train_data, valid_data, _ = build(config, self.reusable_data(config))
         if valid_data is None:
             raise ConfigError("a search judges by validation, and eval_args leaves no data for it")
         self._check_rows(valid_data.dataset, config)
+        _stop_at_budget(trainer, trial)
 
         reported = 0
 
@@ -251,7 +263,7 @@ class Search:
         config_dict: Settings by name; those of the space go over them.
         tables: Tables in the place of files, as `create_dataset` takes them.
         seed: Decides which values are tried.
-        prune: Whether trials are given up early.
+        prune: Whether trials are given up early; where `promotion` says who continues, it alone does.
         startup_trials: How many trials are drawn at random before "bayes" learns from them.
         strategy: "bayes"; "exhaustive", all combinations in their order; or what `treadle.search.Search` takes.
         **options: Other arguments of `treadle.search.Search`: `workers`, `launcher`, `store`, `timeout` and so on.
@@ -311,7 +323,11 @@ class Search:
             run_dir=self.folder,
             name=self._name,
             on_trial=self._on_end,
-            **{"pruner": pruner if prune else None, "max_failures": None, **options},
+            **{
+                "pruner": pruner if prune and options.get("promotion") is None else None,
+                "max_failures": None,
+                **options,
+            },
         )
 
     def run(self, trials: int, *, tell: Callable[[str], None] = logger.info) -> SearchResult:
@@ -404,9 +420,9 @@ class Search:
         """Remove checkpoints of trials that are over, and the models of all but the best; write down which it is."""
         results = self._search.results()
         best = results["best"]
-        kept = None if best is None else trial_folder(self.folder, best["parameters"])
+        kept = None if best is None else self._folder_of(best)
         for trial in results["trials"]:
-            folder = trial_folder(self.folder, trial["parameters"])
+            folder = self._folder_of(trial)
             if trial["state"] in ("complete", "pruned") and folder != kept:
                 shutil.rmtree(folder, ignore_errors=True)
         if best is not None:
@@ -414,8 +430,13 @@ class Search:
             about = {"score": found.score, "params": found.params, "result": found.result}
             replace_text(self.folder / BEST, json.dumps(about, indent=1))
 
+    def _folder_of(self, trial: Mapping[str, Any]) -> Path:
+        if self._search.rules.promotion is None:
+            return trial_folder(self.folder, trial["parameters"])
+        return self._search.trial_folder(trial.get("retry_of", trial["number"]))
+
     def _trial(self, trial: Mapping[str, Any]) -> Trial:
-        path = trial_folder(self.folder, trial["parameters"]) / MODEL
+        path = self._folder_of(trial) / MODEL
         file = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
         last = trial["curve"][-1][1] if trial["curve"] and trial["state"] == "pruned" else None
         metrics = trial["metrics"] or {}
@@ -440,6 +461,20 @@ class Search:
 def search_name(config: Config) -> str:
     """Return what a search is called: several may be in one folder, of different models."""
     return f"{config.model}-{config.dataset}-{config['valid_metric']}".replace(os.sep, "-")
+
+
+def _stop_at_budget(trainer: Any, trial: TrialContext) -> None:
+    """Have a training stop at the budget of its trial, in epochs.
+
+    Raises:
+        StopSearchError: The largest budget is not the number of epochs, so that schedules would go by another one.
+    """
+    if trial.max_budget is not None and trial.max_budget != trainer.epochs:
+        raise StopSearchError(
+            f"epochs={trainer.epochs}, but the largest budget of the search is {trial.max_budget}: budgets of a "
+            "recommender are epochs, and the largest is all of them"
+        )
+    trainer.callbacks.append(StopAtBudgetCallback("epoch", {"lr": trainer.learning_rate}))
 
 
 def trial_folder(search: Path, params: Mapping[str, Any]) -> Path:

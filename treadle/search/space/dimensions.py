@@ -191,6 +191,10 @@ class Numeric(Dimension):
             return self._rounded(self.domain.low + chance.randrange(options) * self.domain.step)
         return self._from_unit(chance.random())
 
+    def nearest(self, number: float) -> Any:
+        """Return the value of the range that a number is nearest to."""
+        return self._rounded(min(max(number, self.domain.low), self.domain.high))
+
     def mutate(self, value: Any, chance: random.Random) -> Any:
         """Return a value near `value`; for whole numbers and steps, at least one step away."""
         for _ in range(100):

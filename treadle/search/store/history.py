@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 OWNER, REPLAYED, RETRIED, PARENT = "owner", "replayed_from", "retry_of", "parent"
 INHERITED, SCORE, ERROR, FLAGGED = "inherits_from", "proxy_score", "error", "nonfinite"
 REPORT, FINAL, SECONDS, LAST, BIRTH = "report", "final", "seconds", "last_step", "birth"
+RUNG, GOAL, COPIED = "rung", "goal", "copied"
 """The names under which the store keeps facts about a trial."""
 
 
@@ -48,6 +49,7 @@ class Proposal:
         place: How many trials there are before it that were not run again for one that failed.
         complete: The trials that `outcomes` are of, as the study has them.
         memory: What a strategy may keep from trial to trial to be faster: only what follows from the trials so far.
+        judged: How many trials have a result, those included that were promoted no further.
     """
 
     searched: "Searched"
@@ -59,6 +61,7 @@ class Proposal:
     place: int
     complete: "Sequence[FrozenTrial]"
     memory: dict[Any, Any]
+    judged: int = 0
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from treadle.search.assignment import Assignment
 from treadle.search.space.base import assignment_key
-from treadle.search.store.history import REPLAYED, RETRIED, Outcome
+from treadle.search.store.history import COPIED, REPLAYED, RETRIED, Outcome
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -25,7 +25,7 @@ class TrialIndex:
         outcomes: Their results, in this order too.
         known: What need not be tried again, complete or just being tried, by the identity of what is tried; of
             several the last.
-        asked: How many trials there are of those that were asked for: no replays, and no retries.
+        asked: How many trials there are of those that were asked for: no replays, no retries, and no copies.
         born: How many there are that are not retries.
         attempts: Of each trial that failed, by its number, all attempts at it.
     """
@@ -53,7 +53,7 @@ class TrialIndex:
         for number in new:
             attributes = trials[number].user_attrs
             self.born += RETRIED not in attributes
-            self.asked += RETRIED not in attributes and REPLAYED not in attributes
+            self.asked += not any(name in attributes for name in (RETRIED, REPLAYED, COPIED))
         looked_at = [trials[number] for number in (*self._open, *new)]
         self._seen = len(trials)
         self._open = [trial.number for trial in looked_at if not trial.state.is_finished()]
@@ -68,7 +68,7 @@ class TrialIndex:
         taken = self._restored(trial)
         key = assignment_key(taken)
         twins = self._twins.setdefault(key, {})
-        if state in ("COMPLETE", "RUNNING"):
+        if state in ("COMPLETE", "RUNNING", "WAITING"):
             twins[trial.number] = trial
         else:
             twins.pop(trial.number, None)

@@ -17,7 +17,7 @@ from treadle.files.bounded_io import without_passwords
 from treadle.search.errors import SearchError
 from treadle.search.store.database import NOTE_BYTES, DatabaseGoneError, TurnLostError, impatient, open_database
 from treadle.search.store.heartbeat import Heartbeat, OwnerWatch
-from treadle.search.store.history import BIRTH, FINAL, OWNER
+from treadle.search.store.history import BIRTH, FINAL, GOAL, OWNER
 from treadle.search.store.turns import take_turn
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ Result = TypeVar("Result")
 ABOUT = "treadle"
 """The name under which a study says what it searches."""
 MEMORY = "memory"
-FIXED = {"space": "space", "objectives": "list of objectives", "seed": "seed"}
+FIXED = {"space": "space", "objectives": "list of objectives", "seed": "seed", "promotion": "promotion"}
 """What must stay as it is for a search to go on, and what messages call it."""
 
 
@@ -120,8 +120,8 @@ class Store:
         if known is None and self.trials():
             raise SearchError(f"{self.shown} holds a study {self.name!r} that no search of Treadle made; name another")
         for key, word in FIXED.items():
-            if known is not None and known.get(key) != about[key]:
-                difference = _difference(known.get(key), about[key])
+            if known is not None and known.get(key) != about.get(key):
+                difference = _difference(known.get(key), about.get(key))
                 raise SearchError(
                     f"{self.shown} holds a search {self.name!r} with another {word}{difference}; use the same, "
                     "or give another store or name"
@@ -154,16 +154,29 @@ class Store:
         *,
         system: Mapping[str, Any] | None = None,
         values: Sequence[float] | None = None,
+        goal: int = 0,
+        curve: Mapping[int, float] | None = None,
     ) -> "FrozenTrial":
-        """Store a new trial, all at once: a running one of this search, or with `values` one that is complete."""
+        """Store a new trial, all at once: a running one of this search, or with `values` one that is complete.
+
+        Args:
+            parameters: Its values, as Optuna holds them.
+            distributions: What they are from.
+            notes: Facts about it.
+            system: What Optuna's sampler wants to be kept.
+            values: Its results.
+            goal: The rung that it trains for, where trials are promoted.
+            curve: Intermediate results that it begins with.
+        """
         trial = optuna().trial
         template = trial.create_trial(
             state=trial.TrialState.RUNNING if values is None else trial.TrialState.COMPLETE,
             values=None if values is None else list(values),
             params=dict(parameters),
             distributions=dict(distributions),
-            user_attrs={**notes, OWNER: self.presence.owner()} if values is None else dict(notes),
+            user_attrs={**notes, OWNER: self._own(goal)} if values is None else dict(notes),
             system_attrs=dict(system or {}),
+            intermediate_values=dict(curve or {}),
         )
         if self._is_remote:
             # Whether a connection broke before or after a trial was stored is found out by this name.
@@ -184,20 +197,20 @@ class Store:
         """Keep a fact about a running trial."""
         self.storage.set_trial_user_attr(trial._trial_id, name, value)
 
-    def note_final(self, trial: "FrozenTrial", metrics: Mapping[str, float]) -> None:
-        """Keep the final result of a trial; on this disk too, while the store does not answer."""
+    def note_result(self, trial: "FrozenTrial", result: Mapping[str, Any], name: str = FINAL) -> None:
+        """Keep the result of a trial, final or of a rung; on this disk too, while the store does not answer."""
         try:
             with impatient():
-                self.note(trial, FINAL, dict(metrics))
+                self.note(trial, name, dict(result))
         except DatabaseGoneError:
-            self._keep_unstored(trial, metrics)
-            self.note(trial, FINAL, dict(metrics))
+            self._keep_unstored(trial, name, result)
+            self.note(trial, name, dict(result))
             self._forget_unstored(trial.number)
 
-    def _keep_unstored(self, trial: "FrozenTrial", metrics: Mapping[str, float]) -> None:
+    def _keep_unstored(self, trial: "FrozenTrial", name: str, result: Mapping[str, Any]) -> None:
         if self._unstored is not None:
             self._unstored.mkdir(parents=True, exist_ok=True)
-            kept = {"search": self.name, "owner": self.presence.identity, FINAL: dict(metrics)}
+            kept = {"search": self.name, "owner": self.presence.identity, name: dict(result)}
             replace_text(self._unstored / f"{trial.number}.json", json.dumps(kept))
 
     def _forget_unstored(self, number: int) -> None:
@@ -206,14 +219,15 @@ class Store:
             with suppress(OSError):
                 self._unstored.rmdir()
 
-    def _unstored_result(self, trial: "FrozenTrial") -> dict[str, float] | None:
-        """Return the final result that this trial's search kept on this disk and could not store; mostly None."""
+    def _unstored_result(self, trial: "FrozenTrial") -> tuple[str, dict[str, Any]] | None:
+        """Return the result that this trial's search kept on this disk and could not store, by name; mostly None."""
         path = None if self._unstored is None else self._unstored / f"{trial.number}.json"
         if path is None or not path.is_file():
             return None
         kept = json.loads(path.read_text())
-        is_this = kept["search"] == self.name and kept["owner"] == trial.user_attrs.get(OWNER, {}).get("id")
-        return kept[FINAL] if is_this else None
+        search, owner = kept.pop("search"), kept.pop("owner")
+        is_this = search == self.name and owner == trial.user_attrs.get(OWNER, {}).get("id")
+        return next(iter(kept.items())) if is_this else None
 
     def report(self, trial: "FrozenTrial", step: int, value: float) -> None:
         """Keep an intermediate result of a running trial."""
@@ -222,6 +236,29 @@ class Store:
     def finish(self, trial: "FrozenTrial", state: "TrialState", values: Sequence[float] | None = None) -> None:
         """End a trial; from now on nothing about it changes."""
         self.storage.set_trial_state_values(trial._trial_id, state, values)
+
+    # Trials that are paused -------------------------------------------------------------------------------
+
+    def pause(self, trial: "FrozenTrial") -> None:
+        """Have a running trial wait until somebody lets it continue; nobody owns it meanwhile."""
+        self.storage.set_trial_state_values(trial._trial_id, optuna().trial.TrialState.WAITING)
+
+    def unpause(self, trial: "FrozenTrial", goal: int) -> "FrozenTrial":
+        """Let a paused trial continue, as one of this search, and return it.
+
+        Args:
+            trial: The trial.
+            goal: The rung that it trains for.
+        """
+        # In this order: one that is killed between the two leaves a trial that is paused still.
+        self.note(trial, OWNER, self._own(goal))
+        self.storage.set_trial_state_values(trial._trial_id, optuna().trial.TrialState.RUNNING)
+        return self.storage.get_trial(trial._trial_id)
+
+    def _own(self, goal: int) -> dict[str, Any]:
+        return {**self.presence.owner(), **({GOAL: goal} if goal else {})}
+
+    # Trials of others -------------------------------------------------------------------------------------
 
     def orphans(self) -> "tuple[list[FrozenTrial], bool]":
         """Take over the running trials of searches that have ended.
@@ -245,14 +282,14 @@ class Store:
             now = self.storage.get_trial(trial._trial_id)
             if now.state.is_finished() or self._owner(now) != self._owner(trial):
                 return False
-            self.note(trial, OWNER, self.presence.owner())
+            self.note(trial, OWNER, self._own(goal_of(trial)))
             return True
 
         if not self.in_turn(lambda require: take()):
             return None
-        final = self._unstored_result(trial)
-        if final is not None:
-            self.note(trial, FINAL, final)
+        unstored = self._unstored_result(trial)
+        if unstored is not None:
+            self.note(trial, *unstored)
             self._forget_unstored(trial.number)
             return self.storage.get_trial(trial._trial_id)
         return trial
@@ -301,6 +338,11 @@ class Store:
         self.release()
         if hasattr(self._backend, "close"):
             self._backend.close()
+
+
+def goal_of(trial: "FrozenTrial") -> int:
+    """Return the rung that a trial trains for, or trained for last; 0 where trials are not promoted."""
+    return int(trial.user_attrs.get(OWNER, {}).get(GOAL, 0))
 
 
 def _is_held() -> None:

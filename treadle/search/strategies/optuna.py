@@ -41,7 +41,7 @@ class OptunaStrategy(Strategy):
 
     def propose(self, proposal: Proposal) -> Assignment:
         """Return what the sampler suggests, or a random draw where it suggests nothing the constraints allow."""
-        if len(proposal.outcomes) < self.startup:
+        if max(len(proposal.outcomes), proposal.judged) < self.startup:
             return proposal.searched.sample(proposal.chance)
         for _ in range(ATTEMPTS if proposal.searched.is_conditional else 1):
             taken = self._suggested(proposal)

@@ -12,6 +12,7 @@ import torch
 from treadle.data.random_state import RandomState
 from treadle.search.recorded_calls import reader
 from treadle.search.space.extension import TrialTarget
+from treadle.search.trial.context import NO_TRIAL, TrialContext, trial_context
 from treadle.search.trial.evaluators import Evaluator, decode_evaluator
 from treadle.search.trial.reports import Metrics, Reporter, ReportError, parse_metrics, report_trial_to
 
@@ -33,12 +34,14 @@ class Task:
         seed: What its random numbers begin with.
         subject: What is judged.
         evaluator: What judges it.
+        context: What the trial may know of itself.
     """
 
     number: int
     seed: int
     subject: TrialTarget
     evaluator: Evaluator
+    context: TrialContext = NO_TRIAL
 
     def encoded(self) -> dict[str, Any]:
         """Return it as JSON.
@@ -53,6 +56,7 @@ class Task:
             "seed": self.seed,
             "subject": [target_name(type(self.subject)), self.subject.encoded()],
             "evaluator": self.evaluator.encoded(),
+            "context": self.context.encoded(),
         }
 
     @staticmethod
@@ -65,6 +69,7 @@ class Task:
             data["seed"],
             names.find(kind).decoded(subject, names),
             decode_evaluator(data["evaluator"], names),
+            TrialContext.decoded(data["context"]),
         )
 
     def run(self, reporter: TrialReporter, *, leaves: bool = True) -> None:
@@ -79,7 +84,7 @@ class Task:
         Raises:
             ReportError: It ended without a result.
         """
-        with seeded(self.seed), report_trial_to(reporter, self.number):
+        with seeded(self.seed), report_trial_to(reporter, self.number), trial_context(self.context):
             built = self.subject.build()
             result = self.evaluator.evaluate(built)
             if not reporter.finished:

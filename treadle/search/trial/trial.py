@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.errors import NonFiniteError
 from treadle.search.store.database import NOTE_BYTES
-from treadle.search.store.history import FLAGGED, REPORT
+from treadle.search.store.history import FLAGGED, REPORT, RUNG
 from treadle.search.trial.objectives import Objective
 from treadle.search.trial.pruning import TrialPruner
 from treadle.search.trial.reports import Metrics, PrunedError, ReportError, nonfinite_names, objective_values, shown
@@ -33,6 +33,9 @@ class RunningTrial:
         pruner: What may stop the trial; None is nothing.
         nonfinite: "fail" fails a trial whose final result is nan or infinite and only flags such results before the
             end; "prune" stops a trial at the first of them.
+        rung: The rung that its result is of, if there are others behind it; None takes the result for the final one.
+        last_step: The step of the last intermediate result before it was paused.
+        budget: The step that its result stands at in the curve of a trial that reports nothing else; None leaves it.
 
     Attributes:
         last_step: The step of the last intermediate result; -1 if there was none.
@@ -40,7 +43,16 @@ class RunningTrial:
     """
 
     def __init__(
-        self, store: "Store", trial: "FrozenTrial", objectives: tuple[Objective, ...], pruner: Any, nonfinite: str
+        self,
+        store: "Store",
+        trial: "FrozenTrial",
+        objectives: tuple[Objective, ...],
+        pruner: Any,
+        nonfinite: str,
+        *,
+        rung: int | None = None,
+        last_step: int = -1,
+        budget: int | None = None,
     ) -> None:
         self.trial = trial
         self.values: list[float] | None = None
@@ -51,7 +63,7 @@ class RunningTrial:
         self._names = [objective.name for objective in objectives]
         self._pruning = TrialPruner(store, trial, pruner)
         self._nonfinite = nonfinite
-        self.last_step = -1
+        self.rung, self.last_step, self._budget = rung, last_step, budget
         self._curve: dict[int, float] = {}
         self._flagged: list[Any] = []
 
@@ -113,7 +125,13 @@ class RunningTrial:
         if bad:
             self._refuse(metrics, bad)
         self._require_room(metrics, "the final result")
-        self._store.note_final(self.trial, metrics)
+        if self._budget is not None and self.last_step < 0:
+            self._store.report(self.trial, self._budget, values[0])
+        if self.rung is None:
+            self._store.note_result(self.trial, metrics)
+        else:
+            # What the result is, and where the trial continues to count.
+            self._store.note_result(self.trial, {"metrics": metrics, "last": self.last_step}, f"{RUNG}:{self.rung}")
         self.values = values
 
     def _refuse(self, metrics: Metrics, bad: list[str]) -> None:
