@@ -221,6 +221,23 @@ def test_a_search_of_trainings_that_is_killed_ends_like_one_that_was_not(project
     ]
 
 
+@pytest.mark.slow
+def test_a_promoted_training_of_a_config_has_the_bits_of_one_that_was_never_paused(
+    project: Path, treadle: Treadle
+) -> None:
+    command = ["configs/small.py", "optim.lr=log(1e-3,1e-1)", "-m", "Acc@1", "-n", "3"]
+    treadle(*command, "-o", "paused/search", "--promotion", "halving(4, 12, 3)")
+    treadle(*command, "-o", "whole/search")
+    trials = results_in(project / "paused" / "search")["trials"]
+    [best] = [trial for trial in trials if trial["state"] == "complete"]
+    assert [trial["state"] for trial in trials].count("pruned") == 2
+    assert [step for step, _ in best["curve"]] == [4, 8]
+    folders = [project / name / "search" / "trials" / f"{best['number']:04d}" for name in ("paused", "whole")]
+    paused, whole = (folder / "checkpoints" / "step_00000012" / "rank_0.safetensors" for folder in folders)
+    assert paused.read_bytes() == whole.read_bytes()
+    assert "training from iteration 4 to 12" in (folders[0] / "log.txt").read_text()
+
+
 MISTAKES = {
     ("configs/functio.py",): "there is no config file configs/functio.py; did you mean 'function.py'?",
     ("configs/function.py", "y=one_of(1,2)"): "unknown key 'y' in configs/function.py",

@@ -328,9 +328,7 @@ def test_another_promotion_does_not_continue_a_search(tmp_path: Path) -> None:
         return float(setting["lr"])
 
     search.Search(SPACE, judge, promotion="halving(1, 4, 2)", trials=2, run_dir=tmp_path / "s").run()
-    with pytest.raises(
-        search.SearchError, match=r"holds a search 's' with another promotion \('reduction' was 2, and is"
-    ):
+    with pytest.raises(search.SearchError, match=r"with another promotion \('reduction' was 2, and is 3\)"):
         search.Search(SPACE, judge, promotion="halving(1, 9, 3)", trials=2, run_dir=tmp_path / "s").run()
 
 

@@ -35,6 +35,13 @@ def search(
     pruner: Annotated[
         str | None, typer.Option(metavar="NAME", help="Stop bad trials early: median, hyperband or halving.")
     ] = None,
+    promotion: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME(...)",
+            help="Train little at first and promote the best: asha(1,27), halving(1,27), hyperband(1,27), pbt(1,27).",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="What all chance comes from.")] = None,
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", "-o", metavar="DIR", help="The search's folder; by default in runs/.")
@@ -64,6 +71,7 @@ def search(
         "trials": trials,
         "strategy": strategy,
         "pruner": pruner,
+        "promotion": promotion,
         "seed": seed,
         "store": store,
         "workers": workers,

@@ -347,6 +347,7 @@ class SearchRun:
             self.search.trial_folder(first_attempt(trial)),
             self._promoter.budget(trial),
             self._promoter.promotion.budgets[-1],
+            last_step(trial),
             trial.user_attrs.get(COPIED, [None])[0],
         )
 

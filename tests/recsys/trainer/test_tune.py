@@ -12,7 +12,7 @@ from treadle.errors import ConfigError, TreadleError
 from treadle.recsys.models.general_recommender import BPR
 from treadle.recsys.quick_start import build
 from treadle.recsys.trainers import Trainer
-from treadle.recsys.tune.search import Search
+from treadle.recsys.tune.search import Search, trial_folder
 from treadle.recsys.tune.space import parse_space, read_space, space_of
 from treadle.runs.reader import is_search
 from treadle.search import SearchError
@@ -31,7 +31,7 @@ SEQUENTIAL = {
 def make(folder: Path, space: Any = None, **given: Any) -> Search:
     own = {
         key: given.pop(key)
-        for key in ("prune", "startup_trials", "seed", "strategy", "workers", "launcher")
+        for key in ("prune", "startup_trials", "seed", "strategy", "workers", "launcher", "promotion")
         if key in given
     }
     return Search(
@@ -80,6 +80,27 @@ def test_the_test_part_is_never_looked_at(tmp_path: Path, monkeypatch: Any) -> N
 
 def summary(result: Any) -> list[Any]:
     return [(trial.number, trial.params, trial.score, trial.state, trial.result) for trial in result.trials]
+
+
+def test_a_promoted_recommender_has_the_bits_of_one_that_was_never_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "_delete_other_models", lambda search: None)
+    promoted = make(tmp_path / "a", epochs=4, promotion="halving(1, 4, 2)").run(4)
+    unpaused = make(tmp_path / "b", epochs=4, prune=False).run(4)
+    [best] = [trial for trial in promoted.trials if trial.state == "complete"]
+    assert [trial.state for trial in promoted.trials].count("pruned") == 3
+    same = unpaused.trials[best.number]
+    assert (best.params, best.score, best.result) == (same.params, same.score, same.result)
+    own = tmp_path / "a" / "search" / "trials" / f"{best.number:04d}"
+    last = [
+        sorted(folder.rglob("rank_0.safetensors"))[-1]
+        for folder in (own, trial_folder(tmp_path / "b" / "search", best.params))
+    ]
+    assert last[0].parent.name == last[1].parent.name == "step_00000016"
+    assert last[0].read_bytes() == last[1].read_bytes()
+    log = next(own.rglob("log.txt")).read_text()
+    assert [int(step) for step in re.findall(r"resuming from step (\d+)", log)] == [4, 8]
 
 
 class Killed(BaseException):

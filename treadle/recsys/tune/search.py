@@ -219,7 +219,9 @@ class Objective:
             scores = trainer.valid_scores()
             for place in range(reported, len(scores)):
                 reported = place + 1
-                report_intermediate_result(scores[place], step=reported * trainer.eval_step - 1)
+                step = reported * trainer.eval_step - 1
+                if step > trial.last_step:
+                    report_intermediate_result(scores[place], step=step)
 
         score, result = trainer.fit(train_data, valid_data, verbose=False, callback_fn=report)
         report()

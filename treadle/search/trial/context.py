@@ -18,6 +18,7 @@ class TrialContext:
             until the trial does.
         budget: How much it has been trained in all when it comes back, where trials are promoted; else None.
         max_budget: How much that is at the most.
+        last_step: The step of its last report before it was paused; -1 if there was none.
         copied_from: The number of the trial whose folder this one began with, in population-based training.
     """
 
@@ -25,6 +26,7 @@ class TrialContext:
     run_dir: Path | None = None
     budget: int | None = None
     max_budget: int | None = None
+    last_step: int = -1
     copied_from: int | None = None
 
     def encoded(self) -> dict[str, Any]:
