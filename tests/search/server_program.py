@@ -19,13 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from treadle import nas
+from treadle import nas, search
 
 STEPS = 3
 STEP_SECONDS = 0.005
 
 
-def make(url: str, folder: Path, trials: int, strategy: str) -> nas.Search:
+def make(url: str, folder: Path, trials: int, strategy: str, promotion: str | None = None) -> nas.Search:
     """Return the search."""
     space = {f"x{place}": nas.one_of(*"abcd") for place in range(8)}
     strategies: dict[str, Any] = {"nsga2": nas.Nsga2(6)}
@@ -33,8 +33,10 @@ def make(url: str, folder: Path, trials: int, strategy: str) -> nas.Search:
         space,
         judge_in(folder),
         strategy=strategies.get(strategy, strategy),
+        promotion=promotion,
         trials=trials,
         store=url,
+        run_dir=folder / "search",
         name="search",
         seed=3,
     )
@@ -53,11 +55,13 @@ def judge_in(folder: Path) -> Callable[[dict[str, Any]], float]:
         say("begun", number)
         checkpoint = folder / f"checkpoint_{number}"
         first = int(checkpoint.read_text() or 0) if checkpoint.exists() else 0
+        trial = search.this_trial()
         level = float(sum(value == "a" for value in taken.values()))
-        for step in range(first, STEPS):
+        for step in range(first, trial.budget or STEPS):
             time.sleep(STEP_SECONDS)
             say("steps", number, step)
-            nas.report_intermediate_result(level, step=step)
+            if step > trial.last_step:
+                nas.report_intermediate_result(level, step=step)
             checkpoint.write_text(str(step + 1))
         say("done", number)
         return level
@@ -78,7 +82,7 @@ def forked(job: dict[str, Any]) -> int:
         return process
     status = 1
     try:
-        make(job["url"], Path(job["folder"]), job["trials"], job["strategy"]).run()
+        make(job["url"], Path(job["folder"]), job["trials"], job["strategy"], job.get("promotion")).run()
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -1,6 +1,8 @@
 """Promotion: who gets more budget, and that a trial which was paused has the bits of one that never was."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -346,3 +348,43 @@ def test_tpe_learns_from_trials_that_were_promoted_no_further() -> None:
     ).run()["trials"]
     last = [abs(trial["parameters"]["x"] - 2.0) for trial in found[-20:]]
     assert sorted(last)[10] < 12  # drawn at random, the median is 25
+
+
+# Workers in processes of their own ---------------------------------------------------------------------------------
+
+
+def in_a_process(setting: dict[str, Any]) -> float:
+    """Train in the trial's folder, a line an epoch; the first start of a promoted trial kills its own process once."""
+    trial = search.this_trial()
+    assert trial.run_dir is not None
+    assert trial.budget is not None
+    trial.run_dir.mkdir(parents=True, exist_ok=True)
+    epochs, killed = trial.run_dir / "epochs", trial.run_dir.parent / "killed"
+    for epoch in range(len(epochs.read_text().split()) if epochs.exists() else 0, trial.budget):
+        with epochs.open("a") as file:
+            file.write(f"{epoch}\n")
+        if trial.budget > 1 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return float(setting["lr"])
+
+
+@pytest.mark.slow
+def test_two_workers_promote_asynchronously_and_one_that_is_killed_has_its_trial_resumed(tmp_path: Path) -> None:
+    results = search.Search(
+        SPACE, in_a_process, promotion="asha(1, 4, 2)", trials=8, run_dir=tmp_path, workers=2, launcher="processes",
+        retries=1,
+    ).run()  # fmt: skip
+    [again] = [trial for trial in results["trials"] if "retry_of" in trial]
+    assert results["trials"][again["retry_of"]]["error"]["message"] == "the worker was killed by SIGKILL"
+    made = {folder.name: (folder / "epochs").read_text().split() for folder in (tmp_path / "trials").glob("0*")}
+    # No epoch was made twice: the trial of the dead worker was continued in its folder.
+    assert sorted(made) == [f"{number:04d}" for number in range(8)]
+    assert all(epochs == [str(epoch) for epoch in range(len(epochs))] for epochs in made.values())
+    reached = sorted(len(epochs) for epochs in made.values())
+    assert reached.count(4) >= 2
+    assert sum(budget > 1 for budget in reached) >= 4
+    # The best half of each rung was promoted, whoever came there first.
+    rates = {trial["number"]: trial["parameters"]["lr"] for trial in results["trials"] if "retry_of" not in trial}
+    best = sorted(rates, key=lambda number: -rates[number])[:4]
+    assert all(len(made[f"{number:04d}"]) > 1 for number in best)

@@ -236,3 +236,24 @@ def test_a_search_on_a_server_that_is_killed_equals_one_in_memory_that_was_not(
     assert [{name: trial[name] for name in kept} for trial in cut] == [
         {name: trial[name] for name in kept} for trial in whole if "replayed_from" not in trial
     ]
+
+
+def test_promoted_trials_whose_workers_are_killed_resume_from_their_own_checkpoints(
+    server: Server, tmp_path: Path
+) -> None:
+    url, promotion = server.new_database(), "asha(1, 4, 2)"
+    job = {"url": url, "folder": str(tmp_path), "trials": 16, "strategy": "random", "workers": 3, "kills": 4}
+    done = run("-m", "tests.search.server_program", json.dumps({**job, "promotion": promotion}), cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = make(url, tmp_path, 16, "random", promotion).results()["trials"]
+    steps, reached = Counter(said(tmp_path, "steps")), {}
+    for trial in found:
+        assert trial["state"] in ("paused", "complete")
+        reached[trial["number"]] = 4 if trial["state"] == "complete" else 2 ** max(map(int, trial["rungs"]))
+        assert [step for step, _ in trial["curve"]] == [*range(reached[trial["number"]])]
+    # Each step of each trial was made, and again only where a kill came between the step and its checkpoint.
+    assert set(steps) == {f"{number} {step}" for number, budget in reached.items() for step in range(budget)}
+    assert steps.total() <= sum(reached.values()) + job["kills"]
+    # Of 16 at the first rung 8 or more were promoted, and of those half or more again.
+    assert sum(budget > 1 for budget in reached.values()) >= 8
+    assert sum(budget > 2 for budget in reached.values()) >= 4
