@@ -379,7 +379,7 @@ def test_two_workers_promote_asynchronously_and_one_that_is_killed_has_its_trial
     assert results["trials"][again["retry_of"]]["error"]["message"] == "the worker was killed by SIGKILL"
     made = {folder.name: (folder / "epochs").read_text().split() for folder in (tmp_path / "trials").glob("0*")}
     # No epoch was made twice: the trial of the dead worker was continued in its folder.
-    assert sorted(made) == [f"{number:04d}" for number in range(8)]
+    assert sorted(made) == [f"{one['number']:04d}" for one in results["trials"] if "retry_of" not in one]
     assert all(epochs == [str(epoch) for epoch in range(len(epochs))] for epochs in made.values())
     reached = sorted(len(epochs) for epochs in made.values())
     assert reached.count(4) >= 2

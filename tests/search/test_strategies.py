@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.search.support import Net, letters, numbers, vowels
-from treadle import nas
+from treadle import nas, search
 from treadle.errors import ConfigError
 from treadle.nas.classic.network_space import as_search_space
 from treadle.search import Random, Sampled
 from treadle.search.space.base import Searched
+from treadle.search.space.domains import Range
 from treadle.search.store.history import Outcome, Proposal
 from treadle.search.strategies.evolution import distance, mutated
 from treadle.search.strategies.grid import permuted
@@ -256,3 +257,201 @@ def test_a_store_that_is_none_is_refused() -> None:
         ConfigError, match=r"^store=3 must be the path of a journal, the URL of a database, or 'memory'$"
     ):
         nas.Search(letters(), vowels, store=3).run()  # type: ignore[arg-type]
+
+
+def hill(setting: dict[str, Any]) -> float:
+    """Return how near a setting is to the top of a hill, which is at x=2 and y='b'."""
+    return -((setting["x"] - 2) ** 2) - (setting["y"] != "b")
+
+
+HILL: dict[str, Any] = {"x": nas.uniform(-5, 5), "y": nas.one_of("a", "b", "c")}
+
+
+@pytest.mark.parametrize("strategy", [search.Surrogate(startup=8), search.Gp(startup=8), "qmc", search.Nsga3(6)])
+def test_a_strategy_finds_the_top_of_a_hill_better_than_chance_and_the_same_way_each_time(strategy: Any) -> None:
+    def found() -> Any:
+        return search.Search(HILL, hill, strategy=strategy, trials=20, store="memory").run()
+
+    results = found()
+    chance = search.Search(HILL, hill, trials=20, store="memory").run()
+    is_model = getattr(strategy, "name", strategy) in ("surrogate", "gp")
+    assert results["best"]["values"]["default"] > (-0.05 if is_model else chance["best"]["values"]["default"] - 1)
+    assert [one["parameters"] for one in found()["trials"]] == [one["parameters"] for one in results["trials"]]
+
+
+def test_a_surrogate_weighs_several_objectives_and_covers_more_of_them_than_chance() -> None:
+    space = {f"x{place}": nas.uniform(0, 1) for place in range(4)}
+
+    def two(setting: dict[str, float]) -> dict[str, float]:
+        rest = sum(setting[f"x{place}"] for place in range(1, 4))
+        return {"a": setting["x0"] + rest, "b": 1 - setting["x0"] + rest}
+
+    def covered(strategy: Any) -> float:
+        objectives = {"a": "minimize", "b": "minimize"}
+        made = search.Search(space, two, strategy=strategy, objectives=objectives, trials=30, store="memory")
+        return search.hypervolume(made.run(), {"a": 4.0, "b": 4.0})
+
+    assert covered(search.Surrogate(startup=10)) > covered("random")
+
+
+NESTED: dict[str, Any] = {
+    "optim": nas.one_of(
+        {"kind": "sgd", "momentum": nas.uniform(0, 1)}, {"kind": "adam", "beta": nas.one_of(1, 2)}, "no"
+    )
+}
+
+
+def test_a_choice_of_mappings_has_decisions_that_exist_where_it_was_made() -> None:
+    seen: list[Any] = []
+
+    def judge(setting: dict[str, Any]) -> float:
+        seen.append(setting["optim"])
+        return 0.0
+
+    results = search.Search(NESTED, judge, trials=20, duplicates="run", store="memory").run()
+    for trial, given in zip(results["trials"], seen, strict=True):
+        taken = trial["parameters"]
+        expected: Any = {
+            "sgd": {"kind": "sgd", "momentum": taken.get("optim.sgd.momentum")},
+            "adam": {"kind": "adam", "beta": taken.get("optim.adam.beta")},
+            "no": "no",
+        }[taken["optim"]]
+        assert given == expected
+        assert len(taken) == (1 if taken["optim"] == "no" else 2)
+    assert {trial["parameters"]["optim"] for trial in results["trials"]} == {"sgd", "adam", "no"}
+    assert isinstance(NESTED["optim"].values[0]["momentum"], Range)  # the space is as it was
+
+
+def test_values_that_are_called_alike_are_called_by_their_place() -> None:
+    space = {"x": nas.one_of({"kind": "a", "y": nas.uniform(0, 1)}, {"kind": "a", "z": nas.uniform(2, 3)}, 7)}
+    found = search.Search(space, lambda at: 0.0, strategy=search.Grid(shuffle=False), store="memory").run()["trials"]
+    assert {tuple(one["parameters"]) for one in found} == {("x", "x.0.y"), ("x", "x.1.z"), ("x",)}
+
+
+@pytest.mark.parametrize("strategy", ["grid", nas.Tpe(4), nas.Evolution(4, 2), search.Surrogate(4), search.Gp(4)])
+def test_every_strategy_searches_choices_of_mappings(strategy: Any) -> None:
+    def judge(setting: dict[str, Any]) -> float:
+        return float(setting["optim"]["momentum"]) if "momentum" in setting["optim"] else -1.0
+
+    best = search.Search(NESTED, judge, strategy=strategy, trials=20, store="memory").run()["best"]
+    assert best["parameters"]["optim"] == "sgd"
+
+
+def test_settings_to_try_first_come_first_and_are_completed_at_random() -> None:
+    first: list[dict[str, Any]] = [{"x": 1.5, "y": "c"}, {"y": "b"}]
+    options: dict[str, Any] = {"first": first, "trials": 5, "store": "memory"}
+    trials = search.Search(HILL, hill, **options).run()["trials"]
+    assert trials[0]["parameters"] == {"x": 1.5, "y": "c"}
+    assert trials[1]["parameters"]["y"] == "b"
+    again = search.Search(HILL, hill, **options).run()["trials"]
+    assert [one["parameters"] for one in again] == [one["parameters"] for one in trials]
+
+
+def test_a_search_without_progress_ends() -> None:
+    values = iter([3.0, 5.0, 4.0, 6.0, 1.0, 6.0, 2.0, 9.0])
+    made = search.Search({"x": nas.uniform(0, 1)}, lambda at: next(values), patience=3, trials=8, store="memory")
+    assert len(made.run()["trials"]) == 7  # three in a row are not above 6
+
+
+def test_trials_above_a_limit_are_never_the_best_and_strategies_avoid_them() -> None:
+    def judge(setting: dict[str, float]) -> dict[str, float]:
+        return {"default": setting["x"], "cost": 2 * setting["x"]}
+
+    space = {"x": nas.uniform(0, 1)}
+    plain = search.Search(space, judge, limits={"cost": 1.0}, trials=30, store="memory").run()
+    assert plain["best"]["parameters"]["x"] <= 0.5 < max(one["parameters"]["x"] for one in plain["trials"])
+    assert [one["feasible"] for one in plain["trials"]] == [one["parameters"]["x"] <= 0.5 for one in plain["trials"]]
+    learned = search.Search(space, judge, limits={"cost": 1.0}, strategy=nas.Tpe(8), trials=30, store="memory").run()
+    assert plain["best"]["values"]["default"] < learned["best"]["values"]["default"] <= 0.5
+
+
+def test_a_metric_with_a_limit_that_nobody_reports_fails_the_trial() -> None:
+    made = search.Search(HILL, hill, limits={"cost": 1.0}, trials=1, store="memory", max_failures=None).run()
+    assert made["trials"][0]["error"]["message"] == (
+        "limits= has 'cost', and the final result only ['default']; report it too"
+    )
+
+
+def test_an_earlier_search_is_what_a_new_one_begins_with(tmp_path: Any) -> None:
+    earlier = search.Search(HILL, hill, trials=12, store="memory", name="before").run()
+    wider = {**HILL, "x": nas.uniform(-2, 9)}
+    fits = [one for one in earlier["trials"] if one["parameters"]["x"] >= -2]
+    options: dict[str, Any] = {"strategy": search.Surrogate(startup=4), "trials": 3, "warm_start": [earlier]}
+    results = search.Search(wider, hill, run_dir=tmp_path / "s", **options).run()
+    known = [one for one in results["trials"] if "from_search" in one]
+    assert [one["from_search"] for one in known] == [f"before:{one['number']}" for one in fits]
+    assert [one["values"] for one in known] == [one["values"] for one in fits]
+    assert len(results["trials"]) == len(known) + 3
+    again = search.Search(wider, hill, run_dir=tmp_path / "s", **options).run()
+    assert again == results  # known once, and not again
+
+
+def test_importance_is_the_share_of_what_a_decision_explains() -> None:
+    def judge(setting: dict[str, Any]) -> float:
+        return 3 * setting["a"] + setting["b"]
+
+    space = {"a": nas.uniform(0, 1), "b": nas.uniform(0, 1), "c": nas.one_of(1, 2, 3)}
+    made = search.Search(space, judge, trials=200, store="memory")
+    made.run()
+    found = made.importance()
+    assert list(found)[:2] == ["a", "b"]
+    assert found["a"] == pytest.approx(0.9, abs=0.05)  # 9 parts of 10 of the variance
+    assert found["c"] < 0.03
+
+
+def test_a_hypervolume_is_that_of_the_boxes_under_a_front() -> None:
+    objectives = {"a": "minimize", "b": "minimize", "c": "minimize"}
+    trials = [{"values": dict(zip("abc", one, strict=True))} for one in [(1, 2, 2), (2, 1, 2), (2, 2, 1), (3, 3, 3)]]
+    # Of the cube from 1 to 3, each of the first three has 4 (2 by 2 by 1, 1 by ... ), counted by its unit cells.
+    corners = [(x, y, z) for x in (1, 2) for y in (1, 2) for z in (1, 2)]
+    cells = sum(
+        any(all(p <= q for p, q in zip(one["values"].values(), c, strict=True)) for one in trials) for c in corners
+    )
+    assert search.hypervolume({"objectives": objectives, "trials": trials}, {"a": 3, "b": 3, "c": 3}) == cells
+
+
+MORE_MISTAKES: list[tuple[Any, str]] = [
+    (lambda: search.Surrogate(1), r"^Surrogate\(startup=1, pool=200\): both must be 2 or more$"),
+    (
+        lambda: search.Search(HILL, hill, first=[{"z": 1}]),
+        r"^first= has 'z', which nothing decides; there is \['x",
+    ),
+    (
+        lambda: search.Search(HILL, hill, first=[{"y": "d"}]),
+        r"^first= has y='d', which is none of its val",
+    ),
+    (
+        lambda: search.Search(HILL, hill, limits={"a": "b"}),
+        r"^limits=\{'a': 'b'\} must be the largest value by ",
+    ),
+    (lambda: search.Search(HILL, hill, limits=3), r"^limits=3 must be the largest value by the name of a metric"),  # type: ignore[arg-type]
+    (lambda: search.Search(HILL, hill, patience=0), r"^patience=0 must be a whole number from 1 up$"),
+    (
+        lambda: search.Search(HILL, hill, warm_start="x"),
+        r"^warm_start='x' must be a list of folders, results or",
+    ),
+    (
+        lambda: search.Search(HILL, hill, warm_start=["x"]),
+        r"^warm_start has 'x', which is no search, no results of",
+    ),
+    (
+        lambda: search.Search(HILL, hill, limits={"a": 1}, promotion="asha(1, 9)"),
+        r"^limits= are judged by complete trials, and promotion= compares others: give one of them$",
+    ),
+    (lambda: search.hypervolume({"objectives": {"a": "max"}}, {}), r"^hypervolume: the reference has no 'a', which is"),
+    (
+        lambda: search.importance({"objectives": {"a": "max"}, "trials": []}, "b"),
+        r"^importance of 'b': the search has the objectives \['a'\]$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mistake", "message"), MORE_MISTAKES)
+def test_what_a_search_cannot_be_told_is_refused(mistake: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mistake()
+
+
+def test_importance_of_a_few_trials_is_refused() -> None:
+    with pytest.raises(nas.SearchError, match=r"^importance needs four complete trials or more, and there are 0$"):
+        search.Search(HILL, hill, store="memory").importance()

@@ -6,6 +6,7 @@ not when this is imported.
 """
 
 from treadle.search.errors import SearchError, StopSearchError
+from treadle.search.importance import hypervolume, importance
 from treadle.search.plots import parallel_coordinates, pareto_plot, trial_scatter
 from treadle.search.promotion import Asha, Halving, Hyperband, Pbt, Promotion
 from treadle.search.recorded_calls import recorded
@@ -15,7 +16,8 @@ from treadle.search.space.domains import integer, log_uniform, one_of, uniform
 from treadle.search.strategies.base import ExhaustedError, Random, Strategy
 from treadle.search.strategies.evolution import Evolution
 from treadle.search.strategies.grid import Grid
-from treadle.search.strategies.optuna import Nsga2, Sampled, Tpe
+from treadle.search.strategies.optuna import Gp, Nsga2, Nsga3, Qmc, Sampled, Tpe
+from treadle.search.strategies.surrogate import Surrogate
 from treadle.search.trial.budget import StopAtBudgetCallback, train_to_budget
 from treadle.search.trial.context import TrialContext, this_trial
 from treadle.search.trial.evaluators import BaseTrainer, register_trainer
@@ -33,13 +35,16 @@ __all__ = [
     "BaseTrainer",
     "Evolution",
     "ExhaustedError",
+    "Gp",
     "Grid",
     "Halving",
     "Hyperband",
     "Nsga2",
+    "Nsga3",
     "Pbt",
     "Promotion",
     "PrunedError",
+    "Qmc",
     "Random",
     "ReportError",
     "ReportTrialCallback",
@@ -50,9 +55,12 @@ __all__ = [
     "StopAtBudgetCallback",
     "StopSearchError",
     "Strategy",
+    "Surrogate",
     "Tpe",
     "TrialContext",
     "current_trial",
+    "hypervolume",
+    "importance",
     "integer",
     "log_uniform",
     "one_of",

@@ -2,14 +2,14 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.data.seeds import fold_seed
 from treadle.search.assignment import Assignment
 from treadle.search.promotion.promoter import as_pruned, rungs_of
-from treadle.search.space.base import Searched, assignment_key
+from treadle.search.space.base import Searched, assignment_key, completed
 from treadle.search.store.history import SCORE, Proposal
 from treadle.search.store.index import TrialIndex
 from treadle.search.store.store import Store
@@ -48,6 +48,7 @@ class Proposer:
         proxy: What ranks several proposals for one trial; None takes the first.
         pool: How many are ranked.
         is_promoted: Whether trials are promoted, so that some have results and are not complete.
+        first: Settings to try before the strategy is asked.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Proposer:
         proxy: Callable[[Any], float] | None = None,
         pool: int = 8,
         is_promoted: bool = False,
+        first: Sequence[Assignment] = (),
     ) -> None:
         self._store, self._searched, self._strategy = store, searched, strategy
         self._seed, self._proxy, self._pool = seed, proxy, pool
-        self._is_promoted = is_promoted
+        self._is_promoted, self._first = is_promoted, first
         self._memory: dict[Any, Any] = {}
 
     def next(self, index: TrialIndex) -> Candidate:
@@ -75,6 +77,9 @@ class Proposer:
         Raises:
             ExhaustedError: There is nothing left to propose.
         """
+        if index.asked < len(self._first):
+            chance = random.Random(fold_seed("first", self._seed, index.asked))
+            return Candidate(completed(self._searched, self._first[index.asked], chance))
         if self._proxy is None:
             return self._untried(index)
         drawn = [self._drawn(attempt, index) for attempt in range(self._pool)]

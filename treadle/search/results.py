@@ -7,12 +7,14 @@ from treadle.runs.html_table import html_table
 from treadle.search.promotion.promoter import rungs_of
 from treadle.search.space.base import Searched
 from treadle.search.store.history import (
+    BEFORE,
     COPIED,
     ERROR,
     FINAL,
     FLAGGED,
     INHERITED,
     LAST,
+    LIMITS,
     PARENT,
     REPLAYED,
     REPORT,
@@ -72,6 +74,8 @@ def trial_data(trial: "FrozenTrial", searched: Searched, objectives: Sequence[Ob
         "ended": None if trial.datetime_complete is None else trial.datetime_complete.isoformat(),
         **facts,
         **_promoted(trial),
+        **({BEFORE: trial.user_attrs[BEFORE]} if BEFORE in trial.user_attrs else {}),
+        **({"feasible": max(trial.system_attrs[LIMITS]) <= 0} if LIMITS in trial.system_attrs else {}),
     }
 
 

@@ -5,36 +5,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import ConfigError
 from treadle.search.ask import Candidate, Proposer
+from treadle.search.earlier import EarlierTrial
 from treadle.search.errors import SearchError, StopSearchError
-from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher
+from treadle.search.launchers.base import COMPLETE, FAILED, PRUNED, STOPPED, Ending, Launcher, describe_error
 from treadle.search.promotion.base import Copy, End, New, Promote, Promotion
 from treadle.search.promotion.promoter import Promoter, last_step, rungs_of
 from treadle.search.space.base import assignment_key
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.database import bounded_text
 from treadle.search.store.history import (
+    BEFORE,
     COPIED,
     ERROR,
     FINAL,
     INHERITED,
     LAST,
+    LIMITS,
     PARENT,
     REPLAYED,
     RETRIED,
     RUNG,
     SECONDS,
     Outcome,
+    dominates,
 )
 from treadle.search.store.index import TrialIndex, first_attempt
 from treadle.search.store.store import Store, goal_of
 from treadle.search.strategies.base import ExhaustedError, Strategy
 from treadle.search.trial.context import TrialContext
-from treadle.search.trial.reports import objective_values
+from treadle.search.trial.reports import ReportError, objective_values
 from treadle.search.trial.trial import RunningTrial
 
 if TYPE_CHECKING:
@@ -108,6 +112,10 @@ class SearchRules:
     proxy_pool: int
     weights: TrialWeights
     promotion: Promotion | None = None
+    first: tuple[dict[str, Any], ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    patience: int | None = None
+    earlier: tuple[EarlierTrial, ...] = ()
 
 
 class SearchRun:
@@ -130,6 +138,7 @@ class SearchRun:
             proxy=search.rules.proxy,
             pool=search.rules.proxy_pool,
             is_promoted=search.rules.promotion is not None,
+            first=search.rules.first,
         )
         self._promoter = (
             None
@@ -148,6 +157,8 @@ class SearchRun:
     def run(self, launcher: Launcher, trials: int, deadline: float) -> None:
         """Run trials until there are enough, and those of other searches have ended as well."""
         self._await_others()
+        if self.rules.earlier:
+            self.store.in_turn(lambda require: self._take_earlier())
         told = False
         while True:
             while launcher.has_room and self._may_begin(deadline):
@@ -167,6 +178,50 @@ class SearchRun:
                     told = True
                 time.sleep(TICK)
             self._take_over_now_and_then()
+
+    def _take_earlier(self) -> None:
+        """Store the trials of earlier searches that this space has too; those that are stored already stay alone."""
+        searched, names = self.search.searched, [one.name for one in self.search.objectives]
+        known = {trial.user_attrs.get(BEFORE) for trial in self.store.trials()}
+        taken = 0
+        for earlier in self.rules.earlier:
+            if earlier.source in known or not earlier.fits(searched, names):
+                continue
+            decided = searched.decide(lambda one, given=earlier.parameters: given[one.label])  # type: ignore[misc]
+            distributions = {label: searched.dimensions[label].distribution() for label in decided}
+            notes = {BEFORE: earlier.source, FINAL: dict(earlier.metrics)}
+            self.store.create(
+                searched.stored(decided), distributions, notes, values=[earlier.values[name] for name in names],
+                system=self._limits_kept(earlier.metrics),
+            )  # fmt: skip
+            taken += 1
+        if taken:
+            logger.info("%d trials of earlier searches are known", taken)
+
+    def _limits_kept(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return by how much metrics are above each limit of the search.
+
+        Raises:
+            ReportError: A metric that has a limit is not there.
+        """
+        limits = self.rules.limits
+        missing = [name for name in limits if name not in metrics]
+        if missing:
+            raise ReportError(f"limits= has {missing[0]!r}, and the final result only {sorted(metrics)}; report it too")
+        return {LIMITS: [metrics[name] - limit for name, limit in limits.items()]} if limits else {}
+
+    def _is_without_progress(self) -> bool:
+        """Whether as many trials in a row as patience allows were no better than those before."""
+        patience = self.rules.patience
+        own = [one for one, trial in zip(self._index.outcomes, self._index.complete, strict=True) if _counts(trial)]
+        if patience is None or len(own) <= patience:
+            return False
+        before, since = own[:-patience], own[-patience:]
+        if len(self.search.objectives) == 1:
+            return min(one.values for one in since) >= min(one.values for one in before)
+        return all(
+            any(one.values == old.values or dominates(old.values, one.values) for old in before) for one in since
+        )
 
     def _may_begin(self, deadline: float) -> bool:
         return not self.search.is_stopping and time.monotonic() < deadline
@@ -203,6 +258,8 @@ class SearchRun:
     def _complete_from_report(self, trial: "FrozenTrial") -> None:
         """End a trial whose search was killed between its last word and its end."""
         names = [one.name for one in self.search.objectives]
+        for name, value in self._limits_kept(trial.user_attrs[FINAL]).items():
+            self.store.storage.set_trial_system_attr(trial._trial_id, name, value)
         self._finish(trial, COMPLETE, objective_values(trial.user_attrs[FINAL], names, "the final result"))
 
     # What comes next --------------------------------------------------------------------------------------
@@ -226,6 +283,9 @@ class SearchRun:
             if failed is not None:
                 require()
                 return self._retried(failed)
+            if not self._exhausted and self._is_without_progress():
+                logger.info("the last %d trials were no better; the search ends here", self.rules.patience)
+                self._exhausted = True
             if self._promoter is None:
                 if self._exhausted or self._index.asked >= budget:
                     return None
@@ -369,6 +429,13 @@ class SearchRun:
             self._count_failure(trial.number, error)
             return
         self._failures = 0
+        try:
+            limits = {} if session.values is None else self._limits_kept(session.metrics)
+        except ReportError as error:
+            self.on_end(session, Ending(FAILED, describe_error(error)))
+            return
+        if limits:
+            self.store.storage.set_trial_system_attr(trial._trial_id, LIMITS, limits[LIMITS])
         facts = {**self._facts(session), SECONDS: seconds}
         if ending.state == PRUNED or session.stopped:
             last = session.last_value if len(self.search.objectives) == 1 else None
@@ -423,6 +490,11 @@ class SearchRun:
                 f"{error.get('message')}\n{error.get('traceback', '').rstrip()}\nMend it and start the search again: "
                 "it resumes (max_failures=None lets it continue in any case)"
             )
+
+
+def _counts(trial: "FrozenTrial") -> bool:
+    """Whether a trial was run by this search."""
+    return REPLAYED not in trial.user_attrs and BEFORE not in trial.user_attrs
 
 
 def _bounded(error: Mapping[str, str]) -> dict[str, str]:

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any
 from treadle.data.seeds import fold_seed
 from treadle.errors import ConfigError
 from treadle.runs.place import require_folder
+from treadle.search.earlier import earlier_trials
+from treadle.search.importance import importance
 from treadle.search.launchers import make_launcher, require_launcher
 from treadle.search.plots.panels import Panels
 from treadle.search.promotion import Promotion, make_promotion
 from treadle.search.results import SearchResults, pareto_front, trial_data
 from treadle.search.run import RetryPolicy, SearchRules, SearchRun
-from treadle.search.space.base import Searched
+from treadle.search.space.base import Searched, require_setting
 from treadle.search.space.config_space import ConfigSpace, JointSpace, as_search_space, fill_values, has_domains
 from treadle.search.space.extension import TrialWeights
 from treadle.search.store.store import MEMORY, Store, optuna
 from treadle.search.strategies import make_strategy
 from treadle.search.trial.context import TrialContext
 from treadle.search.trial.evaluators import Evaluator, Lazy, make_evaluator
-from treadle.search.trial.objectives import parse_objectives
+from treadle.search.trial.objectives import parse_limits, parse_objectives
 from treadle.search.trial.pruning import make_pruner
 from treadle.search.trial.task import Task
 from treadle.search.trial.trial import NONFINITE
@@ -84,6 +86,13 @@ class Search:
         resources: With Ray, what to reserve for a worker, such as `{"num_gpus": 1}`.
         retries: How often a failed trial is run again.
         retry_on: The kinds of errors that are worth it, as classes or names; None is all.
+        first: Settings to try before any others, each as a mapping of decisions to values; what one leaves out is
+            drawn at random.
+        limits: The largest value that a reported metric may have, by name: `{"latency": 5.0}`. A trial above one is
+            never the best, and strategies that can, TPE, GP, NSGA-II and NSGA-III, avoid such trials.
+        patience: After how many trials without a better result the search ends; None never does.
+        warm_start: Earlier searches, as their folders, their results, or searches: their complete trials of settings
+            that this space has too are known from the start, and do not count as `trials`.
         max_failures: After how many failures in a row the search gives up; None never does.
         duplicates: "replay" gives a trial that was run before its stored result; "run" runs it again.
         nonfinite: "fail" fails a trial whose final result is nan or infinite; "prune" stops it at the first of these.
@@ -119,6 +128,10 @@ class Search:
         launcher: str = "inline",
         processes: int = 1,
         resources: dict[str, Any] | None = None,
+        first: Sequence[Mapping[str, Any]] = (),
+        limits: Mapping[str, float] | None = None,
+        patience: int | None = None,
+        warm_start: Sequence[Any] = (),
         retries: int = 0,
         retry_on: Sequence[type[BaseException] | str] | None = None,
         max_failures: int | None = 10,
@@ -155,6 +168,10 @@ class Search:
             if inherit or keep_weights
             else TrialWeights(),
             promotion=None if promotion is None else make_promotion(promotion),
+            first=tuple(dict(one) for one in first),
+            limits=parse_limits(limits),
+            patience=None if patience is None else _positive("patience", patience),
+            earlier=earlier_trials(warm_start),
         )
         self._place = self.run_dir / JOURNAL if store is None else store
         self._launching = (launcher, workers, trial_timeout, {"processes": processes, "resources": resources})
@@ -210,7 +227,7 @@ class Search:
         trials = [self.data(trial) for trial in store.trials()]
         if not store.presence.is_running:
             store.release()
-        front = pareto_front(trials, self.objectives)
+        front = pareto_front([trial for trial in trials if trial.get("feasible", True)], self.objectives)
         return SearchResults(
             {
                 "name": self.name,
@@ -260,6 +277,14 @@ class Search:
     def data(self, trial: Any) -> dict[str, Any]:
         """Return a stored trial as plain data."""
         return trial_data(trial, self.searched, self.objectives)
+
+    def importance(self) -> dict[str, float]:
+        """Return how much each decision matters for the first objective; see `treadle.search.importance`.
+
+        Raises:
+            SearchError: There are fewer than four complete trials.
+        """
+        return importance(self.results())
 
     def tell(self, trial: Any) -> None:
         """Tell whoever listens that a trial has ended."""
@@ -321,6 +346,10 @@ class Search:
             self._check_promotion(self.rules.promotion)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed={self.seed!r} must be a whole number")
+        for one in self.rules.first:
+            require_setting(self.searched, one)
+        if self.rules.limits and self.rules.promotion is not None:
+            raise ConfigError("limits= are judged by complete trials, and promotion= compares others: give one of them")
         sampled = self.searched.sample(random.Random(0))
         task = self.task(0, sampled, None)
         if name != "inline":

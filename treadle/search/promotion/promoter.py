@@ -19,7 +19,7 @@ from treadle.search.promotion.base import (
     Promotion,
 )
 from treadle.search.space.base import Searched
-from treadle.search.store.history import COPIED, FINAL, PARENT, REPLAYED, RUNG
+from treadle.search.store.history import BEFORE, COPIED, FINAL, PARENT, REPLAYED, RUNG
 from treadle.search.store.index import TrialIndex, first_attempt
 from treadle.search.store.store import Store, goal_of
 from treadle.search.trial.objectives import Objective
@@ -55,7 +55,7 @@ class Promoter:
         """
         latest: dict[int, FrozenTrial] = {}
         for trial in index.trials:
-            if REPLAYED not in trial.user_attrs:
+            if REPLAYED not in trial.user_attrs and BEFORE not in trial.user_attrs:
                 latest[first_attempt(trial)] = trial
         return self.promotion.next([self._member(trial) for trial in latest.values()], trials)
 

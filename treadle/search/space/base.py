@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, did_you_mean
 from treadle.search.assignment import Assignment, key_of
 from treadle.search.space.dimensions import Dimension
 from treadle.search.space.extension import TrialTarget, TrialWeights
@@ -139,6 +139,36 @@ class Searched(ABC):
     def fixed(self) -> dict[str, Any]:
         """Return what must stay as it is for a search to go on, as plain data."""
         return self.described()
+
+
+def require_setting(searched: Searched, setting: Mapping[str, Any]) -> None:
+    """Refuse a setting to try that the space does not have.
+
+    Raises:
+        ConfigError: It names a decision that there is not, or a value that the decision cannot have.
+    """
+    for label, value in setting.items():
+        if label not in searched.dimensions:
+            near = did_you_mean(str(label), searched.dimensions)
+            raise ConfigError(
+                f"first= has {label!r}, which nothing decides{near or f'; there is {[*searched.dimensions]}'}"
+            )
+        if not searched.dimensions[label].contains(value):
+            allowed = searched.dimensions[label].described()
+            raise ConfigError(f"first= has {label}={value!r}, which is none of its values: {allowed}")
+
+
+def completed(searched: Searched, setting: Mapping[str, Any], chance: random.Random) -> Assignment:
+    """Return a setting with everything drawn that it leaves out.
+
+    Raises:
+        ConfigError: The constraints refuse whatever is drawn.
+    """
+    for _ in range(ATTEMPTS):
+        taken = searched.decide(lambda one: setting[one.label] if one.label in setting else one.sample(chance))
+        if searched.allows(taken):
+            return taken
+    raise ConfigError(f"first= has {dict(setting)!r}, which the constraints of the space refuse")
 
 
 def assignment_key(taken: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from treadle.errors import ConfigError
 from treadle.search.assignment import Assignment
 from treadle.search.encoding import RecordedNames, build, decode, encode
 from treadle.search.space.base import Searched
-from treadle.search.space.dimensions import Dimension, make_dimension
+from treadle.search.space.dimensions import Categorical, Dimension, make_dimension
 from treadle.search.space.domains import Choice, Range
 from treadle.search.space.extension import OpenValue, Restriction, TrialWeights
 
@@ -48,6 +48,45 @@ def has_domains(tree: Any) -> bool:
     return next(find_domains(tree), None) is not None
 
 
+def branches(domain: Any) -> dict[str, Any] | None:
+    """Return the values of a choice by name, if some of them leave things to decide themselves; None if none does.
+
+    A mapping is called by the first text in it, `{"kind": "sgd", "momentum": ...}` by `sgd`; anything else, or where
+    two are called alike, by its place.
+    """
+    if not isinstance(domain, Choice) or not any(has_domains(value) for value in domain.values):
+        return None
+    names = [_branch_name(value) for value in domain.values]
+    if None in names or len(set(names)) < len(names):
+        names = [str(place) for place in range(len(names))]
+    return dict(zip(map(str, names), domain.values, strict=True))
+
+
+def _branch_name(value: Any) -> str | None:
+    """Return what a value is called: a text, or the first text of a mapping that is a word."""
+    if isinstance(value, str):
+        return value
+    texts = [item for _, item in _items(value) if isinstance(item, str)] if isinstance(value, dict) else []
+    return next((text for text in texts if text.isidentifier()), None)
+
+
+def _of_branch(label: str, name: str) -> str:
+    return f"{label}.{name}."
+
+
+def find_conditions(tree: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
+    """Return what decides whether others exist: for each of these the choice it stands in, and the value of that."""
+    found: dict[str, tuple[str, str]] = {}
+    for place, domain in find_domains(tree):
+        label = prefix + config_key(place)
+        for name, value in (branches(domain) or {}).items():
+            inner = find_conditions(value, _of_branch(label, name))
+            own = find_dimensions(value, _of_branch(label, name))
+            found.update({one: (label, name) for one in own if one not in inner})
+            found.update(inner)
+    return found
+
+
 def find_dimensions(tree: Any, prefix: str = "") -> dict[str, Dimension]:
     """Return what there is to decide in a config, by name: the place of each, or the label of a `ValueChoice`.
 
@@ -71,6 +110,8 @@ def fill_values(tree: Any, taken: Mapping[str, Any], prefix: str = "") -> Any:
     places = list(find_domains(tree))
     if places and not places[0][0]:
         return _decided(places[0][1], prefix, taken)
+    if not places and not isinstance(tree, (dict, list, tuple)) and not hasattr(tree, "_content"):
+        return tree
     copied = _thawed(copy.deepcopy(tree))
     for place, domain in places:
         copied = _put(copied, place, _decided(domain, prefix + config_key(place), taken))
@@ -92,11 +133,20 @@ def config_key(place: Place) -> str:
 
 
 def _dimensions(label: str, domain: Any) -> list[Dimension]:
-    return domain.dimensions(label) if isinstance(domain, OpenValue) else [make_dimension(label, domain)]
+    if isinstance(domain, OpenValue):
+        return domain.dimensions(label)
+    named = branches(domain)
+    if named is None:
+        return [make_dimension(label, domain)]
+    inner = [find_dimensions(value, _of_branch(label, name)) for name, value in named.items()]
+    return [Categorical(label, list(named), domain.weights), *(one for found in inner for one in found.values())]
 
 
 def _decided(domain: Any, label: str, taken: Mapping[str, Any]) -> Any:
-    return domain.evaluate(taken) if isinstance(domain, OpenValue) else taken[label]
+    if isinstance(domain, OpenValue):
+        return domain.evaluate(taken)
+    named = branches(domain)
+    return taken[label] if named is None else fill_values(named[taken[label]], taken, _of_branch(label, taken[label]))
 
 
 def _value(node: Any) -> Any:
@@ -206,9 +256,15 @@ class ConfigSpace(Searched):
     def __init__(self, given: Any, prefix: str = "") -> None:
         self.given, self.prefix = given, prefix
         self.dimensions = find_dimensions(given, prefix)
+        self.conditions = find_conditions(given, prefix)
         self.constraints = [constraint for _, constraint in find_constraints(given)]
         for constraint in self.constraints:
             constraint.require_known(self.dimensions)
+
+    def exists(self, label: str, taken: Mapping[str, Any]) -> bool:
+        """Whether a decision is to be made: one within a value of a choice is where this value was chosen."""
+        holder = self.conditions.get(label)
+        return holder is None or taken.get(holder[0]) == holder[1]
 
     def allows(self, taken: Assignment) -> bool:
         """Whether all constraints are satisfied."""
@@ -217,7 +273,7 @@ class ConfigSpace(Searched):
     @property
     def is_conditional(self) -> bool:
         """Whether some combinations of values are not to be had."""
-        return bool(self.constraints)
+        return bool(self.constraints or self.conditions)
 
     def task(self, taken: Assignment) -> Value:
         """Return the config with values."""

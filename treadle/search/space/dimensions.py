@@ -195,6 +195,10 @@ class Numeric(Dimension):
         """Return the value of the range that a number is nearest to."""
         return self._rounded(min(max(number, self.domain.low), self.domain.high))
 
+    def unit(self, value: float) -> float:
+        """Return where a value lies in the range, from 0 to 1."""
+        return self._to_unit(value)
+
     def mutate(self, value: Any, chance: random.Random) -> Any:
         """Return a value near `value`; for whole numbers and steps, at least one step away."""
         for _ in range(100):

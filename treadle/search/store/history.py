@@ -17,6 +17,7 @@ OWNER, REPLAYED, RETRIED, PARENT = "owner", "replayed_from", "retry_of", "parent
 INHERITED, SCORE, ERROR, FLAGGED = "inherits_from", "proxy_score", "error", "nonfinite"
 REPORT, FINAL, SECONDS, LAST, BIRTH = "report", "final", "seconds", "last_step", "birth"
 RUNG, GOAL, COPIED = "rung", "goal", "copied"
+LIMITS, BEFORE = "constraints", "from_search"
 """The names under which the store keeps facts about a trial."""
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from treadle.search.assignment import Assignment
 from treadle.search.space.base import assignment_key
-from treadle.search.store.history import COPIED, REPLAYED, RETRIED, Outcome
+from treadle.search.store.history import BEFORE, COPIED, REPLAYED, RETRIED, Outcome
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -52,8 +52,8 @@ class TrialIndex:
         new = range(self._seen, len(trials))
         for number in new:
             attributes = trials[number].user_attrs
-            self.born += RETRIED not in attributes
-            self.asked += not any(name in attributes for name in (RETRIED, REPLAYED, COPIED))
+            self.born += RETRIED not in attributes and BEFORE not in attributes
+            self.asked += not any(name in attributes for name in (RETRIED, REPLAYED, COPIED, BEFORE))
         looked_at = [trials[number] for number in (*self._open, *new)]
         self._seen = len(trials)
         self._open = [trial.number for trial in looked_at if not trial.state.is_finished()]

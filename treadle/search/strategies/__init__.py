@@ -7,7 +7,8 @@ from treadle.errors import ConfigError, did_you_mean
 from treadle.search.strategies.base import Random, Strategy
 from treadle.search.strategies.evolution import Evolution
 from treadle.search.strategies.grid import Grid
-from treadle.search.strategies.optuna import Nsga2, Sampled, Tpe
+from treadle.search.strategies.optuna import Gp, Nsga2, Nsga3, Qmc, Sampled, Tpe
+from treadle.search.strategies.surrogate import Surrogate
 
 __all__ = ["STRATEGIES", "make_strategy"]
 
@@ -16,7 +17,11 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "grid": Grid,
     "tpe": Tpe,
     "evolution": Evolution,
+    "surrogate": Surrogate,
+    "gp": Gp,
+    "qmc": Qmc,
     "nsga2": Nsga2,
+    "nsga3": Nsga3,
 }
 
 
@@ -35,6 +40,8 @@ def make_strategy(given: Any, *, seed: int, workers: int) -> Strategy:
         return given
     if given == "grid":
         return Grid(seed=seed)
+    if given == "qmc":
+        return Qmc(seed=seed)
     if given == "tpe":
         return Tpe(parallel=workers > 1)
     if isinstance(given, str) and given in STRATEGIES:

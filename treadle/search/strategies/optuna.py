@@ -1,12 +1,16 @@
 """Strategies of Optuna: tree-structured Parzen estimators, NSGA-II, and any other sampler."""
 
+import logging
+import warnings
 from abc import abstractmethod
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, MissingDependencyError
 from treadle.search.assignment import Assignment
 from treadle.search.space.base import ATTEMPTS
 from treadle.search.space.dimensions import Dimension
@@ -105,7 +109,12 @@ class Tpe(OptunaStrategy):
         """Return Optuna's TPE."""
         from optuna.samplers import TPESampler
 
-        return TPESampler(n_startup_trials=0, n_ei_candidates=self.candidates, seed=seed, constant_liar=self.parallel)
+        return TPESampler(
+            n_startup_trials=0,
+            n_ei_candidates=self.candidates,
+            seed=seed,
+            constant_liar=self.parallel,
+        )
 
 
 class Nsga2(OptunaStrategy):
@@ -127,8 +136,11 @@ class Nsga2(OptunaStrategy):
 
     def sampler(self, seed: int) -> "BaseSampler":
         """Return Optuna's NSGA-II."""
-        made: BaseSampler = _ordered_nsga2()(
-            population_size=self.population, mutation_prob=self.mutation, crossover_prob=self.crossover, seed=seed
+        made: BaseSampler = _ordered("NSGAIISampler")(
+            population_size=self.population,
+            mutation_prob=self.mutation,
+            crossover_prob=self.crossover,
+            seed=seed,
         )
         return made
 
@@ -173,24 +185,26 @@ class Generations:
 
 
 @cache
-def _ordered_nsga2() -> Any:
-    """Return NSGA-II with the parents of a generation always in the same order, and in no need of all trials.
+def _ordered(name: str) -> Any:
+    """Return a genetic sampler with parents always in the same order, and in no need of all trials.
 
     Optuna's own are in one order when they are chosen and in another when they are read back from the store, so that
     a search killed between the two would go on otherwise than one that was not. And it goes through all trials for
     each new one.
     """
-    from optuna.samplers import NSGAIISampler
+    import optuna.samplers
 
-    class Nsga2Sampler(NSGAIISampler):
-        """NSGA-II with parents in the order of birth."""
+    base: Any = getattr(optuna.samplers, name)
+
+    class OrderedSampler(base):  # type: ignore[misc]
+        """The sampler with parents in the order of birth."""
 
         generations: Generations
 
         @property
         def generation_key(self) -> str:
             """The note that says of which generation a trial is."""
-            return self._get_generation_key()
+            return str(self._get_generation_key())
 
         def get_trial_generation(self, study: Any, trial: Any) -> int:
             """Return the generation of a new trial: the last one, until as many of it are complete as there may be."""
@@ -217,7 +231,120 @@ def _ordered_nsga2() -> Any:
                 found = [study._storage.get_trial(number) for number in numbers]
             return sorted(found, key=lambda trial: trial.number)
 
-    return Nsga2Sampler
+    return OrderedSampler
+
+
+class Nsga3(Nsga2):
+    """NSGA-III: as NSGA-II, but those survive that are near given directions; for three objectives and more.
+
+    Args:
+        population: How many trials a generation has.
+        mutation: How likely each decision is drawn anew; None is one over their number.
+        crossover: How likely a child has two parents.
+    """
+
+    name = "nsga3"
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return Optuna's NSGA-III."""
+        with _quiet_about_experiments():
+            made: BaseSampler = _ordered("NSGAIIISampler")(
+                population_size=self.population,
+                mutation_prob=self.mutation,
+                crossover_prob=self.crossover,
+                seed=seed,
+            )
+        return made
+
+
+class Gp(OptunaStrategy):
+    """Optuna's Gaussian process: for few trials in spaces of numbers.
+
+    Args:
+        startup: How many trials are drawn at random first.
+    """
+
+    name = "gp"
+    least = 1
+
+    def __init__(self, startup: int = 10) -> None:
+        super().__init__(startup)
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return Optuna's sampler.
+
+        Raises:
+            MissingDependencyError: SciPy is not installed.
+        """
+        _require("scipy", "a search by a Gaussian process")
+        from optuna.samplers import GPSampler
+
+        with _quiet_about_experiments():
+            return GPSampler(seed=seed, n_startup_trials=0, warn_independent_sampling=False)
+
+    def propose(self, proposal: Proposal) -> Assignment:
+        """Return what the sampler suggests, without what it says of its own speed."""
+        own = logging.getLogger("optuna")
+        before = own.level
+        own.setLevel(logging.ERROR)
+        try:
+            return super().propose(proposal)
+        finally:
+            own.setLevel(before)
+
+    def alone(self, sampler: "BaseSampler", proposal: Proposal, dimension: Dimension) -> Any:
+        """Return a random draw by its weights: of what not all trials decide, the process knows nothing."""
+        return dimension.sample(proposal.chance)
+
+
+class Qmc(OptunaStrategy):
+    """Quasi-Monte Carlo: a sequence that fills the space more evenly than chance.
+
+    Args:
+        seed: Which sequence.
+    """
+
+    name = "qmc"
+
+    def __init__(self, *, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return Optuna's sampler of one sequence, whichever trial it is for.
+
+        Raises:
+            MissingDependencyError: SciPy is not installed.
+        """
+        _require("scipy", "a search by quasi-Monte Carlo")
+        from optuna.samplers import QMCSampler
+
+        with _quiet_about_experiments():
+            return QMCSampler(seed=self.seed, scramble=True, warn_independent_sampling=False)
+
+    def prepared(self, sampler: Any, proposal: Proposal) -> Any:
+        """Return a sampler that takes the point of this trial; Optuna's own counts in the store what was asked for."""
+        sampler._find_sample_id = lambda study, space: proposal.place
+        return super().prepared(sampler, proposal)
+
+    def alone(self, sampler: "BaseSampler", proposal: Proposal, dimension: Dimension) -> Any:
+        """Return a random draw by its weights."""
+        return dimension.sample(proposal.chance)
+
+
+def _require(package: str, user: str) -> None:
+    if find_spec(package) is None:
+        raise MissingDependencyError(f"{user} needs {package}; pip install 'treadle[search]'")
+
+
+@contextmanager
+def _quiet_about_experiments() -> Iterator[None]:
+    """Keep Optuna from warning that a sampler is new, for each trial again."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
 
 
 class Sampled(OptunaStrategy):

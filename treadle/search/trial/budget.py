@@ -80,7 +80,7 @@ def set_options(trainer: Any, settings: Mapping[str, float]) -> None:
                     known = sorted(key for key in group if key != "params")
                     raise ConfigError(f"settings of a copy: {type(optimizer).__name__} takes no {name!r}, but {known}")
                 _set_option(group, name, value)
-    scheduler = getattr(trainer, "scheduler", None)
+    scheduler: Any = getattr(trainer, "scheduler", None)
     if "lr" in settings and hasattr(scheduler, "base_lrs"):
         scheduler.base_lrs = [settings["lr"]] * len(scheduler.base_lrs)
 
@@ -132,7 +132,7 @@ def train_to_budget(
             "a trial that may be promoted resumes in its folder; make the trainer with "
             "run_dir=search.this_trial().run_dir"
         )
-    callbacks = [StopAtBudgetCallback(settings=settings)]
+    callbacks: list[TrainerCallback] = [StopAtBudgetCallback(settings=settings)]
     if trial.number is not None:
         callbacks.append(ReportTrialCallback(metric))
     trainer.callback_handler.add_callbacks(callbacks)

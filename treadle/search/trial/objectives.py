@@ -1,5 +1,6 @@
 """What a search makes large or small."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,20 @@ def parse_objectives(given: Any) -> tuple[Objective, ...]:
             f"objectives={given!r}: {reason}; write 'maximize', 'minimize', or {{'accuracy': 'maximize'}}"
         )
     return tuple(Objective(str(name), _WORDS[direction]) for name, direction in named.items())
+
+
+def parse_limits(given: Any) -> dict[str, float]:
+    """Return the largest value of each metric that has one.
+
+    Raises:
+        ConfigError: A value is no finite number.
+    """
+    if given is None:
+        return {}
+    for limit in given.values() if isinstance(given, Mapping) else [None]:
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not math.isfinite(limit):
+            raise ConfigError(f"limits={given!r} must be the largest value by the name of a metric: {{'latency': 5.0}}")
+    return {str(name): float(limit) for name, limit in given.items()}
 
 
 def _sequence(given: Any) -> Sequence[str]:

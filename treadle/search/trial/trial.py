@@ -56,6 +56,7 @@ class RunningTrial:
     ) -> None:
         self.trial = trial
         self.values: list[float] | None = None
+        self.metrics: Metrics = {}
         self.stopped = False
         self.lacking: str | None = None
         self.began = time.monotonic()
@@ -132,7 +133,7 @@ class RunningTrial:
         else:
             # What the result is, and where the trial continues to count.
             self._store.note_result(self.trial, {"metrics": metrics, "last": self.last_step}, f"{RUNG}:{self.rung}")
-        self.values = values
+        self.values, self.metrics = values, metrics
 
     def _refuse(self, metrics: Metrics, bad: list[str]) -> None:
         text = f"the final result of trial {self.trial.number} is not finite: {shown(metrics)}"
