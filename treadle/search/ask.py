@@ -10,10 +10,12 @@ from treadle.data.seeds import fold_seed
 from treadle.search.assignment import Assignment
 from treadle.search.promotion.promoter import as_pruned, rungs_of
 from treadle.search.space.base import Searched, assignment_key, completed
-from treadle.search.store.history import SCORE, Proposal
+from treadle.search.store.history import SCORE, Outcome, Proposal
 from treadle.search.store.index import TrialIndex
 from treadle.search.store.store import Store
 from treadle.search.strategies.base import Strategy
+from treadle.search.trial.objectives import Objective
+from treadle.search.trial.reports import objective_values
 from treadle.search.trial.task import seeded
 
 REDRAWS = 20
@@ -47,7 +49,7 @@ class Proposer:
         seed: The seed of the search.
         proxy: What ranks several proposals for one trial; None takes the first.
         pool: How many are ranked.
-        is_promoted: Whether trials are promoted, so that some have results and are not complete.
+        promoted_by: The objective that trials are promoted by, so that some have results and are not complete.
         first: Settings to try before the strategy is asked.
     """
 
@@ -60,12 +62,12 @@ class Proposer:
         *,
         proxy: Callable[[Any], float] | None = None,
         pool: int = 8,
-        is_promoted: bool = False,
+        promoted_by: Sequence[Objective] = (),
         first: Sequence[Assignment] = (),
     ) -> None:
         self._store, self._searched, self._strategy = store, searched, strategy
         self._seed, self._proxy, self._pool = seed, proxy, pool
-        self._is_promoted, self._first = is_promoted, first
+        self._is_promoted, self._objectives, self._first = bool(promoted_by), promoted_by, first
         self._memory: dict[Any, Any] = {}
 
     def next(self, index: TrialIndex) -> Candidate:
@@ -104,6 +106,7 @@ class Proposer:
         number = len(index.trials)
         seen = [*map(as_pruned, index.trials)] if self._is_promoted else index.trials
         view = TrialView(self._store.storage, lambda: seen, pending_trial(number))
+        judged, rungs = self._judged(index) if self._is_promoted else (0, {})
         notes: dict[str, Any] = {}
         chance = random.Random(fold_seed("trial", self._seed, number, attempt))
         study = study_view(self._store.study, view)
@@ -117,12 +120,25 @@ class Proposer:
             index.born,
             index.complete,
             self._memory,
-            sum(bool(rungs_of(trial)) or trial.state.name == "COMPLETE" for trial in index.trials)
-            if self._is_promoted
-            else 0,
+            judged,
+            rungs,
         )
         taken = self._strategy.propose(proposal)
         return Candidate(taken, notes, dict(view.own.system_attrs))
+
+    def _judged(self, index: TrialIndex) -> tuple[int, dict[int, list[Outcome]]]:
+        """Return how many trials have a result at some rung, and the results by rung; the last is what is complete."""
+        rungs: dict[int, list[Outcome]] = {}
+        judged = 0
+        for trial in index.trials:
+            found = rungs_of(trial)
+            judged += bool(found) or trial.state.name == "COMPLETE"
+            for rung, result in found.items():
+                values = objective_values(result["metrics"], [self._objectives[0].name], "the result of a rung")
+                signed = tuple(self._objectives[0].sign * value for value in values)
+                taken = self._searched.restored(trial.params)
+                rungs.setdefault(rung, []).append(Outcome(trial.number, taken, signed))
+        return judged, rungs
 
     def _score(self, taken: Assignment, number: int) -> float:
         assert self._proxy is not None

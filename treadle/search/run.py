@@ -137,7 +137,7 @@ class SearchRun:
             search.seed,
             proxy=search.rules.proxy,
             pool=search.rules.proxy_pool,
-            is_promoted=search.rules.promotion is not None,
+            promoted_by=() if search.rules.promotion is None else search.objectives[:1],
             first=search.rules.first,
         )
         self._promoter = (

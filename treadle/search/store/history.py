@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treadle.search.assignment import Assignment
@@ -50,6 +50,7 @@ class Proposal:
         place: How many trials there are before it that were not run again for one that failed.
         complete: The trials that `outcomes` are of, as the study has them.
         memory: What a strategy may keep from trial to trial to be faster: only what follows from the trials so far.
+        rungs: Where trials are promoted, the results at each rung, in the order of birth.
         judged: How many trials have a result, those included that were promoted no further.
     """
 
@@ -63,6 +64,14 @@ class Proposal:
     complete: "Sequence[FrozenTrial]"
     memory: dict[Any, Any]
     judged: int = 0
+    rungs: Mapping[int, list[Outcome]] = field(default_factory=dict)
+
+    def learned(self, least: int) -> list[Outcome]:
+        """Return results that compare: where trials are promoted, those of the highest rung with so many of them."""
+        for rung in sorted(self.rungs, reverse=True):
+            if len(self.rungs[rung]) >= least:
+                return self.rungs[rung]
+        return self.outcomes
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

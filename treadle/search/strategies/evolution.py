@@ -39,9 +39,10 @@ class Evolution(Strategy):
 
     def propose(self, proposal: Proposal) -> Assignment:
         """Return a random draw at first, then children of good parents."""
-        if len(proposal.outcomes) < self.population:
+        outcomes = proposal.learned(self.population)
+        if len(outcomes) < self.population:
             return proposal.searched.sample(proposal.chance)
-        alive = proposal.outcomes[-self.population :]
+        alive = outcomes[-self.population :]
         for _ in range(CHILDREN):
             parent = self._parent(alive, proposal.chance)
             child = mutated(proposal.searched, parent.taken, proposal.chance)

@@ -55,17 +55,18 @@ class Surrogate(Strategy):
     def propose(self, proposal: Proposal) -> Assignment:
         """Return the candidate with the largest expected improvement."""
         searched, chance = proposal.searched, proposal.chance
-        if len(proposal.outcomes) < self.startup:
+        outcomes = proposal.learned(self.startup)
+        if len(outcomes) < self.startup:
             return searched.sample(chance)
-        losses = single_losses(proposal.outcomes, chance)
+        losses = single_losses(outcomes, chance)
         kept = _kept(losses)
-        known = {assignment_key(one.taken) for one in proposal.outcomes}
+        known = {assignment_key(one.taken) for one in outcomes}
         order = sorted(range(len(losses)), key=losses.__getitem__)
-        elite = [proposal.outcomes[place].taken for place in order[:ELITE]]
+        elite = [outcomes[place].taken for place in order[:ELITE]]
         candidates = [one for one in self._candidates(searched, elite, chance) if assignment_key(one) not in known]
         if not candidates:
             return searched.sample(chance)
-        results = encoded(searched, [proposal.outcomes[place].taken for place in kept])
+        results = encoded(searched, [outcomes[place].taken for place in kept])
         scores = expected_improvement(results, losses[kept], encoded(searched, candidates))
         return candidates[int(np.argmax(scores))]
 
@@ -156,7 +157,8 @@ def _distances(one: Array, other: Array) -> Array:
 
 def _fitted(apart: Array, levels: Array, scale: float, noise: float) -> tuple[float, float, float, Array, Array]:
     """Return how likely the results are by such a process, and what is needed to go by it."""
-    factor: Array = np.linalg.cholesky(np.exp(-apart / scale) + noise * np.eye(len(apart)))
+    covariance = np.exp(-apart / scale) + noise * np.eye(len(apart))
+    factor: Array = np.linalg.cholesky(covariance).astype(np.float64)
     weights: Array = np.linalg.solve(factor.T, np.linalg.solve(factor, levels))
     likely = -0.5 * float(levels @ weights) - float(np.log(np.diag(factor)).sum())
     return likely, scale, noise, factor, weights
