@@ -206,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             provenance("nas.promotion", PACKAGES, seeds=str(options.seeds)),
             "",
             "Trials are drawn at random where nothing else is said. NAS-Bench-201: 100 trials with median pruning, "
-            "which sees validation accuracy after 12 epochs; 128 trials with successive halving, of which one of 64 continues to 200 epochs. Digits: "
+            "which sees validation accuracy after 12 epochs; 128 trials with successive halving, of which one of 64 "
+            "continues to 200 epochs. Digits: "
             "27 trials of 27 epochs, judged by the lowest loss on validation data; successive halving with budgets of "
             "1, 3, 9 and 27 epochs. The bar, for each row of promotion beside the median pruning above it: as good on "
             "average, with a third of the epochs.",

@@ -2,12 +2,13 @@
 
     python -m benchmarks.nas.search --write
 
-Parts are `--part quality`, `--part signal` and `--part cost`; the last is about milliseconds, and wants a machine that is
-not busy.
+Parts are `--part quality`, `--part signal` and `--part cost`; the last is about milliseconds, and wants a machine that
+is not busy.
 
 The tables of NAS-Bench-201 are looked for in the folder `nasbench201` of `$TREADLE_DATA`. The objective is the test
-accuracy on CIFAR-100 after 200 epochs; a query is a trial that was not tried before. With `--part signal` strategies see
-the accuracy on validation data after 12 epochs, and are judged by the best test accuracy after 200 of what they tried.
+accuracy on CIFAR-100 after 200 epochs; a query is a trial that was not tried before. With `--part signal` strategies
+see the accuracy on validation data after 12 epochs, and are judged by the best test accuracy after 200 of what they
+tried.
 """
 
 import argparse
@@ -145,11 +146,11 @@ def signal_section(signals: Table, table: Table, options: Any) -> str:
             "",
             provenance("nas.search", PACKAGES, seeds=options.seeds),
             "",
-            "Strategies see the accuracy on CIFAR-100's validation data after 12 epochs. The score of a cell is its test "
-            f"accuracy after 200; the best has {max(table.values()):.2f}, and the one that short trainings take for the "
-            f"best {table[max(signals, key=signals.__getitem__)]:.2f}.",
+            "Strategies see the accuracy on CIFAR-100's validation data after 12 epochs. The score of a cell is its "
+            f"test accuracy after 200; the best has {max(table.values()):.2f}, and the one that short trainings take "
+            f"for the best {table[max(signals, key=signals.__getitem__)]:.2f}.",
             "",
-            "| strategy | queries | best score among them, mean | worst seed | score of the best by the signal, mean | bar |",
+            "| strategy | queries | best score among them, mean | worst seed | score of the signal's best, mean | bar |",
             "|---|--:|--:|--:|--:|---|",
             *rows,
         ]
