@@ -150,7 +150,7 @@ def signal_section(signals: Table, table: Table, options: Any) -> str:
             f"test accuracy after 200; the best has {max(table.values()):.2f}, and the one that short trainings take "
             f"for the best {table[max(signals, key=signals.__getitem__)]:.2f}.",
             "",
-            "| strategy | queries | best score among them, mean | worst seed | score of the signal's best, mean | bar |",
+            "| strategy | queries | best score among them, mean | worst seed | that of the signal's best, mean | bar |",
             "|---|--:|--:|--:|--:|---|",
             *rows,
         ]

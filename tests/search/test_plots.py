@@ -11,7 +11,10 @@ import pytest
 from tests.search.support import Judge, Net
 from treadle import nas
 from treadle.errors import ConfigError
+from treadle.search.importance import importance
 from treadle.search.plots.axes import CategoryScale, Scale, round_numbers
+from treadle.search.plots.curves import curve_lines, has_curves
+from treadle.search.plots.importance import importance_bars
 from treadle.search.plots.panels import write_panels
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -208,3 +211,39 @@ def test_a_logarithmic_axis_has_powers_of_ten() -> None:
 def test_one_value_lies_in_the_middle() -> None:
     assert (Scale([3.0]).place(3.0), Scale([3.0], log=True).place(3.0)) == (0.5, pytest.approx(0.5))
     assert CategoryScale(["a", "b"]).place("b") == 0.75
+
+
+def test_the_bars_of_importance_are_as_long_as_their_shares() -> None:
+    found = [
+        {**trial(4 * x + y, float(10 * x + 8 * y)), "parameters": {"x": x, "y": y, "z": 0}}
+        for x in range(4)
+        for y in range(4)
+    ]
+    given = results(*found, x={"choice": [0, 1, 2, 3]}, y={"choice": [0, 1, 2, 3]}, z={"choice": [0]})
+    shares = importance(given)
+    assert list(shares) == ["x", "y", "z"]
+    drawn = importance_bars(given)
+    boxes = [box for box in ElementTree.fromstring(drawn).iter(f"{SVG}rect") if box.get("rx")]
+    lengths = [float(box.attrib["width"]) for box in boxes]
+    assert len(lengths) == 2  # z decides nothing
+    assert lengths[0] / lengths[1] == pytest.approx(shares["x"] / shares["y"], rel=0.01)
+    assert "<script" not in drawn
+
+
+def test_the_curves_of_all_trials_are_drawn_and_the_best_is_thick_and_last() -> None:
+    given = results(
+        trial(0, 3.0, curve=[[0, 1.0], [1, 3.0]]),
+        trial(1, state="pruned", curve=[[0, 0.5], [1, math.nan]]),
+        trial(2, state="paused", curve=[[0, 2.0], [1, 2.5]]),
+        trial(3, 1.0),
+    )
+    given["best"] = given["trials"][0]
+    assert has_curves(given)
+    assert not has_curves(results(trial(0, 1.0, curve=[[0, 1.0]])))
+    drawn = curve_lines(given)
+    lines = shapes(drawn, "polyline")
+    assert [line.find(f"{SVG}title").text.splitlines()[0] for line in lines] == [  # type: ignore[union-attr]
+        "trial 1: pruned", "trial 2: paused", "trial 0: complete",
+    ]  # fmt: skip
+    assert lines[-1].attrib["stroke-width"] == "2.5"
+    assert len(points(lines[0])) == 1  # what is no number is left out

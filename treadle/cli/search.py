@@ -9,6 +9,9 @@ from treadle.cli._consent import Allow, confirm_source
 from treadle.cli._errors import report_errors
 from treadle.parallel.launch import worker
 
+WORDS = ("status", "best", "export", "retry", "stop")
+"""What may be asked of a search that there is, in the place of a config."""
+
 Changes = Annotated[
     list[str] | None,
     typer.Argument(
@@ -20,7 +23,12 @@ Changes = Annotated[
 
 
 def search(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A lazy config: a .py or .yaml file.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG|WORD", help="A lazy config; or status, best, export, retry or stop, and a search's folder."
+        ),
+    ],
     changes: Changes = None,
     trials: Annotated[int | None, typer.Option("--trials", "-n", metavar="N", help="How many trials to run.")] = None,
     strategy: Annotated[
@@ -53,6 +61,9 @@ def search(
     launcher: Annotated[str | None, typer.Option(metavar="NAME", help="inline, processes, torchrun or ray.")] = None,
     nproc: Annotated[int | None, typer.Option(metavar="N", help="With torchrun, processes of each trial.")] = None,
     retries: Annotated[int | None, typer.Option(metavar="N", help="How often a failed trial is run again.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With a word: the name of the search, in a store with several.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all trials as JSON at the end.")] = False,
     allow: Allow = None,
 ) -> None:
@@ -66,6 +77,8 @@ def search(
     Example:
       treadle search configs/gpt.py "optim.lr=log(1e-4,1e-2)" -m "loss=min" -n 20
       treadle search configs/nas.py --strategy evolution --trials 200
+      treadle search status runs/gpt-search
+      treadle search export runs/gpt-search trials.csv
     """
     options = {
         "trials": trials,
@@ -79,6 +92,12 @@ def search(
         "processes": nproc,
         "retries": retries,
     }
+    if config in WORDS:
+        with report_errors("search"):
+            from treadle.cli._stored_search import about_search
+
+            about_search(config, changes or [], name, as_json=as_json)
+        return
     with report_errors("search"), worker.ready():
         confirm_source(config, allow)
         from treadle.cli._search import run_search

@@ -66,16 +66,21 @@ class RetryPolicy:
         self.times = times
         self.kinds = None if kinds is None else {_name(kind) for kind in kinds}
 
-    def due(self, attempts: "Mapping[int, Sequence[FrozenTrial]]") -> "FrozenTrial | None":
+    def due(
+        self, attempts: "Mapping[int, Sequence[FrozenTrial]]", asked: Mapping[str, int] | None = None
+    ) -> "FrozenTrial | None":
         """Return the first trial that is to be run again: it failed, and so did every attempt after it.
 
         Args:
             attempts: Of each trial that failed, by its number, all attempts at it.
+            asked: Trials that somebody wants to be run again, with how many attempts there were then.
         """
-        if not self.times:
+        if not self.times and not asked:
             return None
-        for _, made in sorted(attempts.items()):
+        for first, made in sorted(attempts.items()):
             last = made[-1]
+            if last.state.name == "FAIL" and (asked or {}).get(str(first)) == len(made):
+                return last
             is_worth_it = self.kinds is None or last.user_attrs.get(ERROR, {}).get("kind") in self.kinds
             if last.state.name == "FAIL" and len(made) <= self.times and is_worth_it:
                 return last
@@ -92,6 +97,8 @@ def _name(kind: Any) -> str:
 
 logger = logging.getLogger(__name__)
 
+ASKED_STOP, ASKED_RETRIES = "asked_to_stop", "asked_retries"
+"""The names under which the store keeps what somebody has asked of a search."""
 PATIENCE = 500
 """How many replays in a row end a search: the strategy has nothing new to propose."""
 TICK = 1.0
@@ -150,6 +157,8 @@ class SearchRun:
             lambda trial: search.searched.restored(trial.params), [one.sign for one in search.objectives]
         )
         self._looked = 0.0
+        self._asked_stop = store.asked(ASKED_STOP)
+        self._asked_retries: dict[str, int] = store.asked(ASKED_RETRIES) or {}
         self._size = search.searched.size()
         self._failures = 0
         self._exhausted = False
@@ -240,7 +249,15 @@ class SearchRun:
     def _take_over_now_and_then(self) -> None:
         """Look for trials of searches that have ended, but not after each of a thousand short trials."""
         if time.monotonic() - self._looked >= TICK:
+            self._heed_requests()
             self._take_over()
+
+    def _heed_requests(self) -> None:
+        """Stop, or run trials again, if somebody has asked for that since this run began."""
+        if self.store.asked(ASKED_STOP) != self._asked_stop and not self.search.is_stopping:
+            logger.warning("somebody asked the search to stop; it begins no more trials")
+            self.search.stop()
+        self._asked_retries = self.store.asked(ASKED_RETRIES) or {}
 
     def _take_over(self) -> bool:
         """Take over running trials of others that have ended; return whether there may be more."""
@@ -279,7 +296,7 @@ class SearchRun:
                     return created
                 self.search.tell(created)  # a replay
             self._index.update(self.store.trials())
-            failed = self.rules.retrying.due(self._index.attempts)
+            failed = self.rules.retrying.due(self._index.attempts, self._asked_retries)
             if failed is not None:
                 require()
                 return self._retried(failed)

@@ -15,7 +15,7 @@ from treadle.runs.place import require_folder
 from treadle.search.earlier import earlier_trials
 from treadle.search.importance import importance
 from treadle.search.launchers import make_launcher, require_launcher
-from treadle.search.plots.panels import Panels
+from treadle.search.plots.panels import FOLDERS, Panels
 from treadle.search.promotion import Promotion, make_promotion
 from treadle.search.results import SearchResults, pareto_front, trial_data
 from treadle.search.run import RetryPolicy, SearchRules, SearchRun
@@ -45,8 +45,6 @@ JOURNAL = "search.journal"
 UNSTORED = "unstored"
 """The folder for final results while the store does not answer."""
 WEIGHTS = "weights"
-FOLDERS = "trials"
-"""The folder with one for each trial."""
 DUPLICATES = ("replay", "run")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.errors import ConfigError, did_you_mean
 from treadle.search.plots.svg import FAINT, GRID, Canvas, Point
 
-COLORS = {"complete": "#2f6fb2", "pruned": "#c98500", "failed": "#c0392b"}
+COLORS = {"complete": "#2f6fb2", "pruned": "#c98500", "failed": "#c0392b", "paused": "#8a5cb0", "running": "#3b8f5c"}
 """The colors of trials by their state."""
 FRONT = "#0b7a53"
 """The color of those that no other is better than."""

@@ -11,7 +11,13 @@ from treadle.runs.panels import write_picture, write_table
 from treadle.runs.reader import TRIALS, UNFINISHED
 from treadle.runs.status import FINISHED
 from treadle.search.plots import parallel_coordinates, pareto_plot, trial_scatter
+from treadle.search.plots.curves import curve_lines, has_curves
+from treadle.search.plots.importance import importance_bars
 
+FOLDERS = "trials"
+"""The folder with one for each trial."""
+LEAST = 8
+"""How many complete trials there are before the page says what matters."""
 BEST = 20
 """Rows of the table of the best trials."""
 PAUSE = 10.0
@@ -23,7 +29,8 @@ SHARE = 50
 def write_panels(results: Mapping[str, Any], folder: Path) -> list[Path]:
     """Draw a search into the folder `panels` of its own; return the paths of the drawings.
 
-    `trials.svg`, `parallel_coordinates.svg`, `best_trials.json` and, with several objectives, `pareto_front.svg`.
+    `trials.svg`, `parallel_coordinates.svg` and `best_trials.json`; with several objectives `pareto_front.svg`, with
+    several decisions `importance.svg`, and where trials report more than once `intermediate_results.svg`.
 
     Args:
         results: What `Search.results()` returns.
@@ -33,8 +40,21 @@ def write_panels(results: Mapping[str, Any], folder: Path) -> list[Path]:
     drawn = {"trials": trial_scatter(given), "parallel_coordinates": parallel_coordinates(given)}
     if len(results["objectives"]) > 1:
         drawn["pareto_front"] = pareto_plot(given)
-    write_table(folder, "best_trials", *_best_trials(results))
+    if len(results["space"]) > 1 and sum(trial["values"] is not None for trial in results["trials"]) >= LEAST:
+        drawn["importance"] = importance_bars(given)
+    if has_curves(given):
+        drawn["intermediate_results"] = curve_lines(given)
+    write_table(folder, "best_trials", *_with_folders(folder, *_best_trials(results)))
     return [write_picture(folder, name, svg) for name, svg in drawn.items()]
+
+
+def _with_folders(folder: Path, columns: list[str], rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Add the folder of each trial, where trials have one."""
+    own = [folder / FOLDERS / f"{row[0]:04d}" for row in rows]
+    if not any(path.is_dir() for path in own):
+        return columns, rows
+    shown = [str(path) if path.is_dir() else "" for path in own]
+    return [*columns, "folder"], [[*row, path] for row, path in zip(rows, shown, strict=True)]
 
 
 def _best_trials(results: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:

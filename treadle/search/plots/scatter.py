@@ -10,7 +10,8 @@ from treadle.search.plots.svg import INK
 def trial_scatter(results: dict[str, Any], objective: str | None = None) -> str:
     """Draw the result of each trial, and the best so far, as SVG.
 
-    A ring is a trial that was known and replayed. A pruned trial stands at its last report, a failed one on the axis.
+    A ring is a trial that was known and replayed. A trial without a final result stands at its last report, a failed
+    one on the axis.
 
     Args:
         results: What `Search.results()` returns.
@@ -40,7 +41,7 @@ def _height(trial: dict[str, Any], name: str) -> float | None:
         return float(trial["values"][name])
     # A trial may have been pruned because its last report was no number.
     reports = [float(value) for _, value in trial["curve"] or () if math.isfinite(value)]
-    return reports[-1] if trial["state"] == "pruned" and reports else None
+    return reports[-1] if trial["state"] in ("pruned", "paused", "running") and reports else None
 
 
 def _draw(frame: Frame, trial: dict[str, Any], height: float | None) -> None:
@@ -76,8 +77,7 @@ def _legend(trials: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     entries = [("disc", COLORS["complete"], "complete")]
     if any("replayed_from" in trial for trial in trials):
         entries.append(("ring", COLORS["complete"], "known before"))
-    if "pruned" in states:
-        entries.append(("disc", COLORS["pruned"], "pruned"))
+    entries += [("disc", COLORS[state], state) for state in ("pruned", "paused", "running") if state in states]
     if "failed" in states:
         entries.append(("cross", COLORS["failed"], "failed"))
     return [*entries, ("line", INK, "best so far")]

@@ -95,7 +95,7 @@ class Store:
         self._birth: str | None = None
         self._known: list[FrozenTrial] = []
         self._open: list[int] = []
-        opened = _opened(place)
+        opened = open_storage(place)
         self.shown = "memory" if place == MEMORY else without_passwords(str(place))
         with quiet_optuna():
             self.study: Study = optuna().create_study(
@@ -322,6 +322,10 @@ class Store:
             with quiet_optuna(), take_turn(self.storage, f"{self.name}.next") as require:
                 yield require
 
+    def asked(self, name: str) -> Any:
+        """Return what somebody has asked of the search, from wherever; None if nobody has."""
+        return self.storage.get_study_user_attrs(self._study_id).get(name)
+
     def sync(self) -> None:
         """Wait until everything is on the disk."""
         if hasattr(self._backend, "sync"):
@@ -359,7 +363,8 @@ def _fitting(about: dict[str, Any]) -> dict[str, Any]:
     return {key: fitting(value) for key, value in about.items()}
 
 
-def _opened(place: Any) -> Any:
+def open_storage(place: Any) -> Any:
+    """Return the storage of Optuna's at a place: a journal, a database, or memory."""
     library = optuna()
     if place == MEMORY:
         return library.storages.InMemoryStorage()

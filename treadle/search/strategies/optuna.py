@@ -98,7 +98,7 @@ class Tpe(OptunaStrategy):
     name = "tpe"
     least = 1
 
-    def __init__(self, startup: int = 20, candidates: int = 24, *, parallel: bool = False) -> None:
+    def __init__(self, startup: int = 10, candidates: int = 24, *, parallel: bool = False) -> None:
         super().__init__(startup)
         if candidates < 1:
             raise ConfigError(f"candidates={candidates} must be 1 or more")
