@@ -43,8 +43,8 @@ def test_a_store_tells_what_the_search_tells(folder: Path) -> None:
     assert StoredSearch(folder).results() == own
     assert StoredSearch(folder / "search.journal").results() == own
     numbers: dict[str, Any] = {"x": search.uniform(0, 1, step=0.25), "y": search.integer(1, 9, log=True)}
-    made = search.Search(numbers, lambda at: at["x"] * at["y"], run_dir=folder.parent / "n", trials=3)
-    assert StoredSearch(folder.parent / "n").results() == made.run()
+    made = search.Search(numbers, lambda at: at["x"] * at["y"], run_dir=folder.parent / "n", trials=3).run()
+    assert StoredSearch(folder.parent / "n").results() == made
 
 
 def test_status_and_best_say_what_there_is(folder: Path) -> None:
