@@ -53,7 +53,7 @@ def _with_folders(folder: Path, columns: list[str], rows: list[list[Any]]) -> tu
     own = [folder / FOLDERS / f"{row[0]:04d}" for row in rows]
     if not any(path.is_dir() for path in own):
         return columns, rows
-    shown = [str(path) if path.is_dir() else "" for path in own]
+    shown = [str(path.relative_to(folder)) if path.is_dir() else "" for path in own]
     return [*columns, "folder"], [[*row, path] for row, path in zip(rows, shown, strict=True)]
 
 
