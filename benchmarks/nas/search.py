@@ -280,18 +280,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="*", default=list(STRATEGIES), choices=STRATEGIES, help="which strategies")
-    parser.add_argument("--part", choices=("all", "quality", "signal", "cost"), default="all")
+    parser.add_argument("--part", choices=("both", "quality", "signal", "cost"), default="both")
     parser.add_argument("--write", action="store_true", help="write the sections of RESULTS.md")
     options = parser.parse_args(arguments)
     sections = {}
-    if options.part in ("all", "signal"):
+    if options.part == "signal":
         folder = data_folder("nasbench201")
         sections[f"{SECTION}-signal"] = signal_section(read_signals(folder), read_table(folder), options)
-    if options.part in ("all", "quality"):
+    if options.part in ("both", "quality"):
         table = read_table(data_folder("nasbench201"))
         found = qualities(table, options.queries, options.seeds, options.only)
         sections[SECTION] = quality_section(table, found, options)
-    if options.part in ("all", "cost"):
+    if options.part in ("both", "cost"):
         sections[f"{SECTION}-cost"] = cost_section(costs(options.trials, options.rounds, options.only), options)
     for name, section in sections.items():
         print(section)

@@ -419,7 +419,7 @@ def test_the_password_of_a_store_is_never_shown() -> None:
 
 def test_the_password_of_a_store_with_another_search_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: Any = optuna.storages.InMemoryStorage()
-    monkeypatch.setattr(stores_module, "_opened", lambda place: kept)
+    monkeypatch.setattr(stores_module, "open_storage", lambda place: kept)
     url = "mysql+pymysql://user:secretpw@db.example/trials"
     Store(url, "search", ["maximize"], {"space": {}, "objectives": [], "seed": 0})
     with pytest.raises(
