@@ -352,12 +352,9 @@ class Trainer:
     def _run_epochs(self) -> str:
         """Run epochs until a limit is reached or somebody wants to stop; return why."""
         run, stop = self.this_run, self.this_run.stop
-        stop.looping, stop.stopped = True, False
         run.state.warn_untracked()
         try:
-            if stop.requested is not None and not self.processes.distributed:
-                # Before the first epoch: the run is where it was to stop already.
-                stop.agree()
+            stop.begin_loop()
             if self.progress.mid_epoch and run.limit_reached():
                 # The run was over inside an epoch, and is started again: only the end of that epoch is due.
                 run.epoch()

@@ -67,6 +67,16 @@ class Stop:
             self.pauses = not for_good
             raise StopTrainingError(self.requested or "another process asked to stop")
 
+    def begin_loop(self) -> None:
+        """Take note that the loop begins; one that was asked to stop before it does not.
+
+        Raises:
+            StopTrainingError: Somebody asked for the end, such as a search whose budget the run has had already.
+        """
+        self.looping, self.stopped = True, False
+        if self.requested is not None and not self._processes.distributed:
+            self.agree()
+
     def end_loop(self, reason: str) -> None:
         """Take note that the loop was stopped, and whether the run is over by that."""
         self.over = None if self.pauses else reason

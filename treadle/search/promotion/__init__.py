@@ -6,7 +6,7 @@ from typing import Any
 from treadle.errors import ConfigError, did_you_mean
 from treadle.search.promotion.asha import Asha
 from treadle.search.promotion.base import Promotion
-from treadle.search.promotion.halving import Halving, Hyperband
+from treadle.search.promotion.hyperband import Halving, Hyperband
 from treadle.search.promotion.population import Pbt
 
 __all__ = ["PROMOTIONS", "Asha", "Halving", "Hyperband", "Pbt", "Promotion", "make_promotion"]
