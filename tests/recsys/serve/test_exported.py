@@ -17,6 +17,8 @@ from treadle.recsys.serve.exported import ExportedRecommender, export_recommende
 
 KINDS = {"BPR": "vectors", "EASE": "history", "DMF": "history", "GRU4Rec": "sequence", "GCMC": "users", "FM": "rows"}
 """A model for each kind of program."""
+LONG = ("GRU4Rec", "DMF")
+"""Those that the exporter needs more than two seconds for, or whose kind another one shows."""
 
 
 def answers(recommender: Any, **given: Any) -> Any:
@@ -28,7 +30,7 @@ def answers(recommender: Any, **given: Any) -> Any:
     return found.items.tolist(), np.round(found.scores, 4).tolist(), found.cold.tolist(), found.because
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow if one in LONG else ()) for one in KINDS])
 def test_an_export_gives_the_answers_of_its_model(tmp_path: Path, name: str) -> None:
     recommender = ready(name)[1]
     exported = load_recommender(export_recommender(recommender, tmp_path / "out"))

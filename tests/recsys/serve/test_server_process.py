@@ -1,7 +1,9 @@
 """A server as a process of its own: over sockets, with connections that say nothing, and ended by a signal."""
 
+import asyncio
 import http.client
 import json
+import re
 import resource
 import signal
 import socket
@@ -10,15 +12,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.docs.browser import ABSENT, find_browser, looked_at
 from tests.recsys.data.small import write_table
 from tests.recsys.trainer.runs import interactions, settings
 from treadle.errors import ConfigError
 from treadle.recsys import Config, load_recommender
 from treadle.recsys.quick_start import build
-from treadle.recsys.serve.server.process import serve
+from treadle.recsys.serve.server.process import patient_protocol, serve
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
 SILENT = 1000
@@ -89,6 +93,54 @@ def test_a_server_answers_beside_silent_connections_and_ends_when_all_is_answere
     assert process.returncode == 0, error
     assert out.endswith(f"no longer serving {model_file}\n")
     assert "Traceback" not in error
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason=ABSENT)
+def test_the_pages_ask_the_server_and_show_its_answer(
+    server: tuple["subprocess.Popen[str]", int], model_file: Path
+) -> None:
+    wanted = load_recommender(model_file).recommend(history=["i1", "i2"], k=4)["history 1"]
+    address = f"http://127.0.0.1:{server[1]}"
+    page, told = looked_at(f"{address}/?history=i1,i2&k=4", "--dump-dom")
+    assert told == []
+    assert re.findall(r"<td>(i\d+)</td>", page) == wanted
+    page, _ = looked_at(f"{address}/?history=i1,nothing", "--dump-dom")
+    assert "history: the data has no item_id 'nothing'" in page
+    docs, told = looked_at(f"{address}/docs", "--dump-dom")
+    assert told == []
+    assert "POST /recommend" in docs
+    assert "exclude_seen" in docs
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def test_connections_that_say_nothing_or_never_end_to_ask_are_closed() -> None:
+    uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+
+    async def session() -> list[bytes]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(answer, http=patient_protocol(0.01), lifespan="off", log_level="error")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        heard = []
+        whole = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for first, said in ((b"", b""), (b"", whole[:20]), (whole, whole[:5])):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(first)
+            if first:
+                await reader.readuntil(b"ok")
+            writer.write(said)
+            heard.append(await reader.read())
+            writer.close()
+        server.should_exit = True
+        await serving
+        return heard
+
+    assert asyncio.run(session()) == [b"", b"", b""]
 
 
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded() -> None:

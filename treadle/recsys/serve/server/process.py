@@ -58,7 +58,7 @@ def serve(
         _allow_many_files()
         config = uvicorn.Config(
             make_app(model, statistics, chosen),
-            http=_protocol(chosen.patience),
+            http=patient_protocol(chosen.patience),
             ws="none",
             lifespan="on",
             access_log=False,
@@ -118,8 +118,12 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _protocol(patience: float) -> Any:
-    """Return uvicorn's protocol with an end to its patience: for connections that ask nothing, and for too many."""
+def patient_protocol(patience: float) -> Any:
+    """Return uvicorn's protocol with an end to its patience: for connections that ask nothing, and for too many.
+
+    Args:
+        patience: How many seconds a connection has to ask something.
+    """
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class PatientProtocol(H11Protocol):
