@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from treadle.cli._errors import report_errors
+from treadle.cli._errors import complain, report_errors
 from treadle.cli._launch import parse_launch, run_group
 from treadle.cli._options import LaunchOptions, Nproc
 from treadle.cli.report import write_page
-from treadle.errors import CheckpointError, ConfigError, did_you_mean
+from treadle.errors import CheckpointError, ConfigError, TreadleError, did_you_mean
 from treadle.parallel.launch import worker
 
 if TYPE_CHECKING:
@@ -582,9 +582,54 @@ def bench(
         table = made.run(typer.echo)
         _show(table.columns(), table.rows(), len(table.metrics))
         typer.echo("\n".join([*table.notes(), f"the table is in {folder / 'leaderboard.md'}"]))
+        _write_leaderboard(made)
         _show_page(made)
         if table.failed:
             raise typer.Exit(1)
+
+
+@recsys.command("page")
+def page(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The --folder of a treadle recsys bench.")],
+    users: Annotated[
+        str | None,
+        typer.Option("--users", metavar="A,B,...", help="Show these users, by the tokens that the data has."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write this file instead.")
+    ] = None,
+) -> None:
+    """Write the page of a benchmark: models, and what single users get.
+
+    It shows models by metrics, time and memory, with intervals, and for one
+    user the history beside the recommendations of each model. It is one file,
+    and needs nothing beside it. Without --users it shows some of the test.
+
+    \b
+    Example:
+      treadle recsys page bench
+      treadle recsys page bench --users 196,186 -o two.html
+    """
+    with report_errors("recsys page"):
+        from treadle.recsys.bench.summary import read_leaderboard, summarize
+        from treadle.tools.report.leaderboard import NAME, write_leaderboard
+
+        board = read_leaderboard(folder)
+        chosen = None if users is None else [one.strip() for one in users.split(",") if one.strip()]
+        typer.echo(write_leaderboard(summarize(folder, board, chosen), output or folder / NAME))
+
+
+def _write_leaderboard(made: "Benchmark") -> None:
+    """Write the page of models and users, and say where it is; what hinders it costs no training."""
+    from treadle.recsys.bench.summary import summarize
+    from treadle.tools.report.leaderboard import NAME, write_leaderboard
+
+    try:
+        written = write_leaderboard(summarize(made.folder, made.leaderboard()), made.folder / NAME)
+    except TreadleError as error:
+        complain("recsys bench", str(error))
+    else:
+        typer.echo(f"the page of models and users is {written}")
 
 
 def separate(files: list[str] | None) -> list[str]:

@@ -119,6 +119,8 @@ class Leaderboard:
     Attributes:
         lines: The models, the best one first.
         failed: The trainings that failed.
+        metric: The metric that decides.
+        bigger: Whether a higher value of it is better.
     """
 
     def __init__(
@@ -131,7 +133,8 @@ class Leaderboard:
         remarks: Sequence[str] = (),
     ) -> None:
         self.dataset, self.shared, self._remarks = dataset, shared, list(remarks)
-        self._metric = str(shared["valid_metric"]).lower().replace(" ", "")
+        self.bigger = bigger
+        self.metric = self._metric = str(shared["valid_metric"]).lower().replace(" ", "")
         self._all = list(records)
         self.failed = [one for one in records if one.state != DONE]
         done = [one for one in records if one.state == DONE]
@@ -205,6 +208,8 @@ class Leaderboard:
         return {
             "dataset": self.dataset,
             "metric": self._metric,
+            "bigger": self.bigger,
+            "remarks": self._remarks,
             "protocol": self.shared,
             "notes": self.notes(),
             "order": [line.model for line in self.lines],

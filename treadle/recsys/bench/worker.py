@@ -14,9 +14,10 @@ from typing import Any
 
 from treadle.recsys.bench.cost import EpochSeconds, PeakMemory, count_parameters, fingerprint_rows
 from treadle.recsys.bench.leaderboard import FAILED, Record
+from treadle.recsys.bench.users import user_lists, values_by_owner, write_lists, write_values
 from treadle.recsys.compat import install_names
 from treadle.recsys.config.configurator import Config
-from treadle.recsys.evaluation.group_panels import write_group_panels
+from treadle.recsys.evaluation.group_panels import evaluate_by_groups, write_panels
 from treadle.recsys.model_registry import locate_model
 from treadle.recsys.quick_start import build, fit_and_test
 from treadle.recsys.trainers.loop.model_file import storable
@@ -120,7 +121,12 @@ def _train(config: Config, folder: Path, record: Record) -> None:
     if test_data is not None:
         label = str(config["LABEL_FIELD"]) if config["eval_args"]["mode"]["test"] == "labeled" else None
         record.test_rows, record.test_print = len(test_data.dataset), fingerprint_rows(test_data.dataset, label)
-    write_group_panels(trainer, train_data, test_data, folder)
+    found = evaluate_by_groups(trainer, train_data, test_data, keep_per_user=True)
+    if found is not None:
+        write_panels(found, folder)
+        if found.per_user is not None:
+            write_values(folder, *values_by_owner(found.per_user, test_data, record.test_print))
+        write_lists(folder, user_lists(trainer.model, test_data, trainer.device))
 
 
 def _exact(metrics: Any) -> dict[str, float]:

@@ -20,10 +20,6 @@ TITLES = {ACTIVITY: "Test metrics by activity of users", POPULARITY: "Test metri
 def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Path) -> list[Path]:
     """Evaluate a model by groups, and write a table for each division into the folder of a run.
 
-    Users are divided by how many interactions they have in training; items by how often they are in training, where
-    only what is to be found of a group counts; and both as the settings say. The model is taken as it is. On
-    several processes each of them calls this, and the first one writes.
-
     Args:
         trainer: The trainer, with the model.
         train_data, test_data: The loaders for training and test.
@@ -32,11 +28,32 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
     Returns:
         The files that this process has written; none for rows with labels, which have no users to divide.
     """
+    found = evaluate_by_groups(trainer, train_data, test_data)
+    return [] if found is None or not trainer._processes.is_main else write_panels(found, folder)
+
+
+def evaluate_by_groups(
+    trainer: Any, train_data: Any, test_data: Any, *, keep_per_user: bool = False
+) -> EvaluationResult | None:
+    """Evaluate a model by groups of users and items.
+
+    Users are divided by how many interactions they have in training; items by how often they are in training, where
+    only what is to be found of a group counts; and both as the settings say. The model is taken as it is. On
+    several processes each of them calls this.
+
+    Args:
+        trainer: The trainer, with the model.
+        train_data, test_data: The loaders for training and test.
+        keep_per_user: Whether the values of single users are kept.
+
+    Returns:
+        The result; None for rows with labels, which have no users to divide.
+    """
     dataset = getattr(train_data, "dataset", None)
     if not test_data or not isinstance(dataset, Dataset) or dataset.uid_field is None or dataset.iid_field is None:
-        return []
+        return None
     if isinstance(test_data, NegSampleEvalDataLoader) and test_data.negatives is None:
-        return []
+        return None
     users, items = dataset.user_item_pairs()
     asked = trainer.config
     by_user = [] if ACTIVITY in (asked["user_groups"] or ()) else _divided(ACTIVITY, users, dataset.user_num)
@@ -45,9 +62,14 @@ def write_group_panels(trainer: Any, train_data: Any, test_data: Any, folder: Pa
         owners = test_data.dataset.inter_feat[dataset.uid_field].cpu()
         by_user = [Groups(one.name, one.labels, one.of[owners]) for one in by_user]
     by_item = [] if POPULARITY in (asked["item_groups"] or ()) else _divided(POPULARITY, items, dataset.item_num)
-    found = trainer.evaluate_in_detail(test_data, user_groups=by_user, item_groups=by_item)
-    if not trainer._processes.is_main:
-        return []
+    found: EvaluationResult = trainer.evaluate_in_detail(
+        test_data, user_groups=by_user, item_groups=by_item, keep_per_user=keep_per_user
+    )
+    return found
+
+
+def write_panels(found: EvaluationResult, folder: Path) -> list[Path]:
+    """Write a table for each division of a result into the folder of a run, and return the files."""
     return [_write(found, name, folder) for name, groups in found.groups.items() if groups]
 
 

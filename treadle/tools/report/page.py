@@ -108,14 +108,14 @@ def render_page(
     found = list(runs)
     if title is None:
         title = found[0].name if len(found) == 1 else f"{len(found)} runs"
-    return _filled(
-        _asset("page.html"),
+    return filled(
+        asset("page.html"),
         title=escape(title),
-        style=_asset("page.css"),
+        style=asset("page.css"),
         plotly=plotly_source(),
         data=embedded(build_payload(found, panels, colours)),
         live=json.dumps(live),
-        program=_asset("page.js"),
+        program=asset("page.js"),
     )
 
 
@@ -128,13 +128,14 @@ def embedded(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _filled(template: str, **parts: str) -> str:
+def filled(template: str, **parts: str) -> str:
     """Return a template with its parts put in, each looked for in the template only."""
     pieces = template.split("@@")
     return "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file that pages are made of."""
     return (files("treadle.tools.report") / "assets" / name).read_text(encoding="utf-8")
 
 
