@@ -24,7 +24,7 @@ from treadle.recsys.bench.worker import train_entry
 from treadle.recsys.model_registry import locate_model
 
 HEADER = ("user_id:token", "item_id:token", "rating:float", "timestamp:float")
-COMMANDS = ["", "train", "recommend", "similar", "export", "serve", "tune", "bench"]
+COMMANDS = ["", "train", "recommend", "similar", "export", "serve", "tune", "bench", "page"]
 
 
 @pytest.fixture
@@ -238,6 +238,10 @@ def test_models_are_compared_and_one_that_fails_is_told_at_the_end(
     assert re.search(r" +model +ndcg@5 +epochs +s/epoch +memory, MiB +parameters +seeds\n", output)
     assert "the table is in compared/leaderboard.md" in output
     assert "the page is compared/report.html" in output
+    assert "the page of models and users is compared/leaderboard.html" in output
+    assert treadle("page", "compared", "--users", "u3", "-o", "three.html").output == "three.html\n"
+    assert "<title>toy: 2 models · Treadle</title>" in (project / "three.html").read_text()
+    assert "treadle recsys page: toy holds no benchmark" in treadle("page", "toy", status=1).output
     page = (project / "compared" / "report.html").read_text()
     assert "<title>toy: 2 models · Treadle</title>" in page
     assert '"title":"What failed"' in page
