@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.guards.no_sync import DEVICES, no_sync
 from tests.recsys.evaluation.cases import items_of
 from treadle.errors import ConfigError, DataError
 from treadle.recsys.data.sampling import UserItems
@@ -203,6 +204,29 @@ def test_parts_of_the_users_add_up_to_the_same_numbers() -> None:
     assert state.result().metrics == pytest.approx(whole, rel=1e-12)
     exact = [name for name in whole if name.startswith("item")]
     assert [state.result()[name] for name in exact] == [whole[name] for name in exact]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_the_device_is_not_read_while_users_are_ranked(sampled: bool, device: str) -> None:
+    plan, wanted, owned = WORLD.plan([*BY_USER, *BY_GROUP]), WORLD.table(WORLD.wanted), WORLD.table(WORLD.owned)
+    left = ~WORLD.owned & ~WORLD.wanted
+    left[:, 0] = False
+    scores = torch.from_numpy(WORLD.scores).to(device)
+
+    def scorer(users: Tensor) -> Tensor:
+        return scores[users]
+
+    expected = FullRanking(plan, wanted, seen=owned, **WORLD.options()).evaluate(WORLD.scorer).metrics
+    if sampled:
+        among = SampledRanking(plan, wanted.to(device), WORLD.table(left), pairs_at_once=100, **WORLD.options())
+        with no_sync(device):
+            state = among.accumulate(scorer, None)[0]
+    else:
+        full = FullRanking(plan, wanted.to(device), seen=owned.to(device), chunk=9, **WORLD.options())
+        with no_sync(device):
+            state = full.accumulate(scorer)
+    assert state.result().metrics == pytest.approx(expected, rel=1e-12)
 
 
 def test_graded_ndcg_is_that_of_a_worked_example() -> None:
