@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.search.support import Judge, Net
 from tests.search.test_plots import results, trial
-from treadle import nas
+from treadle import nas, search
 from treadle.cli.application import app
 from treadle.runs.reader import find_runs, is_search, read_run
 from treadle.search.plots import panels
@@ -32,6 +32,23 @@ def test_a_search_shows_its_trials_and_a_table_of_the_best(tmp_path: Path) -> No
     table = read_run(folder).panels[0]
     assert table.columns == ("trial", "default", "x")
     assert table.rows == ((1, 9.0, 3), (2, 4.0, 2), (0, 1.0, 1))
+
+
+def test_the_page_shows_what_matters_the_curves_of_trials_and_their_folders(tmp_path: Path) -> None:
+    def judge(setting: dict[str, Any]) -> float:
+        folder = search.this_trial().run_dir
+        assert folder is not None
+        folder.mkdir(parents=True)
+        nas.report_intermediate_result(0.0)
+        nas.report_intermediate_result(setting["x"])
+        return float(setting["x"])
+
+    space = {"x": nas.one_of(1, 2, 3, 4), "y": nas.one_of(1, 2)}
+    nas.Search(space, judge, strategy=nas.Grid(shuffle=False), run_dir=tmp_path).run()
+    assert titles(tmp_path) == ["best trials", "importance", "intermediate results", "parallel coordinates", "trials"]
+    table = read_run(tmp_path).panels[0]
+    assert table.columns == ("trial", "folder", "default", "x", "y")
+    assert table.rows[0] == (6, "trials/0006", 4.0, 4, 1)
 
 
 def test_the_page_of_a_search_says_how_many_trials_there_are_and_what_is_searched(tmp_path: Path) -> None:

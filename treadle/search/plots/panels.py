@@ -54,7 +54,8 @@ def _with_folders(folder: Path, columns: list[str], rows: list[list[Any]]) -> tu
     if not any(path.is_dir() for path in own):
         return columns, rows
     shown = [str(path.relative_to(folder)) if path.is_dir() else "" for path in own]
-    return [*columns, "folder"], [[*row, path] for row, path in zip(rows, shown, strict=True)]
+    first, *others = columns
+    return [first, "folder", *others], [[row[0], path, *row[1:]] for row, path in zip(rows, shown, strict=True)]
 
 
 def _best_trials(results: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
