@@ -227,10 +227,6 @@ class NoOptimizer(Line):
         return None
 
 
-class ByHand(Line):
-    automatic_optimization = False
-
-
 class Seldom(Line):
     def configure_optimizers(self) -> Any:
         (optimizer,), (schedule,) = super().configure_optimizers()
@@ -246,9 +242,8 @@ class OddInterval(Line):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (TwoOptimizers, "configure_optimizers returned 2 optimizers; override phases"),
+        (TwoOptimizers, r"returned 2 optimizers; set self.automatic_optimization = False .* or override phases\(\)"),
         (NoOptimizer, "configure_optimizers returned a NoneType; return a torch optimizer"),
-        (ByHand, "ByHand makes its updates itself"),
         (Seldom, "a schedule with frequency=3 is not known"),
         (OddInterval, "a schedule moves by 'step' or 'epoch', not by 'hour'"),
     ],

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -9,11 +10,18 @@ from torch import Tensor
 
 from treadle.data import Batch, size_of
 from treadle.errors import ConfigError, LossError
-from treadle.lightning.module import StepModel
+from treadle.lightning.module import INDEXED, StepModel
 from treadle.trainer import Trainer
 
 OUTPUTS = ("outputs", "logits", "preds", "predictions")
 """Under which names a step may return outputs beside its loss."""
+
+
+def _takes_index(method: Any) -> bool:
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    given = signature(method).parameters.values()
+    return sum(one.kind in kinds for one in given) > 1 or any(one.kind is Parameter.VAR_POSITIONAL for one in given)
+
 
 # What steps report, as means over the samples of an epoch
 
@@ -83,6 +91,7 @@ class StepCore(Trainer):
         self._logged_loss: Tensor | None = None
         self.evaluates_by = "validation_step"
         self.evaluated: dict[str, float] = {}
+        self._indexed = {name: _takes_index(getattr(model, name)) for name in INDEXED}
         super().__init__(model, None, optimizer, **options)
         self.track(step_means=self._train_means)
         vars(model)["_core"] = weakref.ref(self)
@@ -120,18 +129,28 @@ class StepCore(Trainer):
     def calculate_train_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return what `training_step` makes of a batch."""
         self._samples = size_of(batch)
-        found = self._step_model.training_step(batch, self._train_means.batches)
+        found = self._call("training_step", batch, self._train_means.batches)
         self._train_means.batches += 1
         return self._output(found, batch, "training_step")
 
     def calculate_eval_batch_loss(self, batch: Batch) -> dict[str, Any]:
         """Return what `validation_step`, or `test_step`, makes of a batch."""
         self._samples, self._logged_loss = size_of(batch), None
-        found = getattr(self._step_model, self.evaluates_by)(batch, self._eval_means.batches)
+        found = self._call(self.evaluates_by, batch, self._eval_means.batches)
         self._eval_means.batches += 1
         if found is None:
             found = torch.zeros((), device=self.device) if self._logged_loss is None else self._logged_loss
         return self._output(found, batch, self.evaluates_by)
+
+    @property
+    def schedules(self) -> list[Any]:
+        """The schedules of the optimizers."""
+        return [] if self.scheduler is None else [self.scheduler]
+
+    def _call(self, step: str, batch: Batch, index: int) -> Any:
+        """Call a step of the model, with the number of the batch if it takes that."""
+        method = getattr(self._step_model, step)
+        return method(batch, index) if self._indexed[step] else method(batch)
 
     def _output(self, found: Any, batch: Batch, name: str) -> dict[str, Any]:
         loss = found.get("loss") if isinstance(found, Mapping) else found

@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from treadle.errors import ConfigError
 from treadle.loop.verbs import refuse_misspelt
@@ -20,6 +21,8 @@ STEPS = (
     *("on_validation_epoch_start", "on_validation_epoch_end"),
 )
 """The methods of a `StepModel` that users override."""
+INDEXED = ("training_step", "validation_step", "test_step")
+"""Methods that may take the number of the batch besides the batch."""
 _MOMENT = "write a callback with {}"
 NOT_CALLED = {
     "training_epoch_end": "define on_train_epoch_end(self), and keep what steps return in a list of your own",
@@ -71,9 +74,15 @@ class StepModel(nn.Module):
     What a step returns is the loss, or a dict with `"loss"` in it. The methods that begin with `on_` are called at
     their moment; they do nothing unless they are overridden.
 
+    With `self.automatic_optimization = False`, `training_step` makes the updates itself: it calls `manual_backward`,
+    and `step` and `zero_grad` of the `optimizers()`, of which there may be several.
+
     Attributes:
         hparams: What `save_hyperparameters` kept.
+        automatic_optimization: Whether the trainer makes the updates.
     """
+
+    automatic_optimization: bool = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,6 +161,44 @@ class StepModel(nn.Module):
         for name, value in values.items():
             self.log(name, value, **options)
 
+    def optimizers(self) -> Any:
+        """Return the optimizer that `configure_optimizers` made, or a list of several."""
+        made = list(self._running().optimizers().values())
+        return made[0] if len(made) == 1 else made
+
+    def lr_schedulers(self) -> Any:
+        """Return the schedule that `configure_optimizers` made, or a list of several; None if there is none.
+
+        Where `training_step` makes the updates, it moves them, too.
+        """
+        made = self._running().schedules
+        return (made[0] if made else None) if len(made) < 2 else made
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss, where `training_step` makes the updates itself."""
+        self._manual("manual_backward").manual_backward(loss)
+
+    def toggle_optimizer(self, optimizer: Optimizer) -> None:
+        """Have gradients for the weights of this optimizer only, until `untoggle_optimizer`."""
+        self._manual("toggle_optimizer").toggle(optimizer)
+
+    def untoggle_optimizer(self, optimizer: Optimizer) -> None:
+        """Have gradients for all the weights that had some before `toggle_optimizer`."""
+        self._manual("untoggle_optimizer").untoggle()
+
+    def clip_gradients(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: Literal["norm", "value"] = "norm",
+    ) -> None:
+        """Bound the gradients of an optimizer's weights, by their norm or each element, before it steps."""
+        core = self._manual("clip_gradients")
+        if gradient_clip_algorithm not in ("norm", "value"):
+            raise ConfigError(f"clip_gradients(gradient_clip_algorithm={gradient_clip_algorithm!r}): 'norm' or 'value'")
+        if gradient_clip_val is not None:
+            core.clip_optimizer(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def save_hyperparameters(self, *names: str, ignore: Iterable[str] = ()) -> None:
         """Keep the arguments of the `__init__` that calls this in `hparams`.
 
@@ -188,13 +235,21 @@ class StepModel(nn.Module):
 
     @property
     def global_step(self) -> int:
-        """How many updates were made."""
+        """How many updates were made; where `training_step` makes them itself, how many batches it was called for."""
         core = self._core_now()
         return 0 if core is None else core.progress.step
 
     def _core_now(self) -> "StepCore | None":
         reference = vars(self)["_core"]
         return None if reference is None else reference()
+
+    def _manual(self, method: str) -> Any:
+        if self.automatic_optimization:
+            raise ConfigError(
+                f"{type(self).__name__} called {method}, but the trainer makes its updates; set "
+                "self.automatic_optimization = False in __init__ to make them in training_step"
+            )
+        return self._running()
 
     def _running(self) -> "StepCore":
         core = self._core_now()

@@ -14,7 +14,10 @@ OF_OPTIMIZERS = ("optimizer", "lr_scheduler", "monitor", "frequency")
 OF_SCHEDULES = ("scheduler", "interval", "frequency", "monitor", "reduce_on_plateau", "strict", "name")
 """The keys that Lightning knows in what `configure_optimizers` returns."""
 
-REMEDY = "override phases() of treadle.Trainer to have several take turns"
+REMEDY = (
+    "set self.automatic_optimization = False in __init__ and step them in training_step, or override phases() of "
+    "treadle.Trainer to have several take turns"
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,22 @@ def read_optimizers(found: Any) -> OptimizerSetup:
             raise ConfigError(f"configure_optimizers returned {len(optimizers)} optimizers; {REMEDY}")
         return _with_schedule(optimizers[0], _made(schedules[0]) if schedules else None, None)
     return _with_schedule(found, None, None)
+
+
+def read_several(found: Any) -> list[OptimizerSetup]:
+    """Return what `configure_optimizers` returned for a model that steps its optimizers itself, each with its schedule.
+
+    Raises:
+        ConfigError: It is something else, or there are more schedules than optimizers.
+    """
+    if not isinstance(found, (list, tuple)):
+        return [read_optimizers(found)]
+    optimizers, schedules = _lists(found)
+    if len(schedules) > len(optimizers):
+        raise ConfigError(f"configure_optimizers returned {len(schedules)} schedules for {len(optimizers)} optimizers")
+    setups = [read_optimizers(one) for one in optimizers]
+    made = [_with_schedule(setup.optimizer, one, None) for setup, one in zip(setups, schedules, strict=False)]
+    return made + setups[len(made) :]
 
 
 def _check_keys(found: Mapping[str, Any], known: tuple[str, ...]) -> None:

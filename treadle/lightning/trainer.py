@@ -6,8 +6,9 @@ from typing import Any, Literal
 from treadle.callbacks import DEFAULT_CALLBACKS
 from treadle.errors import ConfigError
 from treadle.lightning.core import StepCore
+from treadle.lightning.manual import ManualCore, check_options
 from treadle.lightning.module import StepModel
-from treadle.lightning.optimizers import read_optimizers
+from treadle.lightning.optimizers import OptimizerSetup, read_optimizers, read_several
 from treadle.parallel.processes import known_device
 from treadle.result import TrainResult
 from treadle.spec import Names, Refused, spec_options
@@ -124,11 +125,6 @@ class StepTrainer:
             train_dataloaders, val_dataloaders = _datamodule_loaders(datamodule)
         if train_dataloaders is None:
             raise ConfigError("fit() has no data; pass train_dataloaders= or datamodule=")
-        if getattr(model, "automatic_optimization", True) is False:
-            raise ConfigError(
-                f"{type(model).__name__} makes its updates itself (automatic_optimization=False); write them as phases "
-                "of a treadle.Trainer"
-            )
         core, made = self._made(model)
         scheduled: dict[str, Any] = {}
         if made.scheduler is not None:
@@ -145,9 +141,20 @@ class StepTrainer:
     def _made(self, model: StepModel) -> tuple[StepCore, Any]:
         if not isinstance(model, StepModel):
             raise ConfigError(f"fit() got a {type(model).__name__}; derive it from treadle.lightning.StepModel")
+        if not model.automatic_optimization:
+            return self._made_manual(model)
         made = read_optimizers(model.configure_optimizers())
         self.core = StepCore(model, made.optimizer, callbacks=self._callbacks, **self._options)
         return self.core, made
+
+    def _made_manual(self, model: StepModel) -> tuple[StepCore, Any]:
+        """Return the core of a model that makes its updates itself: the run moves no schedule."""
+        check_options(model, self._settings)
+        setups = read_several(model.configure_optimizers())
+        schedules = [one.scheduler for one in setups if one.scheduler is not None]
+        optimizers = [one.optimizer for one in setups]
+        self.core = ManualCore(model, optimizers, schedules, callbacks=self._callbacks, **self._options)
+        return self.core, OptimizerSetup(optimizers[0])
 
     def validate(self, model: StepModel, dataloaders: Any = None) -> dict[str, float]:
         """Evaluate by `validation_step`; return the means of what it logged, and metrics that were recorded besides."""

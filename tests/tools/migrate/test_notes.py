@@ -149,25 +149,26 @@ def test_what_a_lightning_module_does_by_itself_is_told() -> None:
         "import pytorch_lightning as pl\nfrom pytorch_lightning.loggers import WandbLogger\n\n"
         "class Gan(pl.LightningModule):\n    def __init__(self):\n        super().__init__()\n"
         "        self.automatic_optimization = False\n\n"
-        "    def training_step(self, batch, batch_idx):\n        first, second = self.optimizers()\n"
-        "        self.manual_backward(batch)\n\n"
+        "    def training_step(self, batch, batch_idx):\n        print(self.global_step)\n"
+        "        self.manual_backward(batch, retain_graph=True)\n\n"
         "    def validation_epoch_end(self, outputs):\n        pass\n\n"
         "class Log(pl.Callback):\n    pass\n\n"
-        "trainer = pl.Trainer(max_epochs=3, profiler='simple', val_check_interval=0.25, precision='64-true')\n"
+        "trainer = pl.Trainer(max_steps=3, profiler='simple', val_check_interval=0.25, precision='64-true')\n"
         "trainer.fit(Gan(), ckpt_path='a.ckpt')\nprint(trainer.callback_metrics)\n"
         "Gan.load_from_checkpoint('a.ckpt')\n"
     )
     found = told(migration)
     assert "instead: treadle.writers.WandbWriter" in found[2]
-    assert found[7].startswith("Gan makes its updates itself, which StepTrainer does not run")
-    assert "a loss method for each of ['batch']" in found[7]
-    assert found[10].startswith("self.optimizers has no counterpart")
+    counted = "a step is a call of training_step; Lightning counts the steps of every optimizer"
+    assert [note.line for note in migration.notes if counted in note.text and not note.left] == [10]
+    assert found[11].startswith("manual_backward takes the loss alone")
     assert found[13].startswith("validation_epoch_end is not called; instead: on_validation_epoch_end")
     assert found[16].startswith("Log: events have other names")
     line = [note.text for note in migration.left if note.line == 19]
-    assert [text.split("=")[0] for text in sorted(line)] == ["precision", "profiler", "val_check_interval"]
+    assert [text.split("=")[0] for text in sorted(line)[1:]] == ["precision", "profiler", "val_check_interval"]
+    assert counted in min(line)
     assert found[20].startswith("ckpt_path= is left out")
-    assert "trainer = StepTrainer(num_epochs=3)\n" in migration.after
+    assert "trainer = StepTrainer(max_steps=3)\n" in migration.after
     assert "trainer.fit(Gan())\n" in migration.after
     assert "history" in found[21]
     assert "'treadle import'" in found[22]

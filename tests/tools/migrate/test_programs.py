@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.interrupting import assert_same_bits
 from tests.tools.migrate.conftest import Copied, migrate_text, run_migrated
 from treadle.config import LazyConfig
 from treadle.engine import DefaultTrainer
@@ -83,29 +84,60 @@ def test_a_migrated_lightning_program_ends_with_the_bits_of_a_loop_that_is_writt
         assert torch.allclose(own, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_gan_that_makes_its_updates_itself_is_a_checklist_and_never_done(copied: Copied) -> None:
+LOGGED = "        self.logger.experiment"
+
+
+def test_a_gan_that_makes_its_updates_itself_is_turned_but_for_its_logger(copied: Copied) -> None:
     migration = migrate(copied("lightning_gan.txt"))
     lines = migration.before.splitlines()
-    told = {lines[note.line - 1].strip(): note.text for note in migration.left}
-    for line in (
-        "self.manual_backward(g_loss)",
-        "self.untoggle_optimizer(optimizer_d)",
-        "self.toggle_optimizer(optimizer_g)",
-    ):
-        assert line in told
-    assert "optimizer_g, optimizer_d = self.optimizers()" in told
-    checklist = told["self.automatic_optimization = False"]
-    assert "docs/recipes/gan.md" in checklist
-    assert "the optimizers ['opt_g', 'opt_d'] by name" in checklist
-    assert "a loss method for each of ['g_loss', 'd_loss']" in checklist
-    assert any("logger" in text for text in told.values())
-    # What can be turned is: the deep imports, the data module, the trainer.
+    (left,) = migration.left
+    assert lines[left.line - 1].startswith(LOGGED)
+    assert "self.logger has no counterpart" in left.text
+    assert any("Lightning counts the steps of every optimizer" in note.text for note in migration.notes)
     assert "lightning.pytorch" not in migration.after
     assert "from treadle.lightning import StepModel, StepTrainer\n" in migration.after
     assert "class PointsDataModule:\n" in migration.after
     assert 'run_dir="gan"' in migration.after
     assert "callbacks=[LimitBatchesCallback(2)]" in migration.after
     assert "limit_train_batches" not in migration.after
+    # What the module does itself stays as it is.
+    step = migration.before.partition("    def training_step")[2].partition("    def validation_step")[0]
+    assert step in migration.after
+
+
+def test_a_migrated_gan_ends_with_the_bits_of_a_loop_that_is_written_out(copied: Copied) -> None:
+    path = copied("lightning_gan.txt")
+    kept = [line for line in path.read_text().splitlines(keepends=True) if not line.startswith(LOGGED)]
+    started = "    def on_train_start(self):\n        self.random_state = torch.get_rng_state()\n\n"
+    path.write_text("".join(kept).replace("    def validation_step", f"{started}    def validation_step"))
+    migration = migrate(path)
+    assert migration.left == []
+    torch.manual_seed(3)
+    names = run_migrated(migration)
+    # Two batches of each of five epochs; the schedule of turns is the module's.
+    assert names["trainer"].core.progress.step == 10
+    torch.manual_seed(3)
+    generator, judge = names["Generator"](4), names["Discriminator"]()
+    torch.randn(8, 4)
+    # On the CPU, too, the trainer has Adam work in one kernel.
+    first = torch.optim.Adam(generator.parameters(), lr=0.0002, betas=(0.5, 0.999), fused=True)
+    second = torch.optim.Adam(judge.parameters(), lr=0.0002, fused=True)
+    batches = [batch[0] for batch in names["dm"].train_dataloader()][:2]
+    torch.set_rng_state(names["model"].random_state)
+    for points in batches * 5:
+        z, ones = torch.randn(len(points), 4), torch.ones(len(points), 1)
+        generator(z)
+        nn.functional.binary_cross_entropy(judge(generator(z)), ones).backward()
+        first.step()
+        generator.zero_grad()
+        judge.zero_grad()
+        real = nn.functional.binary_cross_entropy(judge(points), ones)
+        fake = nn.functional.binary_cross_entropy(judge(generator(z).detach()), torch.zeros(len(points), 1))
+        ((real + fake) / 2).backward()
+        second.step()
+        judge.zero_grad()
+    assert_same_bits(names["model"].generator.state_dict(), generator.state_dict())
+    assert_same_bits(names["model"].discriminator.state_dict(), judge.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -381,6 +381,8 @@ class _Checker:
         theirs = inspect.getattr_static(base, method.name, None)
         if inspect.isfunction(theirs) and _is_ours(theirs):
             signature, own = call_signature(theirs), own_signature(method)
+            if _may_leave_index_out(base, method.name) and len(own.parameters) == 2:
+                return
             if signature is not None and unlike(signature, own):
                 self._tell(
                     method, f"{method.name}{own} is called as {method.name}{_plain(signature)}; take these arguments"
@@ -489,3 +491,10 @@ def _plain(signature: inspect.Signature) -> str:
     """Return a signature without types, as one writes it."""
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     return str(signature.replace(parameters=bare, return_annotation=signature.empty))
+
+
+def _may_leave_index_out(base: type, method: str) -> bool:
+    """Whether a method is called with a batch and its number, or with the batch alone, as it is written."""
+    from treadle.lightning.module import INDEXED, StepModel  # here, since it loads torch
+
+    return method in INDEXED and issubclass(base, StepModel)

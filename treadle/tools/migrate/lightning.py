@@ -69,17 +69,15 @@ IDLE = {
 }
 """Arguments that are left out, with what to say of it: launching, logging and saving are done elsewhere."""
 STRAY = {
-    "optimizers": "updates of one's own are phases of a treadle.Trainer",
-    "manual_backward": "updates of one's own are phases of a treadle.Trainer",
-    "toggle_optimizer": "Phase(..., parameters=[...]) says what learns in its turn",
-    "untoggle_optimizer": "Phase(..., parameters=[...]) says what learns in its turn",
-    "clip_gradients": "clip_norm= of train",
     "logger": "self.log puts numbers where all writers see them",
     "all_gather": "self.trainer.gather(tensor)",
-    "lr_schedulers": "self.trainer.scheduler",
     "example_input_array": "nothing uses it",
 }
 """What modules call on themselves and a `StepModel` does not have."""
+COUNTED = (
+    "this module makes its updates itself, and a step is a call of training_step; Lightning counts the steps of every "
+    "optimizer"
+)
 OLD_METHODS = {
     "training_epoch_end": "on_train_epoch_end(self), and keep what the steps return in a list of your own",
     "validation_epoch_end": "on_validation_epoch_end(self), and keep what the steps return in a list of your own",
@@ -109,6 +107,8 @@ def migrate(source: Source) -> None:
         _seed(source, Call(source, node))
     _change_classes(source, rewriter)
     _change_methods_of_trainer(source, rewriter)
+    if _makes_its_updates(source):
+        _tell_of_updates(source)
     rewriter.finish()
 
 
@@ -137,6 +137,8 @@ def _trainer(source: Source, call: Call, seeds: list[ast.Call], rewriter: Rewrit
         name = str(keyword.arg)
         if name in LIMITS:
             continue
+        if name == "max_steps" and _makes_its_updates(source):
+            source.note(keyword, f"max_steps: {COUNTED}; write the number of batches")
         if name in RENAMED:
             call.rename(keyword, RENAMED[name])
         elif name == "precision":
@@ -331,30 +333,29 @@ def _check_module(source: Source, node: ast.ClassDef) -> None:
         elif isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name) and inner.value.id == "self":
             if inner.attr in STRAY:
                 source.note(inner, f"self.{inner.attr} has no counterpart; instead: {STRAY[inner.attr]}")
-            elif inner.attr == "automatic_optimization":
-                source.note(inner, _checklist(node))
+        elif isinstance(inner, ast.Attribute) and inner.attr == "toggle_model":
+            source.note(inner, "optimizer.toggle_model: self.toggle_optimizer(optimizer) and self.untoggle_optimizer")
         elif isinstance(inner, ast.Attribute) and inner.attr == "estimated_stepping_batches":
             source.note(inner, "the number of steps is not known when the optimizer is made; write it out")
 
 
-def _checklist(node: ast.ClassDef) -> str:
-    """Return what there is to do for a module that makes its updates itself."""
-    made = [
-        ast.unparse(inner.targets[0])
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Assign) and ast.unparse(inner.value).startswith("torch.optim.")
-    ]
-    backward = [
-        ast.unparse(inner.args[0])
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "self.manual_backward" and inner.args
-    ]
-    return (
-        f"{node.name} makes its updates itself, which StepTrainer does not run: write a treadle.Trainer as in "
-        f"docs/recipes/gan.md, with a phase for each update. (1) give it the optimizers {made} by name; (2) write a "
-        f"loss method for each of {backward}; (3) yield the phases from phases(epoch), with parameters= for what "
-        "learns; (4) self.log becomes self.storage.put_scalar"
+def _makes_its_updates(source: Source) -> bool:
+    """Whether a module sets `automatic_optimization = False`, and so makes its updates itself."""
+    return any(
+        ast.unparse(target).rpartition(".")[2] == "automatic_optimization" and literal(node.value) is False
+        for node in source.find(ast.Assign)
+        for target in node.targets
     )
+
+
+def _tell_of_updates(source: Source) -> None:
+    """Tell what is otherwise where a module makes its updates itself."""
+    for node in source.find(ast.Attribute):
+        if ast.unparse(node) == "self.global_step":
+            source.note(node, f"self.global_step: {COUNTED}", left=False)
+    for node in source.find(ast.Call):
+        if ast.unparse(node.func) == "self.manual_backward" and len(node.args) + len(node.keywords) > 1:
+            source.note(node, "manual_backward takes the loss alone; of a graph that is needed twice add the losses up")
 
 
 def _change_methods_of_trainer(source: Source, rewriter: Rewriter) -> None:
