@@ -81,7 +81,7 @@ class MissingDependencyError(TreadleError, ImportError):
 
 
 class StopTrainingError(Exception):
-    """Raise it in a callback or verb to end the run in good order, and for good; `train` then returns normally."""
+    """Raise it in a callback or method to end the run in good order, and for good; `train` then returns normally."""
 
 
 def require_positive(name: str, value: Any, *, whole: bool = True) -> Any:

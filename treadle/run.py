@@ -224,7 +224,7 @@ class Run:
         self.checkpointer.begin(first=self.state.begin(), fresh=fresh)
 
     def end_epoch(self) -> None:
-        """Do what the end of the loop over an epoch is for: share buffers, tell the verbs, log, record the loss."""
+        """Do what the end of the loop over an epoch is for: share buffers, call its method, log, record the loss."""
         trainer = self.trainer
         self.note_cut()
         trainer.parallel.share_buffers(trainer.model)
@@ -244,7 +244,7 @@ class Run:
             self.checkpointer.save(finished=True)
 
     def count_epoch(self, *, in_history: bool = True) -> None:
-        """Count the epoch; one that the step limit cut short is not over: a longer run goes on in the middle of it."""
+        """Count the epoch; one that the step limit cut short is not over: a longer run resumes in the middle of it."""
         if not self.epoch_is_cut:
             self.progress.finish_epoch()
             if in_history:
@@ -305,7 +305,7 @@ class Run:
             self.stop.agree()
 
     def _do_what_is_due(self, step: int) -> None:
-        """Log, evaluate and ask the other processes, each at its own cadence; note when to come back."""
+        """Log, evaluate and ask the other processes, each at its own interval; note when to come back."""
         due = self.due.after_step(step)
         self.checkpointer.check()
         best = False
@@ -367,5 +367,5 @@ class Run:
                 self.log.check_weights()
             self.checkpointer.finish()
         except RollBack as request:
-            # The run is over, and there is nothing left to go on with.
+            # The run is over, and there is nothing left to resume.
             raise NonFiniteError(f"{request}, at the end of the run; {REMEDY}") from None

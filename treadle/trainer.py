@@ -1,4 +1,4 @@
-"""The trainer: what was built once, the loop, and the verbs to override."""
+"""The trainer: what was built once, the loop, and the methods to override."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ class Trainer:
     4
     """
 
-    # What a run was given, and where it is: found here while it goes on, and after it.
+    # What a run was given, and where it is: found here during the run, and after it.
     progress: OfRun[Progress] = OfRun("progress")
     settings: OfRun[RunSpec] = OfRun("settings")
     run_config: OfRun[TrainerRunConfig | None] = OfRun("config")
@@ -337,7 +337,7 @@ class Trainer:
         return build_result(run)
 
     def _run_training(self) -> None:
-        """Run the epochs, with the verbs and events that go before and after them."""
+        """Run the epochs, with the methods and events that come before and after them."""
         run, stop = self.this_run, self.this_run.stop
         run.in_core_run = True
         self.training_run_start()
@@ -413,7 +413,7 @@ class Trainer:
             accumulation=self.settings.gradient_accumulation_steps,
         )
 
-    # Verbs to override ------------------------------------------------------------------------------------
+    # Methods to override ------------------------------------------------------------------------------------
 
     def training_run_start(self) -> None:
         """Called when everything is ready and the first epoch is about to begin."""
@@ -657,7 +657,7 @@ class Trainer:
         return Streams(self)
 
     def create_updater(self) -> Updater:
-        """Return what makes the updates of a run by these verbs."""
+        """Return what makes the updates of a run by these methods."""
         return Updater(self)
 
     def create_due(self) -> Due:

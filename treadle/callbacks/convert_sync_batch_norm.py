@@ -11,7 +11,7 @@ from treadle.errors import ConfigError
 class ConvertSyncBatchNormCallback(TrainerCallback):
     """Turns the batch norms of the model into ones that normalise over the batches of all processes.
 
-    On one process nothing changes. The weights stay the same objects, so the optimizer goes on to hold them.
+    On one process nothing changes. The weights stay the same objects, so the optimizer still holds them.
     """
 
     def on_init_end(self, trainer: Any, **kwargs: Any) -> None:

@@ -50,7 +50,7 @@ class EarlyStoppingCallback(WatchesMetric):
             StopTrainingError: There were as many in a row as patience allows.
         """
         if self.early_stopping_counter >= self.early_stopping_patience:
-            # It has stopped the run before, which was then told to go on.
+            # It has stopped the run before, which was then told to continue.
             self.early_stopping_counter = 0
         if self.is_better(value, by_more_than=self.early_stopping_threshold):
             self.best_metric = value

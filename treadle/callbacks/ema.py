@@ -33,7 +33,7 @@ class ModelEma(nn.Module):
             raise ConfigError(f"ModelEma: decay={decay} must be at least 0 and below 1")
         self.decay = decay
         self.module = copy_model(model).eval().requires_grad_(False)
-        # Of a model that is spread over processes, each averages the pieces that it holds.
+        # Of a model that is sharded over processes, each averages the pieces that it holds.
         self._tensors = _pieces if is_sharded(model) else _tensors
         averaged = set(_averaged_names(self.module))
         own = dict(_slots(self.module))

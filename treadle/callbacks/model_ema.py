@@ -44,7 +44,7 @@ class ModelEmaCallback(WatchesMetric):
     """
 
     reads_pieces = True
-    """Of a model that is spread over processes, each reads the pieces that it holds."""
+    """Of a model that is sharded over processes, each reads the pieces that it holds."""
 
     def __init__(
         self,

@@ -171,7 +171,7 @@ def _shown_as(value: Any) -> str:
 
 
 def epoch_under_way(trainer: RunningTrainer) -> str:
-    """Return the number of the epoch in this run, and of how many; a history may go on from the run before."""
+    """Return the number of the epoch in this run, and of how many; a history may continue that of the run before."""
     total = None if trainer.run_config is None else trainer.run_config.num_epochs
     under_way = trainer.progress.epoch + 1
     return str(under_way) if total is None else f"{under_way:>{len(str(total))}}/{total}"

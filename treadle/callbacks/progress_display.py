@@ -91,7 +91,7 @@ SMOOTHING = 0.3
 
 @dataclass(eq=False)
 class Activity:
-    """Something that goes on for a known or unknown number of steps, looked at from outside.
+    """Something that lasts for a known or unknown number of steps, looked at from outside.
 
     Args:
         title: What it is.

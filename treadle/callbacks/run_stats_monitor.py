@@ -41,7 +41,7 @@ class RunStatsMonitor(TrainerCallback):
         self._evaluation_began = time.perf_counter()
 
     def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
-        """Let the clock go on."""
+        """Start the clock again."""
         if self._mark is not None:
             moment, step, samples = self._mark
             self._mark = moment + time.perf_counter() - self._evaluation_began, step, samples

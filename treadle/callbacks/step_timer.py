@@ -13,7 +13,7 @@ from treadle.events.names import STEP_PART
 from treadle.loop.interfaces import RunningTrainer
 
 VERBS = {"calculate_gradients": "forward", "backward_step": "backward", "apply_gradients": "update"}
-"""The verbs that are timed, and what the time inside of each, but outside of the others, is called."""
+"""The methods that are timed, and what the time inside of each, but outside of the others, is called."""
 
 ABSENT = object()
 Mark = Any
@@ -69,7 +69,7 @@ class StepTimer(TrainerCallback):
         self._evaluation_began = time.perf_counter()
 
     def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
-        """Let the clock go on."""
+        """Start the clock again."""
         self._left += time.perf_counter() - self._evaluation_began
 
     def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
@@ -84,14 +84,14 @@ class StepTimer(TrainerCallback):
         scalars.update(trainer.storage.flush())
 
     def close(self) -> None:
-        """Leave the verbs of a run that broke off as they were."""
+        """Leave the methods of a run that broke off as they were."""
         if self._sample is not None:
             self._sample.close()
             self._sample = None
 
 
 class _Sample:
-    """The timing of one update: marks around its verbs, which are its own for that long.
+    """The timing of one update: marks around its methods, which are its own for that long.
 
     Args:
         trainer: Whose update it is.
@@ -123,7 +123,7 @@ class _Sample:
         return record_event() if self._on_gpu else time.perf_counter()
 
     def close(self) -> None:
-        """Give the trainer its verbs back."""
+        """Give the trainer its methods back."""
         self._ended = self._mark()
         for owner, verb, before in reversed(self._replaced):
             if before is ABSENT:
@@ -143,7 +143,7 @@ class _Sample:
         for name, before, after in self._spans:
             found[name] += self._between(before, after)
         found["data"] = max(0.0, whole - found["forward"] - found["update"] - found["copy"])
-        # The backward pass is inside of the verb that the forward pass is called for.
+        # The backward pass is inside of the method that the forward pass is called for.
         found["forward"] -= found["backward"]
         return found if found["copy"] else {name: value for name, value in found.items() if name != "copy"}
 

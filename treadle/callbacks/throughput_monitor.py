@@ -64,7 +64,7 @@ class ThroughputMonitor(TrainerCallback):
         self._evaluation_began = time.perf_counter()
 
     def on_eval_epoch_end(self, trainer: RunningTrainer, is_intermediate: bool = False, **kwargs: Any) -> None:
-        """Let the clock go on."""
+        """Start the clock again."""
         if self._mark is not None:
             self._mark.time += time.perf_counter() - self._evaluation_began
 

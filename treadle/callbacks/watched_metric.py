@@ -31,7 +31,7 @@ class WatchesMetric(TrainerCallback):
         watch_metric: The name of the metric.
         greater_is_better: Whether a greater value is better.
         reset_on_train: Whether the best value of an earlier run is forgotten when a new one starts. A run that is
-            resumed goes on with its own in either case.
+            resumed keeps its own in either case.
 
     Attributes:
         best_metric: The best value so far; None before the first. nan is never better than another value.
@@ -154,6 +154,6 @@ class WatchesMetric(TrainerCallback):
         return {"best_metric": self.best_metric, "values_seen": self._values_seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the best value of `state`."""
+        """Take the best value of `state`."""
         self.best_metric = state["best_metric"]
         self._values_seen = state["values_seen"]

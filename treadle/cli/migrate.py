@@ -19,7 +19,7 @@ def migrate(
     """Turn a program or config for another system into one for Treadle.
 
     Knows pytorch-accelerated, Lightning, the Trainer of transformers, RecBole,
-    LiBai and detectron2, and NNI. Prints the change as a diff, and what is left to do by hand, by line.
+    LiBai and detectron2, and NNI. Prints the change as a diff, and what is left for you to change, by line.
     With --write the file is changed; unless git has the old one, that is kept
     as FILE.orig. Exits with status 1 if something is left to do.
 

@@ -236,7 +236,7 @@ class Checkpointer:
     def resume_or_load(self, path: str = "", *, resume: bool = True, strict: bool = True) -> dict[str, Any]:
         """Load the newest checkpoint if `resume` and there is one, else the weights at `path`, if it is given.
 
-        A trainer goes on from the newest checkpoint then: its `iter` is the last one that was done.
+        A trainer resumes from the newest checkpoint then: its `iter` is the last one that was done.
         """
         newest = self.get_checkpoint_file() if resume else ""
         if not newest:

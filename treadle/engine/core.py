@@ -1,4 +1,4 @@
-"""The core trainer behind the faces of this door: verbs only, the loop is the core's."""
+"""The core trainer behind the faces of this door: methods only, the loop is the core's."""
 
 import logging
 import time
@@ -202,7 +202,7 @@ class EngineCore(Trainer):
         )
 
     def carry(self) -> dict[str, Any]:
-        """Return the state of the run, for another one that goes on in memory."""
+        """Return the state of the run, for another one that continues in memory."""
         self.tracked.remove("metrics_file")
         state = self.this_run.state
         assert isinstance(state, EngineState)

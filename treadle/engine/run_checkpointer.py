@@ -67,7 +67,7 @@ class EngineCheckpointer(RunCheckpointer):
         self._names: list[str] = []
 
     def open_files(self, *, fresh: bool) -> None:
-        """Open the files beside the checkpoints; a run that goes on in memory goes on in them, too."""
+        """Open the files beside the checkpoints; a run that continues in memory continues in them, too."""
         super().open_files(fresh=fresh and not self._carried)
 
     def write_config(self) -> None:
@@ -75,7 +75,7 @@ class EngineCheckpointer(RunCheckpointer):
         self._face._save_config()
 
     def step_to_resume(self) -> int | None:
-        """Return the step to resume from; None for a run that goes on in memory."""
+        """Return the step to resume from; None for a run that continues in memory."""
         return None if self._carried else super().step_to_resume()
 
     def sources(self) -> list[Any]:

@@ -42,7 +42,7 @@ THROUGHPUT = (SAMPLES_PER_SECOND, STEPS_PER_SECOND, TOKENS_PER_SECOND, MFU, PEAK
 """What says how well a run uses its machine, beside the times of its steps."""
 
 MEASURED = (TIME, DATA_TIME, ETA_SECONDS, *THROUGHPUT)
-"""What tells of the process that reported it, and of no other that goes on with its run."""
+"""What tells of the process that reported it, and of no other that resumes its run."""
 
 LOWER_WORDS = """
     loss error err mae mse rmse mape smape nll perplexity ppl bpc bpb wer cer ter fid brier ece

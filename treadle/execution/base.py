@@ -1,4 +1,4 @@
-"""How the updates of a run are carried out; by default line by line."""
+"""How the updates of a run are carried out; by default eagerly."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +66,7 @@ def is_file(execution: Any) -> bool:
 
 
 class Execution:
-    """Draws the windows of a run and makes an update of each; this one makes them eagerly, line by line.
+    """Draws the windows of a run and makes an update of each; this one makes them eagerly.
 
     Another way of carrying updates out is a subclass, given to a trainer as `execution=`: it is called with the trainer
     when a run begins.
@@ -81,13 +81,13 @@ class Execution:
     """
 
     replays = False
-    """Whether updates may be replayed from a recording, so that their verbs are not called."""
+    """Whether updates may be replayed from a recording, so that their methods are not called."""
     update: Callable[["Phase", list[Any]], None]
 
     def __init__(self, trainer: TrainerLike) -> None:
         self.reason: str | None = None
         self.recorded_callbacks: frozenset[Any] = frozenset()
-        # The verb itself: nothing of ours lies between the loop and it.
+        # The method itself: nothing of ours lies between the loop and it.
         self.update = trainer.update
 
     def draw(self, phase: "Phase") -> list[Any]:

@@ -1,4 +1,4 @@
-"""The core trainer behind `StepTrainer`: verbs that ask the model for its steps."""
+"""The core trainer behind `StepTrainer`: methods that ask the model for its steps."""
 
 import weakref
 from collections.abc import Mapping
@@ -113,7 +113,7 @@ class StepCore(Trainer):
         if self._evaluating and self._logged_loss is None and "loss" in name and isinstance(value, Tensor):
             self._logged_loss = value.detach()
 
-    # Verbs ---------------------------------------------------------------------------------------------------
+    # Methods ---------------------------------------------------------------------------------------------------
 
     def training_run_start(self) -> None:
         """Tell the model that its training begins."""

@@ -1,4 +1,4 @@
-"""Loops that a user wrote: their updates are counted all the same."""
+"""Custom loops: their updates are counted all the same."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ from treadle.progress import Progress
 from treadle.runs.preemption import InterruptibleEvaluation, interruptible
 
 UPDATING = ("update", "calculate_gradients")
-"""The verbs of an update that have the model called."""
+"""The methods of an update that have the model called."""
 
 
 def custom_loop_forward(trainer: RunningTrainer) -> CustomLoopForward:
@@ -365,7 +365,7 @@ def _noted(own: Callable[..., Any]) -> Callable[..., Any]:
 def custom_updates(trainer: RunningTrainer) -> AbstractContextManager[Any]:
     """Return what has the model run in the precision of the run where an `update` that a user wrote calls it.
 
-    In fp16 it is said once that it does not. What runs under autocast already, as in verbs of the trainer's that it
+    In fp16 it is said once that it does not. What runs under autocast already, as in methods of the trainer's that it
     calls, goes without. It is entered for the run: what is compiled would be made anew wherever hooks come and go.
     """
     if trainer.precision.plain or not any(hasattr(getattr(type(trainer), name), "__wrapped__") for name in UPDATING):

@@ -23,7 +23,7 @@ from treadle.runs.preemption import EvaluationInterrupted, InterruptibleEvaluati
 
 
 class Evaluator:
-    """Evaluates and predicts by the verbs of a trainer, in a run and by itself.
+    """Evaluates and predicts by the methods of a trainer, in a run and by itself.
 
     Args:
         trainer: Whose model is looked at.
@@ -60,7 +60,7 @@ class Evaluator:
     # In a run -----------------------------------------------------------------------------------------------
 
     def evaluate_run(self, when: int) -> None:
-        """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it goes on."""
+        """Evaluate in the middle of the run; one that is asked to leave does, and evaluates when it is resumed."""
         trainer = self.trainer
         length = getattr(trainer._eval_dataloader, "length", None)
         intermediate = {"is_intermediate": True} if when == AFTER_STEP else {}
@@ -69,7 +69,7 @@ class Evaluator:
 
     @contextmanager
     def in_run(self, when: int, length: int | None = None) -> Iterator[None]:
-        """Let the evaluation in the block be broken off when the run is asked to leave, and be made when it goes on."""
+        """Let the evaluation in the block be broken off if the run is asked to leave, and be made when it resumes."""
         trainer, run = self.trainer, self.trainer.this_run
         trainer.progress.evaluation = when
         trainer.parallel.share_buffers(trainer.model)
@@ -217,7 +217,7 @@ class Evaluator:
             if run.data.evaluation is not None and run.data.evaluation is not of_run.evaluation:
                 run.data.evaluation.close()
             if looping:
-                # A callback evaluates in the middle of a run, which goes on with its own data.
+                # A callback evaluates in the middle of a run, which then continues with its own data.
                 run.data, run.config = of_run, config_of_run
             elif of_run.eval_dataset is not None:
                 run.data = replace(run.data, eval_dataset=of_run.eval_dataset, collate_fn=of_run.collate_fn)

@@ -290,12 +290,12 @@ def update_metrics(trainer: RunningTrainer, batch: Batch, batch_output: dict[str
 
 
 def joined_metrics(states: Sequence[dict[str, Any]], copies: int, *, mine: bool) -> tuple[dict[str, Any], list[str]]:
-    """Return the sums of all processes, for one of them to go on with, and the names of metrics that are no sums.
+    """Return the sums of all processes, for one of them to use, and the names of metrics that are no sums.
 
     Args:
         states: What each process that saved the run had summed up.
         copies: How many of these saw the same samples.
-        mine: Whether this process is the one to go on with them.
+        mine: Whether this process is the one to use them.
     """
     share = 1.0 / copies if mine else 0.0
     joined: dict[str, Any] = {}

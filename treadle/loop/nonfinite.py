@@ -51,7 +51,7 @@ def nonfinite_error(bad: NonFinite, accumulation: int, data: str | None = None) 
     return NonFiniteError(f"{said}; {REMEDY_AT_FIRST if bad.step == 1 and not before else REMEDY}")
 
 
-class RollBack(Exception):  # noqa: N818 - it is no error: it says where to go on
+class RollBack(Exception):  # noqa: N818 - it is no error: it says where to continue
     """Raised inside the loop when the run returns to an earlier checkpoint because of a bad step."""
 
     def __init__(self, step: int, value: float) -> None:

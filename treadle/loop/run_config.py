@@ -103,7 +103,7 @@ def _plain(value: Any) -> Any:
 
 
 def settle_config(run: RunLike) -> None:
-    """Have the settings of a run resolved, by the verb for it, and have it go by what came of that."""
+    """Have the settings of a run resolved, by the method for it, and have it follow what that returned."""
     trainer, spec = run.trainer, run.spec
     asked: dict[str, Any] = {
         "num_epochs": spec.num_epochs,
@@ -111,7 +111,7 @@ def settle_config(run: RunLike) -> None:
         "max_num_train_steps": spec.max_steps,
         "gradient_clip_value": spec.gradient_clip_value,
     }
-    # Made here too, and not taken from the verb: what an override has changed shows only beside it.
+    # Made here too, and not taken from the method: what an override has changed shows only beside it.
     own = resolved_config(trainer, **asked)
     size = spec.per_device_batch_size
     run.config = checked_config(trainer._create_run_config(per_device_batch_size=size, **asked), own)

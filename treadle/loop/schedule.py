@@ -58,7 +58,7 @@ class Schedule:
         """
         trainer, kind = self.trainer, type(self.trainer)
         scheduler = trainer.create_scheduler()
-        # By module: Treadle's own doors override the verb as well, and None is nothing to tell of there.
+        # By module: Treadle's own doors override the method as well, and None is nothing to tell of there.
         own = kind.create_scheduler.__module__.partition(".")[0] != "treadle"
         maker = f"{kind.__name__}.create_scheduler" if own else "create_scheduler_fn"
         if scheduler is not None or self.factory is not None:

@@ -20,7 +20,7 @@ class Stop:
         requested: Why somebody on this process asked for the end; None while nobody did.
         looping: Whether the loop over epochs is under way: other processes would wait for one that left it alone.
         stopped: Whether the loop ended because somebody asked for it, or had ended so when the run was started.
-        pauses: Whether a run that was stopped goes on when it is started again.
+        pauses: Whether a run that was stopped resumes when it is started again.
         over: Why the run is over for good, None while it is not; it is saved with the run.
         reason: Why `train` came back.
         left: Whether the run was saved and left on a signal, which has been said.
@@ -49,7 +49,7 @@ class Stop:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let a verb ask to stop: on several processes, at the next point where they agree."""
+        """Let a method ask to stop: on several processes, at the next point where they agree."""
         try:
             yield
         except StopTrainingError as error:

@@ -35,11 +35,11 @@ from treadle.phase import LossVerb, Phase, optimizer_params
 
 NO_CONTEXT: AbstractContextManager[Any] = nullcontext()
 MEASURED = "calculate_train_batch_loss"
-"""The loss verb whose outputs metrics of training are of; phases with others have outputs of other kinds."""
+"""The loss method whose outputs metrics of training are of; phases with others have outputs of other kinds."""
 
 
 class Updater:
-    """Makes the updates of a run by the verbs of its trainer, and owns what an update leaves behind.
+    """Makes the updates of a run by the methods of its trainer, and owns what an update leaves behind.
 
     A door whose updates need more gives its trainer a subclass by `create_updater`.
 
@@ -279,10 +279,10 @@ class Updater:
         parts = len(window)
         self.samples = 0
         shared, scale, precision = run.shared_loss, self.scale, trainer.precision
-        # One micro-batch on one process is left as it is, to be bit-equal to the loop written by hand.
+        # One micro-batch on one process is left as it is, to be bit-equal to a hand-written loop.
         if parts > 1 or scale.pending or shared.module is not None:
             scale.begin(parts)
-        # What a verb returns is checked in the first window of a phase only: each check is time of the host.
+        # What a method returns is checked in the first window of a phase only: each check is time of the host.
         first = not self.recording and run.progress.visit_step == 0
         plain = shared.module is None and precision.plain and not first
         verb = phase.loss if run.verbs is None else run.verbs.of(phase.loss)
@@ -290,14 +290,14 @@ class Updater:
         for position, batch in enumerate(window):
             if heard and listening["on_train_step_start"]:
                 trainer.fire("on_train_step_start", batch=batch)
-            # The common case goes straight to the verb: what lies between is a good part of a small step.
+            # The common case goes straight to the method: what lies between is a good part of a small step.
             output, weight_param = (
                 (verb(batch), None) if plain else self._shared_loss(phase, verb, batch, position == parts - 1)
             )
             loss = output["loss"]
             # A rank without data takes part with a batch of no weight: the others wait for it in the all-reduce.
             weight = self._count_weight(batch, output) if phase.stream.padded != position else 0
-            # A loss that is the whole window's goes to its backward pass as the verb returned it.
+            # A loss that is the whole window's goes to its backward pass as the method returned it.
             several = parts > 1 or weight_param is not None
             counted = counted_in(output) if several and phase.stream.padded != position else None
             # What is recorded is a mean: a sum is divided by what it is over.
@@ -338,12 +338,12 @@ class Updater:
     def _shared_loss(
         self, phase: Phase, verb: LossVerb, batch: Batch, last: bool
     ) -> tuple[dict[str, Any], Tensor | None]:
-        """Return what the loss verb makes of `batch`, and the weight_param that collects its weight over all ranks."""
+        """Return what the loss method makes of `batch`, and the weight_param that adds its weight up over all ranks."""
         trainer, shared = self.trainer, self.trainer.this_run.shared_loss
         weight_param: Tensor | None = None
         first = not self.recording and trainer.progress.visit_step == 0
         seen = self._check_means() if first and self.scale.pending else None
-        # A mode would have what is compiled made anew; what runs line by line once does so in every run alike.
+        # A mode would have what is compiled made anew; what runs eagerly once does so in every run alike.
         plainly = set_stance("force_eager") if seen is not None and trainer.is_compiled else NO_CONTEXT
         with plainly, NO_CONTEXT if seen is None else seen:
             if shared.module is None and trainer.precision.plain:

@@ -68,7 +68,7 @@ def check_trainer_class(kind: type, base: type) -> None:
     """Refuse a subclass of `Trainer`, which is `base`, with a method that is never called.
 
     Raises:
-        ConfigError: It has a misspelt verb, an event, or a method that another library would call.
+        ConfigError: It has a misspelt method, an event, or a method that another library would call.
     """
     events = {event: _for_event(event) for event in EVENTS}
     refuse_misspelt(kind, TRAINER_VERBS, {**events, **INSTEAD})
@@ -128,7 +128,7 @@ def own_methods(kind: type) -> list[str]:
 
 
 def nearest(name: str, verbs: Iterable[str]) -> str | None:
-    """Return the verb that `name` is a slip of the pen away from; None if there is none, or if it is one itself.
+    """Return the method that `name` is a misspelling of; None if there is none, or if it is one itself.
 
     Words may be misspelt, joined or in another order; another word makes another method.
 

@@ -1,4 +1,4 @@
-"""What a batch and a model say about the loss when no verb is overridden."""
+"""What a batch and a model say about the loss when no method is overridden."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -93,7 +93,7 @@ def function_name(verb: Any) -> str:
 
 
 def check_loss(output: Any, *, verb: str, graph: bool = True) -> None:
-    """Check what a loss verb returned.
+    """Check what a loss method returned.
 
     Args:
         output: What it returned.

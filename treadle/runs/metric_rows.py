@@ -17,11 +17,11 @@ ENDLESS = 64 * LONGEST
 BLOCK = 2**17
 """Bytes that are read at a time."""
 REMEMBERED = 256
-"""Bytes before the place where reading stopped that must still be there for it to go on."""
+"""Bytes before the place where reading stopped that must still be there for it to continue."""
 
 
 class MetricLines:
-    """Reads a file of metrics, and goes on later with what has been added since.
+    """Reads a file of metrics, and later what has been added since.
 
     Args:
         path: The file.

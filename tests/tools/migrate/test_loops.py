@@ -30,7 +30,7 @@ def test_a_migrated_loop_ends_with_the_bits_of_the_loop(
     path = copied(f"{name}.txt")
     wanted = weights(runpy.run_path(str(path), run_name="__main__")[model])
     migration = migrate(path)
-    assert migration.system == "a loop that is written out"
+    assert migration.system == "a hand-written loop"
     text = migration.after.replace("print(losses[-1])", "globals().update(trainer=trainer)")
     path.write_text(text)
     names = runpy.run_path(str(path), run_name="__main__")

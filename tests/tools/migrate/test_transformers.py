@@ -204,7 +204,7 @@ def test_events_of_a_callback_are_ours_and_what_is_read_in_them_is_told(copied: 
     assert "def on_eval_epoch_end(self, trainer, **kwargs):" in migration.after
     told = {note.line: note.text for note in migration.left}
     assert "trainer.run_history has every metric by name" in told[14]
-    assert "should_save: the cadences of train say when" in told[15]
+    assert "should_save: arguments of train say when" in told[15]
     assert "on_save has no counterpart" in told[17]
 
 

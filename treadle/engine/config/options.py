@@ -249,7 +249,7 @@ def _check_world(cfg: Any) -> None:
 
 
 def tensor_size(cfg: Any) -> int:
-    """Return over how many processes each layer is spread."""
+    """Return over how many processes each layer is sharded."""
     return int(try_get_key(cfg, "train.dist.tensor_parallel_size", default=1) or 1)
 
 

@@ -119,7 +119,7 @@ class BestCheckpointer(HookBase):
     """Saves as `model_best`, after each evaluation that found a new best value; put it after `EvalHook`.
 
     All processes save together, as the first one decides. A value that is nan or infinite never wins. The best value
-    is part of every checkpoint, so that a resumed run goes on comparing. A metric that the first evaluation does not
+    is part of every checkpoint, so that a resumed run compares with it. A metric that the first evaluation does not
     report ends the run.
 
     Args:

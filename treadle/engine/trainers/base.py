@@ -186,14 +186,14 @@ class TrainerBase:
             raise
 
     def _keep_sharding(self, plan: StepPlan, options: CoreOptions) -> CoreOptions:
-        """Return the options for a model that an earlier run of this trainer may have spread over the processes."""
+        """Return the options for a model that an earlier run of this trainer may have sharded over the processes."""
         last = self._core
         if last is None or not last.parallel.prepared or last.model is not plan.model:
             return options
         return replace(options, parallel=last.parallel) if last.optimizer is plan.optimizer else options
 
     def _previous_state(self, start_iter: int, core: EngineCore) -> dict[str, Any] | None:
-        """Return the state that the last run ended in, if this one goes on from there with the same parts."""
+        """Return the state that the last run ended in, if this one continues from there with the same parts."""
         last = self._core
         if last is None or self.failure is not None or start_iter == 0 or last.progress.step != start_iter:
             return None

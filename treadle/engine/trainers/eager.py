@@ -80,7 +80,7 @@ class EagerTrainer(TrainerBase):
         """Replace the data by what `data_loader_builder()` returns, at once or, inside a run, from the next batch on.
 
         A run that is resumed begins with the loader its trainer was built with; reset it again before or in
-        `before_train`, and it goes on at the place of the other.
+        `before_train`, and it continues at the place of the other.
         """
         self.data_loader = data_loader_builder()
         core = self._inside() or self._core

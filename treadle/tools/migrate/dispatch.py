@@ -57,7 +57,7 @@ def _program(source: Source) -> Migration:
         loops.migrate(source)
         after = source.result()
         found = [*source.notes, *(_checked(before, after) if after != before else [])]
-        return Migration(path, "a loop that is written out", before, after, sorted(set(found)))
+        return Migration(path, "a hand-written loop", before, after, sorted(set(found)))
     if not systems:
         known = ", ".join(PROGRAMS)
         raise ConfigError(

@@ -271,7 +271,7 @@ def _checkpoint(source: Source, call: Call) -> None:
         else:
             call.drop(keyword)
             if keyword.arg not in ("verbose", "save_top_k"):
-                told = "run_dir= keeps checkpoints to go on from, save_path= names the file of the best weights"
+                told = "run_dir= keeps checkpoints to resume from, save_path= names the file of the best weights"
                 source.note(keyword, f"ModelCheckpoint({keyword.arg}=) is left out: {told}", left=False)
     if call.keyword("monitor") is None:
         source.note(call.node, "ModelCheckpoint without monitor= keeps the last weights; here run_dir= does that")
@@ -390,5 +390,5 @@ def _change_path(source: Source, call: Call) -> None:
         call.rename(path, "resume", '"auto"')
     else:
         call.drop(path)
-        source.note(path, "ckpt_path= is left out: resume='auto' goes on with the run in run_dir=")
+        source.note(path, "ckpt_path= is left out: resume='auto' resumes the run in run_dir=")
     call.finish()

@@ -1,4 +1,4 @@
-"""Loops that are written out: epochs, batches, backward and step. What is understood becomes a trainer; what is not, a
+"""Hand-written loops: epochs, batches, backward and step. What is understood becomes a trainer; what is not, a
 list of what to change, by line."""
 
 import ast
@@ -39,7 +39,7 @@ def is_loop(tree: ast.Module) -> bool:
 
 
 def migrate(source: Source) -> None:
-    """Turn a loop into a trainer, or say line by line what to change."""
+    """Turn a loop into a trainer, or say for each line what to change."""
     inner = [node for node in source.find(ast.For) if _has_backward(node.body)]
     inner = [node for node in inner if not any(other is not node and other in ast.walk(node) for other in inner)]
     if not inner:

@@ -1,4 +1,4 @@
-"""What became of a file: its new text, and what is left to do by hand."""
+"""What became of a file: its new text, and what is left for its author to change."""
 
 import subprocess
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Note:
     Attributes:
         line: The line of the old file; 0 for the file as a whole.
         text: What there is to say.
-        left: Whether it is left to do by hand; otherwise it is only good to know.
+        left: Whether it is left for the author to change; otherwise it is only good to know.
     """
 
     line: int
@@ -52,7 +52,7 @@ class Migration:
 
     @property
     def left(self) -> list[Note]:
-        """What is left to do by hand."""
+        """What is left for the author to change."""
         return [note for note in self.notes if note.left]
 
     def diff(self) -> str:

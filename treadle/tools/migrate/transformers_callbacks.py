@@ -102,6 +102,6 @@ def _change_attribute(source: Source, node: ast.Attribute, args: str, state: str
         if node.attr == "epoch":
             source.note(node, "trainer.progress.epoch counts whole epochs, those that are done", left=False)
     elif node.value.id == control and node.attr != STOP:
-        source.note(node, f"{node.attr}: the cadences of train say when: log_every=, eval_every=, save_every=")
+        source.note(node, f"{node.attr}: arguments of train say when: log_every=, eval_every=, save_every=")
     elif node.value.id in (args, state):
         source.note(node, f"{ast.unparse(node)}: trainer.settings has the options, trainer.run_history the metrics")
