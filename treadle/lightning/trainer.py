@@ -113,7 +113,7 @@ class StepTrainer:
 
         Args:
             model: The model.
-            train_dataloaders: The training data: a loader, or anything that `Trainer.train` takes.
+            train_dataloaders: The training data: a loader, or anything that `Trainer.train` takes; or a `datamodule`.
             val_dataloaders: What to evaluate on.
             datamodule: An object with `train_dataloader()` and `val_dataloader()`, in place of the two; by default the
                 model itself, if it has them.
@@ -121,6 +121,8 @@ class StepTrainer:
         """
         if datamodule is None and train_dataloaders is None and hasattr(model, "train_dataloader"):
             datamodule = model
+        if datamodule is None and hasattr(train_dataloaders, "train_dataloader"):
+            datamodule = train_dataloaders
         if datamodule is not None:
             train_dataloaders, val_dataloaders = _datamodule_loaders(datamodule)
         if train_dataloaders is None:
