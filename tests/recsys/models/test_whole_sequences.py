@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.guards.no_sync import no_sync
 from tests.recsys.models.building import assert_close_in_bf16, train_steps
 from tests.recsys.models.tiny_shop import LENGTH, WHOLE, Built, build, fill
 from treadle.errors import ConfigError
@@ -83,6 +84,40 @@ def test_a_model_learns_and_does_so_in_bf16(tmp_path: Path, name: str) -> None:
     losses = train_steps(built, 30)
     assert losses[-1] < 0.8 * losses[0]
     assert not built.model.item_embedding.weight[0].any()
+
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "gSASRec": {"loss_type": "gBCE"},
+    "eSASRec": {"loss_type": "sampled_softmax", "negative_distribution": "in_batch", "logq_correction": "all"},
+    "HSTU": {"loss_type": "sampled_softmax", "negative_distribution": "popularity", "negatives_per": "batch"},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_making_a_batch_and_its_loss_never_read_the_device(tmp_path: Path, name: str) -> None:
+    built = build(tmp_path, name, **LOSSES[name])
+    built.batch(1)
+    with no_sync():
+        built.loss(built.batch()).backward()
+        # A CPU leaves columns of padding out, which it looks for; what is behind that is as everywhere.
+        with torch.no_grad():
+            built.model.eval()._last_output(built.row(3, 5, timestamp_list=[[1.0] * LENGTH]))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_gpu_has_the_loss_and_the_scores_of_the_cpu_without_waiting(tmp_path: Path, name: str) -> None:
+    built = build(tmp_path, name, hidden_dropout_prob=0.0, attn_dropout_prob=0.0, **LOSSES[name])
+    row = built.row(3, 5, timestamp_list=[[1.0] * LENGTH])
+    loss, scores = built.loss(built.batch()), built.model.full_sort_predict(row)
+    built.model.to("cuda")
+    loader, row = built.train.to("cuda"), row.to("cuda")
+    loader.epoch_order(0)
+    with no_sync("cuda"):
+        found, ranked = built.loss(loader.batch_at(0, 0)), built.model.full_sort_predict(row)
+    torch.testing.assert_close(found.cpu(), loss, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ranked.cpu(), scores, rtol=1e-3, atol=1e-3)
 
 
 # Blocks, against formulas written out place by place
