@@ -134,7 +134,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=540.0, help="after how many seconds all ends")
     parser.add_argument("--epochs", type=int, help="another number of epochs")
     parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16")
-    parser.add_argument("--execution", default="auto", help="auto, eager, compile or graph")
+    parser.add_argument("--execution", help="auto, eager, compile or graph, in the place of what the models choose")
     parser.add_argument("--smoke", action="store_true", help="made-up data on the CPU, to see that it runs")
     parser.add_argument("--write-results", type=Path, nargs="+", metavar="JSON", help="write the table of these")
     parsed = parser.parse_args(arguments)
@@ -191,7 +191,8 @@ def settings(row: tuple[str, str, int], parsed: argparse.Namespace) -> dict[str,
     if model != "HSTU":
         given["inner_size"] = 4 * given["hidden_size"]
     given |= {**MODELS[model][1], **(SMOKE if parsed.smoke else {})}
-    given |= {"seed": seed, "precision": parsed.precision, "execution": parsed.execution}
+    given |= {"seed": seed, "precision": parsed.precision}
+    given |= {} if parsed.execution is None else {"execution": parsed.execution}
     given |= {} if parsed.epochs is None else {"epochs": parsed.epochs}
     place = parsed.run_dir / "-".join(map(str, row))
     return {**given, "run_dir": str(place), "use_gpu": not parsed.smoke, "show_progress": False, "load_col": None}

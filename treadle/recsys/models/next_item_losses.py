@@ -146,6 +146,45 @@ def gathered_scores(vectors: Tensor, table: Tensor, items: Tensor) -> Tensor:
 # Where samples come from
 
 
+# One operator to torch.compile, which need not look into the arithmetic of random bits.
+@torch.library.custom_op("treadle::sampled_items", mutates_args=())
+def _drawn_items(
+    targets: Tensor, seed: Tensor, places: Tensor, line: Tensor | None, items: int, number: int, shared: bool
+) -> Tensor:
+    """Return items for targets, `[rows, length, n]`, or `[n]` for all of them.
+
+    Args:
+        targets: The targets, `[rows, length]`.
+        seed: The seed of the batch.
+        places: The place of each row.
+        line: Where on a line the weight of each item ends; None where all are alike.
+        items: How many items there are.
+        number: How many are drawn.
+        shared: Whether all targets have the same.
+    """
+    columns = torch.arange(number, device=targets.device)
+    if shared:
+        bits = random_bits(seed, columns)
+    else:
+        steps = torch.arange(targets.shape[1], device=targets.device)
+        cells = places.unsqueeze(1) * targets.shape[1] + steps
+        bits = random_bits(seed, row_counters(cells.unsqueeze(2), columns))
+    if line is not None:
+        return torch.searchsorted(line, random_below(bits, line[-1]), right=True)
+    if shared:
+        return 1 + random_below(bits, torch.full_like(bits, items))
+    # Among the others: those from the target on are one further. Where there is no target nothing counts.
+    drawn = 1 + random_below(bits, torch.full_like(bits, items - 1))
+    return drawn + (drawn >= targets.unsqueeze(2))
+
+
+@_drawn_items.register_fake
+def _(
+    targets: Tensor, seed: Tensor, places: Tensor, line: Tensor | None, items: int, number: int, shared: bool
+) -> Tensor:
+    return targets.new_empty((number,) if shared else (*targets.shape, number))
+
+
 class SampledItems(nn.Module):
     """Draws items for the targets of a batch, where the batch is, and says how often each is expected.
 
@@ -189,22 +228,9 @@ class SampledItems(nn.Module):
         """
         if self.distribution == "in_batch":
             return targets.reshape(-1)
-        columns = torch.arange(self.number, device=targets.device)
-        if self.shared:
-            return self._items_of(random_bits(seed, columns), None)
-        steps = torch.arange(targets.shape[1], device=targets.device)
-        cells = places.unsqueeze(1) * targets.shape[1] + steps
-        return self._items_of(random_bits(seed, row_counters(cells.unsqueeze(2), columns)), targets.unsqueeze(2))
-
-    def _items_of(self, bits: Tensor, targets: Tensor | None) -> Tensor:
-        if self.distribution == "popularity":
-            line = self.held.line
-            return torch.searchsorted(line, random_below(bits, line[-1]), right=True)
-        if targets is None:
-            return 1 + random_below(bits, torch.full_like(bits, self.items))
-        # Among the others: those from the target on are one further. Where there is no target nothing counts.
-        drawn = 1 + random_below(bits, torch.full_like(bits, self.items - 1))
-        return drawn + (drawn >= targets)
+        line = self.held.line if self.distribution == "popularity" else None
+        drawn: Tensor = _drawn_items(targets, seed, places, line, self.items, self.number, self.shared)
+        return drawn
 
     def log_counts(self, items: Tensor, targets: Tensor) -> Tensor:
         """Return the logarithm of how often each item is expected among the samples of a target it is not.
