@@ -137,6 +137,35 @@ def test_a_trial_that_is_killed_at_any_rung_resumes_from_its_own_checkpoint(tmp_
         assert_same_bits(weights(folder, best), weights(unpaused, best))
 
 
+def test_a_trial_that_had_reported_all_of_its_rung_when_it_was_killed_has_the_curve_of_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    dies = [False]
+
+    def judge(setting: dict[str, Any]) -> float:
+        trial = search.this_trial()
+        assert trial.run_dir is not None
+        assert trial.budget is not None
+        state = trial.run_dir / "state"
+        trial.run_dir.mkdir(parents=True, exist_ok=True)
+        for at in range(int(state.read_text()) if state.exists() else 0, trial.budget):
+            search.report_intermediate_result(setting["lr"], step=at)
+            state.write_text(str(at + 1))
+        if dies[0]:
+            dies[0] = False
+            raise Killed
+        return float(setting["lr"])
+
+    def made(folder: Path) -> search.Search:
+        return search.Search(SPACE, judge, promotion="halving(2, 4, 2)", run_dir=folder / "s", trials=2)
+
+    whole = without_clocks(made(tmp_path / "whole").run())
+    dies[0] = True
+    with pytest.raises(Killed):
+        made(tmp_path / "cut").run()
+    assert without_clocks(made(tmp_path / "cut").run()) == whole
+
+
 @pytest.mark.parametrize("name", ["halving(1, 4, 2)", "asha(1, 4, 2)", "hyperband(1, 4, 2)", "pbt(1, 4)"])
 def test_every_write_of_a_search_with_promotion_may_be_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -127,13 +127,22 @@ class RunningTrial:
             self._refuse(metrics, bad)
         self._require_room(metrics, "the final result")
         if self._budget is not None and self.last_step < 0:
-            self._store.report(self.trial, self._budget, values[0])
+            self._report_at(self._budget, values[0])
         if self.rung is None:
             self._store.note_result(self.trial, metrics)
         else:
             # What the result is, and where the trial continues to count.
             self._store.note_result(self.trial, {"metrics": metrics, "last": self.last_step}, f"{RUNG}:{self.rung}")
         self.values, self.metrics = values, metrics
+
+    def _report_at(self, budget: int, value: float) -> None:
+        """Have the result in the curve of a trial that has reported nothing this time."""
+        known = max(self.trial.intermediate_values, default=-1)
+        is_at_first_rung = not any(name.startswith(f"{RUNG}:") for name in self.trial.user_attrs)
+        if is_at_first_rung and known not in (-1, budget):
+            self.last_step = known  # it reported everything before it was killed
+        else:
+            self._store.report(self.trial, budget, value)
 
     def _refuse(self, metrics: Metrics, bad: list[str]) -> None:
         text = f"the final result of trial {self.trial.number} is not finite: {shown(metrics)}"
