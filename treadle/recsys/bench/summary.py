@@ -102,7 +102,7 @@ def _against_best(
 def _model(
     line: LeaderboardRow, run: PerUser | None, board: Leaderboard, compared: Comparison | None, resamples: int
 ) -> dict[str, Any]:
-    metrics = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for name in board.metrics:
         value = line.value(name)
         metrics[name] = {"mean": _number(value), "shown": line.shown(name), "interval": None}

@@ -155,7 +155,8 @@ def _history(data: Dataset, user: int, wanted: set[int]) -> Tensor:
     if data.time_field is not None and data.time_field in whole:
         own = own[whole[data.time_field].cpu()[own].argsort(stable=True)]
     items = whole[str(data.iid_field)].cpu()[own].flip(0)
-    return items[torch.tensor([item not in wanted and item > 0 for item in items.tolist()], dtype=torch.bool)]
+    before: Tensor = items[torch.tensor([item not in wanted and item > 0 for item in items.tolist()], dtype=torch.bool)]
+    return before
 
 
 def _labels(data: Dataset, items: set[str]) -> dict[str, str]:
