@@ -31,3 +31,18 @@ def test_what_the_data_of_one_process_rules_out_the_other_does_not_do(launched: 
     assert first["chosen"] == "eager"
     assert first["reason"] == "the data of another process rules other ways out"
     assert second["reason"].startswith("a batch holds a object; give")
+
+
+@pytest.mark.parametrize("plan", ["DDP", "FSDP2"])
+def test_updates_of_several_processes_are_not_recorded_and_the_reason_is_said(launched: Launch, plan: str) -> None:
+    reason = "with several processes gradients are exchanged inside of the step; use one process"
+    for report in launched("choosing", processes=2)("unrecorded"):
+        asked, tried = report[f"{plan} True"], report[f"{plan} False"]
+        assert asked == {"refused": f"execution='graph' cannot record this step: {reason}", "steps": 0}
+        assert tried == {"refused": reason, "steps": 8}
+
+
+def test_nothing_is_tried_where_weights_are_sharded(launched: Launch) -> None:
+    for report in launched("choosing", processes=2)("sharded"):
+        assert report["chosen"] == "eager"
+        assert report["reason"].startswith("weights are shared out over processes; execution='compile' compiles where")

@@ -66,14 +66,38 @@ class Words(nn.Module):
         return Output((losses.sum(dim=1) / (wanted >= 0).sum(dim=1).clamp(min=1)).mean())
 
 
+class Windows(nn.Module):
+    """Takes a window of tokens for numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return a number for each token."""
+        scores: Tensor = self.layers(tokens.float())
+        return scores
+
+
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error, of whole numbers too."""
+    return nn.functional.mse_loss(outputs, targets.float())
+
+
+def model_of(kind: str) -> nn.Module:
+    """Return what a source of a kind is trained on."""
+    if kind.startswith("packed"):
+        return Words()
+    return Windows() if kind == "tokens" else nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+
 def train(folder: Path, kind: str, workers: int, kill_at: int) -> None:
     """Train to the end, or to the step at which the process is killed, from wherever the run is."""
     torch.manual_seed(0)
-    packed = kind.startswith("packed")
-    model = Words() if packed else nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    model = model_of(kind)
     trainer = Trainer(
         model,
-        None if packed else nn.MSELoss(),
+        None if kind.startswith("packed") else squares,
         torch.optim.AdamW(model.parameters(), lr=1e-3),
         callbacks=(Recorder(folder, kill_at),),
         run_dir=folder / "run",

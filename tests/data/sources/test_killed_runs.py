@@ -1,4 +1,4 @@
-"""A run on a mixture of three sources, killed again and again and resumed with other numbers of workers."""
+"""Runs on sources and on mixtures of them, killed again and again and resumed with other numbers of workers."""
 
 import multiprocessing
 import os
@@ -17,13 +17,17 @@ from tests.crash.attempts import server
 from tests.data.sources import killed_run
 from tests.data.sources.files import make_source, marks_of, number_and_features, write_lines
 from tests.data.sources.killed_run import EPOCHS, GLOBAL
-from tests.data.sources.reference import listed
+from tests.data.sources.reference import listed, streamed
 from treadle import Trainer
 from treadle.checkpoint import read_file
-from treadle.data.sources import JsonLines
+from treadle.data.sources import IndexedSource, JsonLines
 from treadle.errors import CheckpointError
 
 LONG = bool(os.environ.get("TREADLE_LONG"))
+SINGLE = ("tokens", "lines", "parquet", "tar", "images", "table", "stream", "mixture stream") if LONG else ("stream",)
+"""Sources by themselves, and a mixture that has no index."""
+OTHER_WORKERS = (2, 0, 3, 1, 2) if LONG else (2,)
+"""With how many workers a run is started before each kill; at last it is without."""
 STEPS = 45
 SEED = 7
 
@@ -59,6 +63,8 @@ def began_and_seen(folder: Path, rank: int = 0) -> tuple[list[int], dict[int, li
 
 def expected_numbers(folder: Path, kind: str) -> list[int]:
     source = make_source(kind, folder / "files")
+    if not isinstance(source, IndexedSource):
+        return [number for epoch in range(EPOCHS) for number in streamed(source, SEED, epoch)]
     samples = [source[index] for epoch in range(EPOCHS) for index in listed(source, SEED, epoch)]
     return [number for sample in samples for number in marks_of(default_collate([sample]))]
 
@@ -83,6 +89,30 @@ def test_a_mixture_that_is_killed_at_random_ends_in_the_same_bits(kind: str, tmp
     assert numbers == expected_numbers(killed, kind)
     one, other = (read_file(folder / "outcome.safetensors") for folder in (whole, killed))
     assert one["steps"] == other["steps"] == STEPS
+    for name, weights in one["model"].items():
+        assert torch.equal(weights, other["model"][name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_source_that_is_killed_and_resumed_with_other_workers_ends_in_the_same_bits(
+    kind: str, tmp_path: Path
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    assert started(whole, kind, 0, -1) == 0, (whole / "output.txt").read_text()
+    steps = max(began_and_seen(whole)[1])
+    kills = sorted(random.Random(kind).sample(range(2, steps + 1), len(OTHER_WORKERS)))
+    for step, workers in zip(kills, OTHER_WORKERS, strict=True):
+        assert started(killed, kind, workers, step) == -signal.SIGKILL, (killed / "output.txt").read_text()
+    assert started(killed, kind, 0, -1) == 0, (killed / "output.txt").read_text()
+    began, seen = began_and_seen(killed)
+    assert began == [0, *(step - 1 for step in kills)]
+    assert sorted(seen) == list(range(1, steps + 1))
+    assert [number for step in sorted(seen) for number in seen[step]] == expected_numbers(killed, kind)
+    one, other = (read_file(folder / "outcome.safetensors") for folder in (whole, killed))
+    assert one["steps"] == other["steps"] == steps
     for name, weights in one["model"].items():
         assert torch.equal(weights, other["model"][name]), name
 

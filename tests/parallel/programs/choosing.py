@@ -11,8 +11,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.execution.quick_compiler import quick_compiler
+from tests.execution.taped import Recorded
 from tests.parallel.programs.scenarios import Program, Report
 from treadle import Trainer
+from treadle.errors import CaptureError
+from treadle.parallel import Plan
 
 program = Program("choosing")
 
@@ -95,3 +98,38 @@ def hindered() -> Report:
     source = batches([6] * 16).dataset
     mixed = [(*batch, object() if place % 2 else 1.0) for place, batch in enumerate(source)]
     return trained(Objecting, DataLoader(mixed, batch_size=None))  # type: ignore[arg-type]
+
+
+def recorded(plan: Any, required: bool) -> Report:
+    """Try to record updates, on the recorder for the CPU, and return why that is not done."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).double()
+    options: dict[str, Any] = {"callbacks": (), "seed": 1, "device": "cpu", "parallel": plan, "required": required}
+    trainer = Recorded(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), **options)
+    try:
+        trainer.train(batches([6] * 16), num_epochs=1)
+    except CaptureError as error:
+        return {"refused": str(error), "steps": trainer.progress.step}
+    return {"refused": trainer.this_run.execution.reason, "steps": trainer.progress.step}
+
+
+@program.scenario
+def unrecorded() -> Report:
+    """Neither DDP nor FSDP2 records: asked for it is an error, and otherwise steps are made one by one."""
+    plans = {"DDP": "auto", "FSDP2": Plan(shard=2)}
+    return {
+        f"{name} {required}": recorded(plan, required) for name, plan in plans.items() for required in (True, False)
+    }
+
+
+@program.scenario
+def sharded() -> Report:
+    """Nothing is tried where weights are sharded."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, callbacks=(), device="cpu", parallel=Plan(shard=2))
+    with trying():
+        trainer.train(batches([6] * 16), num_epochs=1)
+    choice: Any = trainer.tracked._objects["execution"]
+    return {"chosen": choice.choice.chosen, "reason": choice.choice.reason}

@@ -76,6 +76,8 @@ class StreamedSource(HasReader, IterableDataset[Any]):
 class HuggingFaceStream(StreamedSource):
     """Samples of a streamed data set of Hugging Face, a `datasets.IterableDataset`, in an exact order.
 
+    Such a data set has no fingerprint: where its data changed since the run began, nobody is told.
+
     Args:
         dataset: The data set, not shuffled; `buffer` shuffles it, and that can be resumed.
         buffer: How many rows are shuffled together; 0 leaves them in the order of the data set.
