@@ -100,11 +100,13 @@ def of_mixture(mixture: Mixture, seed: int, epoch: int, passed: int) -> list[int
 
 def streamed(source: Any, seed: int, epoch: int) -> list[int]:
     """Return the numbers of the samples of a streamed source, whose `number`s stand in their order in it."""
-    return of_stream(source, fold_seed(seed, 2, epoch))
+    return of_stream(source, fold_seed(seed, 2, epoch), epoch)
 
 
-def of_stream(source: Any, seed: int) -> list[int]:
+def of_stream(source: Any, seed: int, epoch: int) -> list[int]:
     if isinstance(source, HuggingFaceStream):
+        # From the second epoch on `datasets` itself changes the order of the shards.
+        source.dataset.set_epoch(epoch)
         numbers = [int(row["number"]) for row in source.dataset]
         blocks = [numbers[place : place + source.buffer] for place in range(0, len(numbers), source.buffer)]
         return [
@@ -129,7 +131,7 @@ def of_stream(source: Any, seed: int) -> list[int]:
             if isinstance(part, IndexedSource):
                 left[which] = [int(part[index][1]) for index in indices(part, own, 0, 0)]
             else:
-                left[which] = of_stream(part, own)
+                left[which] = of_stream(part, own, epoch)
         found.append(left[which].pop(0))
     return found
 
