@@ -76,8 +76,8 @@ class StreamedSource(HasReader, IterableDataset[Any]):
 class HuggingFaceStream(StreamedSource):
     """Samples of a streamed data set of Hugging Face, a `datasets.IterableDataset`, in an exact order.
 
-    From epoch to epoch `datasets` changes the order of the shards, and the buffer that of the rows. Such a data set has no
-    fingerprint: where its data changed since the run began, nobody is told.
+    From epoch to epoch `datasets` changes the order of the shards, and the buffer that of the rows. Such a data set
+    has no fingerprint: where its data changed since the run began, nobody is told.
 
     Args:
         dataset: The data set, not shuffled; `buffer` shuffles it, and that can be resumed.
