@@ -140,7 +140,7 @@ def test_a_trial_that_is_killed_at_any_rung_resumes_from_its_own_checkpoint(tmp_
 def test_a_trial_that_had_reported_all_of_its_rung_when_it_was_killed_has_the_curve_of_one_that_was_not(
     tmp_path: Path,
 ) -> None:
-    dies = [False]
+    dies = [0]
 
     def judge(setting: dict[str, Any]) -> float:
         trial = search.this_trial()
@@ -151,8 +151,8 @@ def test_a_trial_that_had_reported_all_of_its_rung_when_it_was_killed_has_the_cu
         for at in range(int(state.read_text()) if state.exists() else 0, trial.budget):
             search.report_intermediate_result(setting["lr"], step=at)
             state.write_text(str(at + 1))
-        if dies[0]:
-            dies[0] = False
+        if dies[0] == trial.budget:
+            dies[0] = 0
             raise Killed
         return float(setting["lr"])
 
@@ -160,10 +160,11 @@ def test_a_trial_that_had_reported_all_of_its_rung_when_it_was_killed_has_the_cu
         return search.Search(SPACE, judge, promotion="halving(2, 4, 2)", run_dir=folder / "s", trials=2)
 
     whole = without_clocks(made(tmp_path / "whole").run())
-    dies[0] = True
-    with pytest.raises(Killed):
-        made(tmp_path / "cut").run()
-    assert without_clocks(made(tmp_path / "cut").run()) == whole
+    for budget in (2, 4):
+        dies[0] = budget
+        with pytest.raises(Killed):
+            made(tmp_path / str(budget)).run()
+        assert without_clocks(made(tmp_path / str(budget)).run()) == whole
 
 
 @pytest.mark.parametrize("name", ["halving(1, 4, 2)", "asha(1, 4, 2)", "hyperband(1, 4, 2)", "pbt(1, 4)"])

@@ -471,7 +471,7 @@ class SearchRun:
 
     def _facts(self, session: RunningTrial) -> dict[str, Any]:
         # An attempt before a kill may have come further than this one; or to its end, and this one had nothing to add.
-        is_behind = 0 <= session.last_step < max(session.trial.intermediate_values, default=-1)
+        is_behind = session.has_reported and session.last_step < max(session.trial.intermediate_values, default=-1)
         return {LAST: session.last_step} if is_behind else {}
 
     def _finish(

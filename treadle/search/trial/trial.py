@@ -65,6 +65,7 @@ class RunningTrial:
         self._pruning = TrialPruner(store, trial, pruner)
         self._nonfinite = nonfinite
         self.rung, self.last_step, self._budget = rung, last_step, budget
+        self._began_behind = last_step
         self._curve: dict[int, float] = {}
         self._flagged: list[Any] = []
 
@@ -72,6 +73,11 @@ class RunningTrial:
     def finished(self) -> bool:
         """Whether the final result has been reported."""
         return self.values is not None
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether there was an intermediate result this time."""
+        return self.last_step > self._began_behind
 
     @property
     def last_value(self) -> float | None:
