@@ -13,7 +13,6 @@ PACKAGE = Path(__file__).parents[1] / "treadle"
 
 ORDER = (
     "errors",
-    "metric_names",
     "progress",
     "console",
     "events",

@@ -16,9 +16,9 @@ from treadle.callbacks import EarlyStoppingCallback, GradientNormMonitor
 from treadle.checkpoint import Policy
 from treadle.cli.runs import summarize_run
 from treadle.config import LazyCall
+from treadle.console.metric_names import EVALUATION_LOSSES, SAME, canonical_name, find_name
 from treadle.engine import DefaultTrainer, hooks
 from treadle.errors import UnknownMetricError
-from treadle.metric_names import EVALUATION_LOSSES, SAME, canonical_name, find_name
 from treadle.optim.param_groups import get_default_optimizer_params
 from treadle.runs.reader import Run, read_run
 from treadle.search.trial.reports import ReportError, objective_values

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from treadle.cli._errors import report_errors
+from treadle.console.metric_names import TRAINING_LOSSES, find_name
 from treadle.errors import ConfigError
 from treadle.files.bounded_io import printable
-from treadle.metric_names import TRAINING_LOSSES, find_name
 from treadle.runs.metric_rows import MetricLines, is_number
 from treadle.runs.place import require_folder
 from treadle.runs.reader import (

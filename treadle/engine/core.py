@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from treadle.checkpoint import Policy
+from treadle.console.metric_names import canonical_name
 from treadle.data import Batch, Stream, size_of
 from treadle.data.run_streams import Streams
 from treadle.engine.batch_arguments import call_arguments
@@ -26,7 +27,6 @@ from treadle.execution import GraphExecution, Recorder
 from treadle.loop import Due
 from treadle.loop.cadence import AGREEMENT_STEPS
 from treadle.loop.custom_loop import CustomStep
-from treadle.metric_names import canonical_name
 from treadle.ops.loss_items import count_labels, with_counted
 from treadle.parallel import Plan
 from treadle.parallel.factory import check_trainer

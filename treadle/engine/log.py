@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treadle.console.metric_names import find_name
 from treadle.errors import NonFiniteError
 from treadle.events import RunHistory
 from treadle.loop import Log
 from treadle.loop.nonfinite import REMEDY, REMEDY_FOR_DATA, RollBack
 from treadle.loop.nonfinite_data import find_nonfinite_data
-from treadle.metric_names import find_name
 from treadle.precision.fallback import fell_back
 from treadle.writers import CommonMetricPrinter, EventWriter, JSONWriter, TensorboardXWriter
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from treadle.console.metric_names import find_name
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.events.storage import EventStorage
-from treadle.metric_names import find_name
 
 APART = "evaluation_"
 """What stands before the names of metrics that an evaluation by itself recorded."""

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from treadle.console.metric_names import find_name
 from treadle.errors import ConfigError, UnknownMetricError, did_you_mean
 from treadle.events.flattening import is_number
 from treadle.events.history_buffer import HistoryBuffer, Kind, Series, median_value
 from treadle.events.media import MEDIA_WINDOW, Histogram, Image, check_image, count_values
 from treadle.events.pending import read_values
-from treadle.metric_names import find_name
 from treadle.progress import Progress
 
 # Which storage is the one to put into: the innermost that was entered

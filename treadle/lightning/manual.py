@@ -109,7 +109,7 @@ class ManualCore(StepCore):
         with self.precision.autocast():
             output = self.calculate_train_batch_loss(batch)
         if output["loss"] is not None:
-            self._update_loss_tracker(output["loss"], samples)
+            self.this_run.losses.update(output["loss"], samples)
         self.fire("on_train_step_end", batch=batch, batch_output=output, step=phase.stream.drawn - 1)
         if self.this_run.metrics.kept:
             self.update_metrics(batch, output)

@@ -7,12 +7,12 @@ from typing import Any
 
 from treadle.callbacks import EarlyStoppingCallback, WatchesMetric
 from treadle.console.lines import number, short
+from treadle.console.metric_names import find_name
 from treadle.data import RandomState
 from treadle.engine import dist
 from treadle.engine.hooks.base import HookBase
 from treadle.errors import ConfigError, StopTrainingError, UnknownMetricError, did_you_mean
 from treadle.events import flatten_results
-from treadle.metric_names import find_name
 
 # Metrics that hooks watch, and that evaluations must report
 

@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.callbacks.watched_metric import EVALUATION_LOSS, WatchesMetric
+from treadle.console.metric_names import find_name
 from treadle.errors import TreadleError
-from treadle.metric_names import find_name
 
 if TYPE_CHECKING:
     from treadle.loop.interfaces import RunningTrainer

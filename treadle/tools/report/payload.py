@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from treadle.config.dict_diff import leaves
+from treadle.console.metric_names import TRAINING_LOSSES, canonical_name, find_name
 from treadle.events import names
-from treadle.metric_names import TRAINING_LOSSES, canonical_name, find_name
 from treadle.runs.metric_rows import FileRows, is_number
 from treadle.runs.reader import Panel, Run, Start, watched_metric
 from treadle.tools.report.charts import (

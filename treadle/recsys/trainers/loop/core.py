@@ -16,12 +16,12 @@ from treadle.callbacks import PrintProgressCallback
 from treadle.callbacks.run_head import describe_run
 from treadle.checkpoint.run_state import RunState
 from treadle.config.arguments import accepted
+from treadle.console.metric_names import canonical_name
 from treadle.data import Batch, Stream
 from treadle.data.run_streams import Streams
 from treadle.errors import ConfigError, LossError
 from treadle.events.names import direction_of
 from treadle.loop import Schedule
-from treadle.metric_names import canonical_name
 from treadle.phase import LossVerb, Phase
 from treadle.progress import AFTER_EPOCH
 from treadle.recsys.config.core_options import (
