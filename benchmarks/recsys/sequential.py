@@ -30,6 +30,7 @@ from benchmarks.recsys.sections import chosen_device, complete_section, where_fr
 from benchmarks.results import write_section
 from treadle.data import data_folder
 from treadle.recsys import Config, create_dataset, data_preparation, get_model, get_trainer, init_seed
+from treadle.recsys.data.dataloader import PackedSequenceDataLoader
 from treadle.recsys.data.tables.text_files import read_interactions
 
 PACKAGES = ("torch", "triton", "numpy", "pyarrow")
@@ -158,6 +159,7 @@ def train_row(row: tuple[str, str, int], findings: Findings, parsed: argparse.Na
     trainer = get_trainer(config, get_model(kind)(config, train.dataset))
     watch = Watch(findings)
     trainer.callbacks.append(watch)
+    assert isinstance(train, PackedSequenceDataLoader), "these models are trained on whole sequences"
     findings.say(f"{len(train)} steps an epoch; {train.fill:.1%} of the places of its rows are full")
 
     def evaluated(epoch: int, score: float) -> None:
