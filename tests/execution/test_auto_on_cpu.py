@@ -46,7 +46,9 @@ def quick() -> Iterator[None]:
 
 def train(kind: type[Trainer] = Trainer, callbacks: Any = (), network: nn.Module | None = None, **given: Any) -> Any:
     """Train a small network and return the trainer."""
-    built = {name: given.pop(name) for name in ("execution", "deterministic", "run_dir") if name in given}
+    built = {
+        name: given.pop(name) for name in ("execution", "deterministic", "run_dir", "checkpoints") if name in given
+    }
     network = network or model(dropout=0.3)
     optimizer = optim.SGD(network.parameters(), lr=0.125, momentum=0.5)
     trainer = kind(network, nn.CrossEntropyLoss(), optimizer, callbacks=callbacks, seed=3, device="cpu", **built)
@@ -251,6 +253,7 @@ from pathlib import Path
 import treadle.execution.auto as auto, treadle.execution.candidates as candidates
 from tests.execution.test_auto_on_cpu import train
 from tests.execution.quick_compiler import quick_compiler
+from treadle.checkpoint import Policy
 auto.seconds_to_compile, auto.FIXED, auto.TRIES = lambda trainer: 0.0, 0.0, 0
 def die(run, trainer):
     run()
@@ -259,7 +262,9 @@ def die(run, trainer):
     return 1.0
 candidates.timed = die
 with quick_compiler():
-    train(run_dir=Path(sys.argv[1]), save_every="1 step", resume="auto")
+    # What is written beside the run may not be there yet where it is killed.
+    kept = Policy(asynchronous=False)
+    train(run_dir=Path(sys.argv[1]), checkpoints=kept, save_every="1 step", resume="auto")
 """
 
 
