@@ -45,7 +45,7 @@ class LastStageLoss(StageLoss):
         """Return the sum of the losses as "loss", and the numbers to report as "numbers"."""
         labels = None if self._labelled is None else count_labels(self._labelled, ending)
         outputs = last(hidden, **(ending if labels is None else labels[1]))
-        found = {"loss": total_loss(outputs), "numbers": find_scalars(outputs)}
+        found: dict[str, Any] = {"loss": total_loss(outputs), "numbers": find_scalars(outputs)}
         if isinstance(outputs, Mapping) and ITEMS in outputs:
             found[ITEMS] = outputs[ITEMS]
         elif labels is not None:
