@@ -1,11 +1,16 @@
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
+from tests.interrupting import CutError, Updates, metric_lines
+from treadle import Trainer
 from treadle.callback import TrainerCallback
 from treadle.callbacks import GradientNormMonitor, LearningRateMonitor, RunStatsMonitor, ThroughputMonitor
 
@@ -62,3 +67,31 @@ def test_what_another_monitor_reports_is_reported_once(
     for name in STATS:
         steps = trainer.storage.series(name).steps
         assert len(steps) == len(set(steps)), name
+
+
+class Dying(Trainer):
+    """Dies between the last step of the first epoch, which is saved, and the log at its end."""
+
+    dies = False
+
+    def train_epoch_end(self) -> None:
+        if self.dies:
+            raise CutError
+
+
+def test_the_row_of_an_epoch_that_ends_where_a_run_resumes_has_the_rate(data: TensorDataset, tmp_path: Path) -> None:
+    def train(folder: Path, *, dies: bool = False) -> tuple[int, list[dict[str, Any]]]:
+        torch.manual_seed(0)
+        model, updates = nn.Linear(2, 1), Updates()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        trainer = Dying(model, nn.MSELoss(), optimizer, (RunStatsMonitor, updates), seed=1, run_dir=folder)
+        trainer.dies = dies
+        trainer.train(data, 2, log_every="1 epoch", save_every="1 step", resume="auto")
+        return updates.began, metric_lines(folder)
+
+    with pytest.raises(CutError):
+        train(tmp_path / "cut", dies=True)
+    _, whole = train(tmp_path / "whole")
+    began, rows = train(tmp_path / "cut")
+    assert began == whole[0]["step"]
+    assert [(row["step"], row["lr"]) for row in rows] == [(row["step"], 0.5) for row in whole]

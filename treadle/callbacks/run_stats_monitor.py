@@ -48,7 +48,8 @@ class RunStatsMonitor(TrainerCallback):
 
     def on_log(self, trainer: RunningTrainer, scalars: Any = None, **kwargs: Any) -> None:
         """Report what there is since the last log, to the storage and to the callbacks that come later."""
-        if trainer.progress.step == self._reported_step:
+        # Losses that wait at the step where a run resumed were read in no earlier log: its row is still to come.
+        if trainer.progress.step == self._reported_step and "train_loss" not in scalars:
             return
         self._reported_step = trainer.progress.step
         if LR not in self._others:
