@@ -24,8 +24,18 @@ THERE_BEFORE = pytest.StashKey[set[str]]()
 RunExample = Callable[..., str]
 LONGEST = (
     "tests/parallel/test_plans.py",
+    "tests/parallel/test_combined.py",
     "tests/parallel/test_equality.py",
+    "tests/parallel/test_choosing.py",
+    "tests/docs/test_readme_commands.py",
     "tests/docs/test_tutorial.py",
+    "tests/docs/test_recsys_serving.py",
+    "tests/docs/test_typing.py",
+    "tests/crash/test_kill_points.py",
+    "tests/crash/test_random_kills.py",
+    "tests/search/test_servers.py",
+    "tests/cli/test_interruptions.py",
+    "tests/hf/test_lora_kills.py",
     "tests/recsys/trainer/test_processes.py",
     "tests/engine/test_distributed.py",
     "tests/search/test_launchers.py",

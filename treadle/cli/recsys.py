@@ -481,7 +481,10 @@ def tune(
     seed: Annotated[int, typer.Option("--search-seed", metavar="N", help="Decides what is tried.")] = 0,
     strategy: Annotated[
         str,
-        typer.Option(metavar="NAME", help="bayes, exhaustive, random, grid, tpe, evolution or nsga2."),
+        typer.Option(
+            metavar="NAME",
+            help="bayes, exhaustive, random, grid, tpe, gp, qmc, surrogate, evolution, nsga2 or nsga3.",
+        ),
     ] = "bayes",
     workers: Annotated[int, typer.Option("--workers", "-w", metavar="N", help="Trials at a time.")] = 1,
     launcher: Annotated[

@@ -32,7 +32,13 @@ def search(
     changes: Changes = None,
     trials: Annotated[int | None, typer.Option("--trials", "-n", metavar="N", help="How many trials to run.")] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", "-s", metavar="NAME", help="random, grid, tpe, evolution or nsga2.")
+        str | None,
+        typer.Option(
+            "--strategy",
+            "-s",
+            metavar="NAME",
+            help="random, grid, tpe, gp, qmc, surrogate, evolution, nsga2 or nsga3.",
+        ),
     ] = None,
     objective: Annotated[
         list[str] | None,
