@@ -63,6 +63,7 @@ MODULES = (
     "treadle.nas.zoo",
     "treadle.search",
     "treadle.search.strategies",
+    "treadle.search.promotion",
     "treadle.search.launchers",
     "treadle.search.plots",
     "treadle.tools.report",
