@@ -1,6 +1,7 @@
 """Records the golden file anew: `python -m tests.golden`, only where a change of what programs do is meant.
 
-`python -m tests.golden --console` records what programs print, and refuses to where they do anything else than before.
+`python -m tests.golden --only console` records what programs print, `--only config` which settings they keep; neither
+does where programs do anything else than before.
 """
 
 import json
@@ -26,21 +27,21 @@ def main() -> None:
     GOLDEN.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 
 
-def record_console() -> None:
-    """Run every program, and write what each prints, and nothing else."""
+def record_only(wanted: str) -> None:
+    """Run every program, and write one part of what each did, and nothing else."""
     contents = json.loads(GOLDEN.read_text(encoding="utf-8"))
     if contents["machine"] != bits_of_this_machine():
         sys.exit("this processor rounds otherwise than the one that the file was recorded on: record it there")
     for name in PROGRAMS:
         found, known = json.loads(json.dumps(run(name))), contents["programs"][name]
         expected = {**known, "keys": contents["keys"][known["keys"]]}
-        changed = [part for part in expected if part != "console" and found[part] != expected[part]]
+        changed = [part for part in expected if part != wanted and found[part] != expected[part]]
         if changed:
-            sys.exit(f"{name}: {', '.join(changed)} changed too, and only what is printed may; nothing was written")
-        known["console"] = found["console"]
+            sys.exit(f"{name}: {', '.join(changed)} changed too, and only {wanted} may; nothing was written")
+        known[wanted] = found[wanted]
         print(name)
     GOLDEN.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    record_console() if "--console" in sys.argv[1:] else main()
+    record_only(sys.argv[2]) if sys.argv[1:2] == ["--only"] else main()
