@@ -166,6 +166,24 @@ def test_samples_depend_on_the_place_of_a_row_alone() -> None:
     assert not (whole == targets.unsqueeze(2)).any()
 
 
+@pytest.mark.parametrize("distribution", ["uniform", "popularity"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_compiler_sees_one_operator_where_items_are_drawn(distribution: str, shared: bool) -> None:
+    samples = SampledItems(distribution, COUNTS, 8, alpha=1.0, shared=shared)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph.forward
+
+    asked = torch.tensor([[1, 4]]), SEED, torch.tensor([3])
+    torch._dynamo.reset()
+    drawn = torch.compile(samples.draw, backend=backend)(*asked)
+    assert len(seen) == 1, seen
+    assert "treadle.sampled_items" in seen[0]
+    assert torch.equal(drawn, samples.draw(*asked))
+
+
 def test_more_samples_than_items_make_gbce_the_binary_loss() -> None:
     assert gbce_beta(256, 10, 0.75) == 1.0
     assert gbce_beta(256, 3415, 0.75) == pytest.approx(0.75 * 256 / 3415 + 0.25)

@@ -93,12 +93,6 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_steps_are_eager_on_a_cpu_unless_somebody_says_otherwise(tmp_path: Path) -> None:
-    assert build(tmp_path, "gSASRec", use_gpu=False).config["execution"] == "eager"
-    assert build(tmp_path, "gSASRec", use_gpu=False, execution="auto").config["execution"] == "auto"
-    assert build(tmp_path, "SASRec", use_gpu=False).config["execution"] == "auto"
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_making_a_batch_and_its_loss_never_read_the_device(tmp_path: Path, name: str) -> None:
     built = build(tmp_path, name, **LOSSES[name])

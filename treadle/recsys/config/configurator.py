@@ -18,7 +18,7 @@ from treadle.recsys.config.defaults import (
     merge,
 )
 from treadle.recsys.config.defaults import read_settings_file as read_file
-from treadle.recsys.config.evaluation import check_model_type, choose_execution, resolve_evaluation, resolve_training
+from treadle.recsys.config.evaluation import check_model_type, resolve_evaluation, resolve_training
 from treadle.recsys.config.values import (
     check_least,
     log_level,
@@ -135,7 +135,6 @@ class Config:
         self._data_root = str(settings["data_path"])
         settings["data_path"] = str(_data_folder(self._data_root, self.dataset, "data_path" in self._origins))
         settings |= _place(settings["use_gpu"], settings["gpu_id"])
-        choose_execution(settings, self.model_class, self.external_config_dict)
 
     def __getitem__(self, name: str) -> Any:
         self._read.add(name)

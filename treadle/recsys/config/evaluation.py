@@ -107,16 +107,6 @@ def resolve_training(settings: dict[str, Any], model: Any, given: Mapping[str, A
         settings["train_all_positions"] = False
 
 
-def choose_execution(settings: dict[str, Any], model: Any, given: Mapping[str, Any]) -> None:
-    """Have models of whole sequences make their steps eagerly on a CPU, unless somebody says otherwise.
-
-    With `execution: auto` a long run has the loss compiled, and what torch 2.13 made of theirs for a CPU crashed.
-    """
-    takes = bool(getattr(model, "takes_whole_sequences", False))
-    if takes and "execution" not in given and settings["device"].type == "cpu":
-        settings["execution"] = "eager"
-
-
 def _takes_whole_sequences(settings: Mapping[str, Any], model: Any) -> bool:
     """Return whether a model is trained on whole sequences, and make sure that `sequence_layout` goes with that."""
     layout, takes = settings.get("sequence_layout"), bool(getattr(model, "takes_whole_sequences", False))

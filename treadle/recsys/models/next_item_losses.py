@@ -146,7 +146,8 @@ def gathered_scores(vectors: Tensor, table: Tensor, items: Tensor) -> Tensor:
 # Where samples come from
 
 
-# One operator to torch.compile, which need not look into the arithmetic of random bits.
+# One operator to torch.compile, which must not look into it: random bits come of products that overflow, and in the C++
+# that torch 2.13 writes for a CPU that is undefined. The loop over them did not end, and the process crashed.
 @torch.library.custom_op("treadle::sampled_items", mutates_args=())
 def _drawn_items(
     targets: Tensor, seed: Tensor, places: Tensor, line: Tensor | None, items: int, number: int, shared: bool
