@@ -1,8 +1,10 @@
 """A process of this machine that has ended is known to be dead; of others nothing is known."""
 
+import hashlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from treadle.files import process_identity
 from treadle.files.process_identity import process_start
 from treadle.parallel.liveness import PeerLiveness, Place
+from treadle.parallel.processes import wait_for_threads
 
 
 class Gathered:
@@ -69,3 +72,21 @@ def test_it_works_where_there_is_no_table_of_processes(
     child.kill()
     child.wait()
     assert not known.may_live(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whether a thread runs is read in /proc")
+def test_a_process_that_ends_waits_for_threads_that_have_something_to_do() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        # Half a second of a processor, in a library and without Python's lock.
+        hashlib.pbkdf2_hmac("sha256", b"word", b"salt", 500_000)
+        done.set()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    wait_for_threads(120)
+    assert done.is_set()
+    thread.join()

@@ -3,7 +3,10 @@
 import atexit
 import math
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -23,6 +26,8 @@ TIMEOUT_SECONDS = 1800.0
 """How long processes wait for each other unless somebody chose otherwise."""
 MEETING_SECONDS = 300.0
 """How long at least they wait for each other to be started, which takes its time whatever was chosen."""
+REST_SECONDS = 2.0
+"""How long a process that ends waits for the threads of its group to have nothing to do."""
 
 
 class Processes:
@@ -87,7 +92,7 @@ class Processes:
             place = {}
         dist.init_process_group(backend, timeout=timeout, **place)
         _joined_with.append(seconds)
-        atexit.register(leave_group)
+        atexit.register(leave_group_at_exit)
 
     @property
     def distributed(self) -> bool:
@@ -266,6 +271,31 @@ def leave_group() -> None:
         _control_groups.clear()
         _joined_with.clear()
         meshes.clear()
+
+
+def leave_group_at_exit() -> None:
+    """Leave the group, and wait until its threads rest: one that lets go of a tensor while Python ends aborts it."""
+    if dist.is_initialized():
+        leave_group()
+        wait_for_threads()
+
+
+def wait_for_threads(seconds: float = REST_SECONDS) -> None:
+    """Wait until no other thread of this process has anything to do, and no longer than so many seconds."""
+    deadline, rests = time.monotonic() + seconds, 0
+    while rests < 3 and time.monotonic() < deadline:
+        # Meanwhile this thread does not hold the lock of Python's that others may wait for.
+        time.sleep(0.002)
+        rests = 0 if _another_runs() else rests + 1
+
+
+def _another_runs() -> bool:
+    own = threading.get_native_id()
+    for task in Path("/proc/self/task").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            if int(task.parent.name) != own and task.read_text().rpartition(")")[2].split()[0] == "R":
+                return True
+    return False
 
 
 # Functions that only one process runs, or runs first: downloads, preparations, reports

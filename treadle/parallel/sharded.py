@@ -27,7 +27,7 @@ from treadle.parallel.local_shards import (
 )
 from treadle.parallel.optimizer_shards import ShardedOptimizerState
 from treadle.parallel.plan import Degrees, Plan
-from treadle.parallel.processes import Processes, leave_group, meshes
+from treadle.parallel.processes import Processes, leave_group_at_exit, meshes
 from treadle.parallel.state_dict import is_sharded, remember, strategy_of
 from treadle.parallel.strategy import Strategy
 from treadle.parallel.whole_matrices import put_together, step_with_whole_matrices
@@ -57,7 +57,7 @@ class Mesh:
             store = dist.HashStore()  # type: ignore[attr-defined]
             backend = "cpu:gloo,cuda:nccl" if processes.device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
-            atexit.register(leave_group)
+            atexit.register(leave_group_at_exit)
         self.degrees = degrees
         sharded = degrees.shard > 1 or keep_shard
         # One axis of data is always there, for the group of ranks that hold the same weights.
