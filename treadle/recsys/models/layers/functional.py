@@ -187,7 +187,7 @@ class _RowMargins(torch.autograd.Function):
         own = user_table.index_select(0, user)
         differences = item_table.index_select(0, positive).sub_(item_table.index_select(0, negative))
         ctx.save_for_backward(own, differences, user, positive, negative)
-        ctx.lengths = user_table.shape[0], item_table.shape[0]
+        ctx.shapes = user_table.shape, item_table.shape
         return (own * differences).sum(dim=-1)
 
     @staticmethod
@@ -197,27 +197,17 @@ class _RowMargins(torch.autograd.Function):
         by_row = gradient.unsqueeze(1)
         of_users = of_items = None
         if ctx.needs_input_grad[0]:
-            of_users = _empty_table(ctx.lengths[0], own).index_add_(0, user, differences * by_row)
+            of_users = own.new_zeros(ctx.shapes[0]).index_add_(0, user, differences * by_row)
         if ctx.needs_input_grad[1]:
             added = own * by_row
-            of_items = _empty_table(ctx.lengths[1], own).index_add_(0, positive, added)
+            of_items = own.new_zeros(ctx.shapes[1]).index_add_(0, positive, added)
             # A factor of -1 takes three times as long as a change of signs: it adds number by number.
             of_items.index_add_(0, negative, added.neg_())
         return of_users, of_items, None, None, None
 
 
-class _SparseRowMargins(torch.autograd.Function):
+class _SparseRowMargins(_RowMargins):
     """The same for tables with sparse gradients: of positives and negatives, one gradient with the rows of both."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, user_table: Tensor, item_table: Tensor, user: Tensor, positive: Tensor, negative: Tensor
-    ) -> Tensor:
-        own = user_table.index_select(0, user)
-        differences = item_table.index_select(0, positive).sub_(item_table.index_select(0, negative))
-        ctx.save_for_backward(own, differences, user, positive, negative)
-        ctx.shapes = user_table.shape, item_table.shape
-        return (own * differences).sum(dim=-1)
 
     @staticmethod
     @once_differentiable
@@ -238,7 +228,3 @@ class _SparseRowMargins(torch.autograd.Function):
 
 def _sparse_table(shape: torch.Size, rows: Tensor, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False)
-
-
-def _empty_table(length: int, rows: Tensor) -> Tensor:
-    return rows.new_zeros(length, rows.shape[1])
